@@ -1,0 +1,43 @@
+# `make reproduce` and `make test` are all a user needs; each sets up what it uses.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: reproduce test test-slow check format bench lock clean
+
+reproduce: $(READY)
+	$(BIN)/python -m selftune.experiments.paper
+
+test: $(READY)
+	$(BIN)/pytest -n auto -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/pytest -m slow
+
+check: $(READY)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/pyright
+
+format: $(READY)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+# The lock file pins everything, by name and hash, for every Python that we support.
+lock: $(READY)
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
+		--extra dev --extra experiments pyproject.toml --output-file requirements.lock --custom-compile-command "make lock"
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "selftune needs Python 3.11 or later")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis results

@@ -1,0 +1,147 @@
+"""What is refused at the door, and in which words.
+
+Every message names the argument, what was expected and what came. Values are checked only when they are known:
+under ``jit`` or ``vmap`` an argument has a shape and a dtype but no value yet.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+
+def is_known(value: Any) -> bool:
+    """Whether `value` has a concrete value now (it is not being traced)."""
+    return not isinstance(value, Tracer)
+
+
+def describe(value: Any) -> str:
+    """A short text for messages: shape and dtype of an array, the value itself of anything else."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{np.dtype(value.dtype).name}{list(value.shape)}" if not _is_key(value) else f"key{list(value.shape)}"
+    return f"{value!r} ({type(value).__name__})"
+
+
+def describe_tree(tree: Any) -> str:
+    leaves, structure = jax.tree.flatten(tree)
+    if len(leaves) == 1 and leaves[0] is tree:
+        return describe(tree)
+    return str(jax.tree.unflatten(structure, [describe(leaf) for leaf in leaves]))
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def real_array(name: str, value: Any, *, finite: bool = True) -> jax.Array:
+    """`value` as a JAX array of floating dtype; integers become floats, all else is refused."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected real numbers, got {describe(value)}") from error
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        array = array.astype(jnp.result_type(float))
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise ValueError(f"{name}: expected real numbers, got {describe(array)}")
+    if finite and is_known(array) and not bool(jnp.all(jnp.isfinite(array))):
+        raise ValueError(f"{name}: expected finite numbers, got {_first_bad(array)}")
+    return array
+
+
+def real_tree(name: str, tree: Any, *, dtype: Any = None) -> Any:
+    """`tree` with every leaf a finite floating array, all of the same dtype (of `dtype`, where it is given).
+
+    A list or tuple of plain numbers is one array, not a pytree of scalars: ``theta=[1.0, 2.0]`` has one leaf.
+    """
+    if isinstance(tree, (list, tuple)) and all(isinstance(leaf, (int, float)) for leaf in tree):
+        tree = real_array(name, tree)
+    leaves, structure = jax.tree.flatten(tree)
+    if not leaves:
+        raise ValueError(f"{name}: expected an array or a pytree of arrays, got {tree!r}")
+    arrays = [real_array(name, leaf) for leaf in leaves]
+    expected = jnp.dtype(dtype) if dtype is not None else arrays[0].dtype
+    for leaf, array in zip(leaves, arrays, strict=True):
+        if array.dtype != expected and hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(f"{name}: expected dtype {expected}, got {describe(array)}")
+    return jax.tree.unflatten(structure, [array.astype(expected) for array in arrays])
+
+
+def number(name: str, value: ArrayLike, accept: Callable[[Any], Any], expected: str) -> jax.Array:
+    """A real scalar that satisfies `accept`; `expected` says in words what that is."""
+    if isinstance(value, bool):
+        raise ValueError(f"{name}: expected {expected}, got {describe(value)}")
+    array = real_array(name, value, finite=False)
+    if array.ndim != 0:
+        raise ValueError(f"{name}: expected {expected}, got {describe(array)}")
+    if is_known(array) and not bool(accept(array)):  # a NaN satisfies no comparison, so it is refused too
+        raise ValueError(f"{name}: expected {expected}, got {array}")
+    return array
+
+
+def positive(name: str, value: ArrayLike) -> jax.Array:
+    return number(name, value, lambda v: (v > 0) & jnp.isfinite(v), "a finite number > 0")
+
+
+def non_negative(name: str, value: ArrayLike) -> jax.Array:
+    return number(name, value, lambda v: (v >= 0) & jnp.isfinite(v), "a finite number >= 0")
+
+
+def count(name: str, value: Any) -> int:
+    """A whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name}: expected a whole number >= 1, got {describe(value)}")
+    return int(value)
+
+
+def key(name: str, value: Any) -> jax.Array:
+    """A single PRNG key, as ``jax.random.key`` makes it (the older uint32 form is taken too)."""
+    if _is_key(value) and value.shape == ():
+        return value
+    if isinstance(value, jax.Array) and value.dtype == jnp.uint32 and value.ndim == 1:
+        return jax.random.wrap_key_data(value)
+    raise ValueError(f"{name}: expected a PRNG key such as jax.random.key(0), got {describe(value)}")
+
+
+def _first_bad(array: jax.Array) -> str:
+    bad = np.argwhere(~np.isfinite(np.asarray(array)))[0]
+    return f"{np.asarray(array)[tuple(bad)]} at index {tuple(int(i) for i in bad)} of {describe(array)}"
+
+
+def variances(name: str, value: Any) -> jax.Array:
+    """Positive numbers: one, or a vector of them."""
+    array = real_array(name, value)
+    if array.ndim > 1 or array.size == 0:
+        raise ValueError(f"{name}: expected a number or a vector, got {describe(array)}")
+    if is_known(array) and not bool(jnp.all(array > 0)):
+        raise ValueError(f"{name}: expected numbers > 0, got {array}")
+    return array
+
+
+def positive_definite(name: str, value: Any) -> jax.Array:
+    """A positive number, a vector of them (a diagonal), or a symmetric positive definite matrix."""
+    array = real_array(name, value)
+    if array.ndim < 2:
+        return variances(name, array)
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
+        raise ValueError(f"{name}: expected a number, a vector or a square matrix, got {describe(array)}")
+    if is_known(array):
+        matrix = np.asarray(array)
+        if not np.allclose(matrix, matrix.T) or not np.all(np.linalg.eigvalsh(matrix) > 0):
+            raise ValueError(f"{name}: expected a symmetric positive definite matrix, got {matrix}")
+    return array
+
+
+def fits(name: str, value: jax.Array, size: int) -> None:
+    """Refuse a vector or matrix that is not for `size` numbers."""
+    if value.ndim > 0 and value.shape[0] != size:
+        raise ValueError(f"{name}: expected one entry for each of {size} numbers, got {describe(value)}")
+
+
+def as_matrix(name: str, value: jax.Array, size: int) -> jax.Array:
+    """A number, diagonal or matrix as a (size, size) matrix."""
+    fits(name, value, size)
+    return value if value.ndim == 2 else jnp.diag(jnp.broadcast_to(value, (size,)))

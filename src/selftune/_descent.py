@@ -1,0 +1,60 @@
+"""The projected gradient step that tuners and the gradient estimator share, on top of optax."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from . import _check
+from .constraint import AbstractConstraint
+
+LearningRate: TypeAlias = Array | Callable[..., Any] | optax.GradientTransformation
+
+
+def learning_rate(value: Any) -> LearningRate:
+    """A positive number, an optax schedule or transformation; a number becomes an array: a new one does not recompile."""
+    if isinstance(value, optax.GradientTransformation) or callable(value):
+        return value
+    return _check.number(
+        "learning_rate",
+        value,
+        lambda v: (v > 0) & jnp.isfinite(v),
+        "a finite number > 0, an optax schedule or an optax.GradientTransformation",
+    )
+
+
+def constraint(value: Any) -> AbstractConstraint:
+    if not isinstance(value, AbstractConstraint):
+        raise ValueError(f"constraint: expected a constraint such as selftune.Box(0.0, 1.0), got {value!r}")
+    return value
+
+
+def _optimizer(rate: LearningRate, dtype: Any) -> optax.GradientTransformation:
+    if isinstance(rate, optax.GradientTransformation):
+        return rate
+    return optax.sgd(rate if callable(rate) else rate.astype(dtype))
+
+
+def init(rate: LearningRate, params: PyTree) -> PyTree:
+    """The optimizer's state for `params`."""
+    return _optimizer(rate, jnp.result_type(*jax.tree.leaves(params))).init(params)
+
+
+def update(
+    rate: LearningRate,
+    constraint: AbstractConstraint,
+    params: PyTree,
+    gradient: Float[Array, " d"],
+    state: PyTree,
+) -> tuple[PyTree, PyTree]:
+    r"""$\Pi(\text{params} - \eta \cdot \text{gradient})$, or the optax transformation's step in place of $\eta$'s.
+
+    `gradient` is flat; returns the new params and optimizer state, with params' dtype kept.
+    """
+    _, unravel = ravel_pytree(params)
+    updates, state = _optimizer(rate, gradient.dtype).update(unravel(gradient), state, params)
+    return constraint.project(optax.apply_updates(params, updates)), state

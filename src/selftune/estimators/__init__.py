@@ -1,0 +1,7 @@
+from .base import AbstractEstimator as AbstractEstimator
+from .base import EstimatorInfo as EstimatorInfo
+from .frozen import Frozen as Frozen
+from .gradient import GradientEstimator as GradientEstimator
+from .kalman import KalmanEstimator as KalmanEstimator
+from .known import Known as Known
+from .rls import RLS as RLS

@@ -1,0 +1,24 @@
+from typing import Any
+
+from jaxtyping import Array, Float, PyTree
+
+from ..system import System
+from .base import AbstractEstimator, EstimatorInfo
+
+
+class Frozen(AbstractEstimator):
+    r"""No learning: $\hat a_{t+1} = \hat a_t$, the model as it was given.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> estimator = st.Frozen()
+    """
+
+    def init(self, system: System, a_hat: PyTree) -> None:
+        return None
+
+    def update(
+        self, system: System, x: Float[Array, " n"], f_obs: Float[Array, " k"], a_hat: PyTree, t: Any, state: None
+    ) -> tuple[PyTree, None, EstimatorInfo]:
+        return a_hat, None, EstimatorInfo(innovation=f_obs - system.residual(x, a_hat, t))

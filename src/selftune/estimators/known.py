@@ -1,0 +1,28 @@
+from typing import Any, ClassVar
+
+from jaxtyping import Array, Float, PyTree
+
+from ..system import System
+from .base import AbstractEstimator, EstimatorInfo
+
+
+class Known(AbstractEstimator):
+    r"""The oracle: $\hat a_t = a^*_t$. With a tuner, it makes ALG* of the paper.
+
+    `simulate` reveals $a^*_t$ to it before each step; by hand, call `Controller.reveal` before `Controller.act`.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> estimator = st.Known()
+    """
+
+    is_oracle: ClassVar[bool] = True
+
+    def init(self, system: System, a_hat: PyTree) -> None:
+        return None
+
+    def update(
+        self, system: System, x: Float[Array, " n"], f_obs: Float[Array, " k"], a_hat: PyTree, t: Any, state: None
+    ) -> tuple[PyTree, None, EstimatorInfo]:
+        return a_hat, None, EstimatorInfo(innovation=f_obs - system.residual(x, a_hat, t))

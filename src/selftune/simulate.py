@@ -1,0 +1,372 @@
+"""The closed loop as one scan."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from . import _check
+from .controller import Controller, ControllerState
+from .scenario import Scenario, Stream, is_stream
+from .system import System
+
+FIELDS = ("x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation")
+
+
+class Result(eqx.Module):
+    """How a run ended: a code, and the step at which it went wrong (-1 where it did not)."""
+
+    OK = 0
+    DIVERGED = 1
+    NON_FINITE = 2
+
+    code: Int[Array, ""]
+    step: Int[Array, ""]
+
+    @property
+    def ok(self) -> Array:
+        return self.code == Result.OK
+
+    @property
+    def message(self) -> str:
+        """In words; for a batch of runs, how many failed and how the first of them did."""
+        code, step = np.atleast_1d(self.code), np.atleast_1d(self.step)
+        failed = np.flatnonzero(code != Result.OK)
+        if failed.size == 0:
+            return "ok"
+        first = failed[0]
+        what = {Result.DIVERGED: "the state diverged", Result.NON_FINITE: "a number stopped being finite"}
+        text = f"{what[int(code.flat[first])]} at step {int(step.flat[first])}"
+        return text if code.size == 1 else f"{failed.size} of {code.size} runs failed; run {first}: {text}"
+
+
+class Final(eqx.Module):
+    """Where a run stands after its last step: what `simulate(..., resume=...)` continues from."""
+
+    x: Float[Array, " n"]
+    state: ControllerState
+    t: Int[Array, ""]
+    """The number of the next step."""
+    streams: PyTree
+
+
+class Run(eqx.Module):
+    """What happened. Row t of an array is the value *used at* step t; a field that was not recorded is None.
+
+    `theta` and `a_hat` have the structure of the parameter, each leaf with a leading axis; `y` and `gradient` are flat
+    in θ. After a failure, rows past `result.step` and `final` are what the arithmetic gave: do not use them.
+    """
+
+    x: Float[Array, "T n"] | None
+    u: Float[Array, "T m"] | None
+    theta: PyTree
+    a_hat: PyTree
+    cost: Float[Array, " T"] | None
+    y: Float[Array, "T n d"] | None
+    gradient: Float[Array, "T d"] | None
+    f: Float[Array, "T k"] | None
+    f_hat: Float[Array, "T k"] | None
+    innovation: Float[Array, "T k"] | None
+    final: Final
+    result: Result
+
+    def raise_if_failed(self) -> "Run":
+        """This run, or a `SimulationError` that carries it."""
+        if not bool(jnp.all(self.result.ok)):
+            raise SimulationError(self)
+        return self
+
+
+class SimulationError(RuntimeError):
+    """A run that went wrong. The run itself, up to there, is in `run`."""
+
+    def __init__(self, run: Run):
+        super().__init__(f"simulate: {run.result.message}")
+        self.run = run
+
+
+def simulate(
+    controller: Controller,
+    scenario: Scenario,
+    *,
+    theta: Any = None,
+    a_hat: Any = None,
+    resume: Final | None = None,
+    plant: System | None = None,
+    record: Sequence[str] = FIELDS,
+    stride: int = 1,
+    limit: float = 1e8,
+    throw: bool = True,
+) -> Run:
+    r"""Run a controller against a scenario: Algorithm "Meta-Framework" for $t = 0, \dots, T-1$, as one scan.
+
+    Works under `jit` and `vmap`, over scenarios, keys, learning rates and θ₀. A second call with new arrays of the
+    same shapes does not recompile. `simulate(c, s[:k], ...)` and then `simulate(c, s[k:], resume=run.final)` gives
+    bit-identical results to one go.
+
+    **Arguments:**
+
+    - `theta`, `a_hat`: $\theta_0$ and $\hat a_0$. With the estimator `Known`, `a_hat` may be left out.
+    - `resume`: the `final` of an earlier run, in place of `theta`, `a_hat` and the scenario's `x0`.
+    - `plant`: nature's `dynamics` and `residual`, where they differ from the model's; `scenario.a_star` is then the
+      plant's. Policy and cost stay the controller's.
+    - `record`: which fields of `Run` to keep; `()` keeps `final` and `result` alone, in constant memory.
+    - `stride`: keep the rows of steps 0, stride, 2·stride, …
+    - `limit`: a run whose largest |x| exceeds it has diverged.
+    - `throw`: raise `SimulationError` when the run fails. Under `jit` or `vmap` nothing is raised: look at
+      `run.result`, or call `run.raise_if_failed()` on what comes out.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.1 * v,
+        ...     residual=lambda x, a, t: a * jnp.cos(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        ... )
+        >>> controller = st.Controller(
+        ...     system, tuner=st.MGAPS(1e-2, constraint=st.Box(0.0, 8.0)), estimator=st.GradientEstimator(0.05)
+        ... )
+        >>> ka, kw = jax.random.split(jax.random.key(0))
+        >>> scenario = st.Scenario(
+        ...     x0=jnp.zeros(1), a_star=st.Constant(0.5)(ka, 2000, 1), w=st.Gaussian(0.1)(kw, 2000, 1)
+        ... )
+        >>> run = st.simulate(controller, scenario, theta=jnp.ones(1), a_hat=jnp.zeros(1))
+        >>> run.x.shape, run.theta.shape, run.result.message
+        ((2000, 1), (2000, 1), 'ok')
+    """
+    if not isinstance(controller, Controller):
+        raise ValueError(f"controller: expected a Controller, got {_check.describe(controller)}")
+    if not isinstance(scenario, Scenario):
+        raise ValueError(f"scenario: expected a Scenario, got {_check.describe(scenario)}")
+    if plant is not None and not isinstance(plant, System):
+        raise ValueError(f"plant: expected a System, got {_check.describe(plant)}")
+    fields = _check_record(record)
+    stride = _check.count("stride", stride)
+    limit_ = _check.positive("limit", limit)
+    start = resume if resume is not None else _first_values(controller, scenario, theta, a_hat)
+    if resume is not None and (theta is not None or a_hat is not None):
+        raise ValueError("theta, a_hat: expected None together with resume, which has them")
+    if resume is not None and not isinstance(resume, Final):
+        raise ValueError(f"resume: expected the `final` of a run, got {_check.describe(resume)}")
+    run = _simulate(controller, plant or controller.system, scenario, start, fields, stride, limit_)
+    if throw and _check.is_known(run.result.code):
+        run.raise_if_failed()
+    return run
+
+
+class _Loop(eqx.Module):
+    """What one step hands to the next, and what is checked of it."""
+
+    x: Array
+    state: ControllerState
+    streams: PyTree
+    checked: PyTree
+
+
+@eqx.filter_jit
+def _simulate(
+    controller: Controller,
+    nature: System,
+    scenario: Scenario,
+    start: Final | tuple[Array, PyTree, PyTree],
+    fields: tuple[str, ...],
+    stride: int,
+    limit: Array,
+) -> Run:
+    # Shapes are checked here, inside the trace, and so once for each compilation.
+    start = start if isinstance(start, Final) else _start(controller, scenario, *start)
+    _check_shapes(controller, scenario, nature, start)
+    dtype = start.x.dtype
+    sources = (scenario.a_star, scenario.w, scenario.v)
+    stored, streamed = eqx.partition(sources, lambda node: not is_stream(node), is_leaf=is_stream)
+
+    def step(loop: _Loop, t_index: Array, stored_now: PyTree, t: Any) -> tuple[_Loop, dict[str, PyTree]]:
+        drawn, streams = _draw(streamed, loop.streams, t_index, dtype)
+        a_star, w, v = eqx.combine(stored_now, drawn)
+        x, state = loop.x, controller.reveal(loop.state, a_star)
+        u, after_act, info = controller.act(state, x, t)
+        f = nature.residual(x, a_star, t)
+        x_next = nature.dynamics(x, u, f, t) + w
+        after, seen = controller._observe(after_act, x, f if v is None else f + v, t)
+        values = {
+            "x": x,
+            "u": u,
+            "theta": state.theta,
+            "a_hat": state.a_hat,
+            "cost": info.cost,
+            "y": info.tuner.y,
+            "gradient": info.tuner.gradient,
+            "f": f,
+            "f_hat": info.f_hat,
+            "innovation": seen.innovation,
+        }
+        checked = (u, info.cost, info.tuner.gradient)
+        return _Loop(x_next, after, streams, checked), {name: values[name] for name in fields}
+
+    def contexts(t_index: Array, t: PyTree) -> Any:
+        return t_index if scenario.t is None else t
+
+    # The loop's numbers travel as one vector and a row leaves as one: on a CPU each array that a scan carries or emits
+    # costs XLA a kernel, and for the small systems of control that would be most of the time.
+    first = (start.x, start.state, start.streams)
+    row_shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (stored, scenario.t))
+    shapes = jax.eval_shape(lambda now, t: step(_Loop(*first, None), start.t, now, contexts(start.t, t)), *row_shapes)
+    loop_pack, row_pack = _Packing(shapes[0], dtype), _Packing(shapes[1], dtype)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0].checked)
+    carry = (loop_pack.pack(_Loop(*first, zeros)), start.t, _OK, jnp.full((), -1, start.t.dtype))
+
+    def health(packed: PyTree) -> Array:
+        finite = jnp.all(jnp.isfinite(packed[0]))
+        small = jnp.all(jnp.abs(loop_pack.unpack(packed).x) <= limit.astype(dtype))
+        return jnp.where(finite, jnp.where(small, _OK, _DIVERGED), _NON_FINITE)
+
+    def advance(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
+        packed, t_index, code, failed_at = carry
+        stored_now, t = inputs
+        # What is checked is what the step before left: it stands in memory, so looking at it costs next to nothing.
+        code, failed_at = _first_failure(code, failed_at, health(packed), t_index)
+        loop, row = step(loop_pack.unpack(packed), t_index, stored_now, contexts(t_index, t))
+        return (loop_pack.pack(loop), t_index + 1, code, failed_at), row_pack.pack(row)
+
+    carry, rows = _scan(advance, carry, (stored, scenario.t), scenario.steps, stride if fields else 1)
+    packed, t_index, code, failed_at = carry
+    code, failed_at = _first_failure(code, failed_at, health(packed), t_index)
+    loop = loop_pack.unpack(packed)
+    final = Final(loop.x, loop.state, t_index, loop.streams)
+    recorded = dict.fromkeys(FIELDS) | row_pack.unpack(rows)
+    return Run(**recorded, final=final, result=Result(code, failed_at))
+
+
+_OK, _DIVERGED, _NON_FINITE = (np.int32(code) for code in (Result.OK, Result.DIVERGED, Result.NON_FINITE))
+
+
+def _first_failure(code: Array, failed_at: Array, now: Array, t_index: Array) -> tuple[Array, Array]:
+    fails = (code == _OK) & (now != _OK)
+    return jnp.where(fails, now, code), jnp.where(fails, jnp.maximum(t_index - 1, 0), failed_at)
+
+
+def _scan(advance: Callable, carry: PyTree, inputs: PyTree, steps: int, stride: int) -> tuple[PyTree, PyTree]:
+    """`lax.scan` that keeps the rows of steps 0, stride, 2·stride, …"""
+    if stride == 1:
+        return jax.lax.scan(advance, carry, inputs, length=steps)
+
+    def block(carry, inputs, size):
+        carry, row = advance(carry, jax.tree.map(lambda leaf: leaf[0], inputs))
+        skip = jax.tree.map(lambda leaf: leaf[1:], inputs)
+        carry, _ = jax.lax.scan(lambda c, i: (advance(c, i)[0], None), carry, skip, length=size - 1)
+        return carry, row
+
+    whole = steps // stride
+    head = jax.tree.map(lambda leaf: leaf[: whole * stride].reshape(whole, stride, *leaf.shape[1:]), inputs)
+    carry, rows = jax.lax.scan(lambda c, i: block(c, i, stride), carry, head, length=whole)
+    if whole * stride == steps:
+        return carry, rows
+    tail = jax.tree.map(lambda leaf: leaf[whole * stride :], inputs)
+    carry, last = block(carry, tail, steps - whole * stride)
+    return carry, jax.tree.map(lambda rows, last: jnp.concatenate([rows, last[None]]), rows, last)
+
+
+class _Packing:
+    """A pytree of small arrays as one vector of `dtype`, and beside it whatever is not of that dtype."""
+
+    def __init__(self, like: PyTree, dtype: Any):
+        leaves, self.structure = jax.tree.flatten(like)
+        self.dtype = dtype
+        self.shapes = [leaf.shape for leaf in leaves]
+        self.floats = [jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype == dtype for leaf in leaves]
+
+    def pack(self, tree: PyTree) -> tuple[Array, list[Array]]:
+        leaves = jax.tree.leaves(tree)
+        packed = [jnp.ravel(leaf) for leaf, is_float in zip(leaves, self.floats, strict=True) if is_float]
+        rest = [leaf for leaf, is_float in zip(leaves, self.floats, strict=True) if not is_float]
+        return jnp.concatenate(packed) if packed else jnp.zeros(0, self.dtype), rest
+
+    def unpack(self, packed: tuple[Array, list[Array]]) -> PyTree:
+        """Undo `pack`; leading axes of what was packed, as a scan adds them, stay in front."""
+        vector, rest = packed
+        rest_iter, leaves, begin = iter(rest), [], 0
+        for shape, is_float in zip(self.shapes, self.floats, strict=True):
+            if is_float:
+                end = begin + int(np.prod(shape))
+                leaves.append(vector[..., begin:end].reshape(*vector.shape[:-1], *shape))
+                begin = end
+            else:
+                leaves.append(next(rest_iter))
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+def _draw(streamed: PyTree, states: PyTree, t_index: Array, dtype: Any) -> tuple[PyTree, PyTree]:
+    streams, structure = jax.tree.flatten(streamed, is_leaf=is_stream)
+    drawn = [stream.next(state, t_index, dtype) for stream, state in zip(streams, states, strict=True)]
+    return jax.tree.unflatten(structure, [value for value, _ in drawn]), [state for _, state in drawn]
+
+
+def _first_values(controller: Controller, scenario: Scenario, theta: Any, a_hat: Any) -> tuple[Array, PyTree, PyTree]:
+    if theta is None:
+        raise ValueError("theta: expected the first policy parameters, got None")
+    if a_hat is None and controller.estimator.is_oracle:
+        a_hat = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _row_shapes(scenario)[0])
+    if a_hat is None:
+        raise ValueError("a_hat: expected the first model parameters, got None")
+    return controller.check_values(scenario.x0, theta, a_hat)
+
+
+def _start(controller: Controller, scenario: Scenario, x: Array, theta: PyTree, a_hat: PyTree) -> Final:
+    state = controller.init(x, theta=theta, a_hat=a_hat, t=_row_shapes(scenario)[2])
+    return Final(x, state, jnp.zeros((), jnp.int32), [stream.start(x.dtype) for stream in _streams(scenario)])
+
+
+def _streams(scenario: Scenario) -> list[Stream]:
+    sources = (scenario.a_star, scenario.w, scenario.v)
+    return [leaf for leaf in jax.tree.leaves(sources, is_leaf=is_stream) if is_stream(leaf)]
+
+
+def _row_shapes(scenario: Scenario) -> tuple[PyTree, PyTree, PyTree]:
+    """Shapes of one row of a_star, v and t."""
+
+    def row(leaf):
+        if is_stream(leaf):
+            return jax.ShapeDtypeStruct(leaf.shape, scenario.x0.dtype)
+        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+    t = jax.ShapeDtypeStruct((), jnp.int32) if scenario.t is None else jax.tree.map(row, scenario.t)
+    return (*jax.tree.map(row, (scenario.a_star, scenario.v), is_leaf=is_stream), t)
+
+
+def _check_shapes(controller: Controller, scenario: Scenario, nature: System, start: Final) -> None:
+    a_star, v, t = _row_shapes(scenario)
+    model, state = controller.system, start.state
+    sizes = model.check(start.x, state.theta, state.a_hat, t)
+    u = jax.ShapeDtypeStruct((sizes.m,), start.x.dtype)
+    try:
+        nature.check_plant(start.x, a_star, t, u=u, k=sizes.k)
+    except ValueError as error:
+        raise ValueError(f"plant (or the model in its place), with the scenario's a_star: {error}") from error
+    if v is not None and getattr(v, "shape", None) != (sizes.k,):
+        raise ValueError(f"v: expected rows of shape ({sizes.k},), that of the residual, got {_check.describe_tree(v)}")
+    if controller.estimator.is_oracle:
+        given, expected = (jax.tree.map(jnp.shape, tree) for tree in (a_star, state.a_hat))
+        if given != expected:
+            raise ValueError(f"a_star: expected rows like a_hat, {expected}, as the oracle reveals them, got {given}")
+    if len(start.streams) != len(_streams(scenario)):
+        raise ValueError(
+            f"resume: expected {len(_streams(scenario))} streams, as the scenario has, got {len(start.streams)}"
+        )
+
+
+def _check_record(record: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(record, str):
+        record = (record,)
+    for name in record:
+        if name not in FIELDS:
+            near = difflib.get_close_matches(str(name), FIELDS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"record: expected names from {', '.join(FIELDS)}, got {name!r}{hint}")
+    return tuple(name for name in FIELDS if name in record)

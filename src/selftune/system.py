@@ -1,0 +1,281 @@
+"""What the agent knows: the four functions g, f, π, h, and what follows from them alone."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from . import _check
+
+
+class Sizes(NamedTuple):
+    """The dimensions of a problem: state n, control m, residual k, policy parameters d, model parameters p."""
+
+    n: int
+    m: int
+    k: int
+    d: int
+    p: int
+
+
+class System(eqx.Module):
+    r"""The known part of the plant, as four pure JAX functions.
+
+    $$x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t, \quad u_t = \pi_t(x_t, \theta_t, f_t(x_t, \hat a_t)),
+    \quad c_t = h_t(x_t, u_t, \theta_t)$$
+
+    (Section "Problem Setting".) `t` is the step's context: the integer step unless the scenario supplies something
+    richer. Whatever varies with time reaches the functions through `t` and nothing else.
+
+    **Arguments:**
+
+    - `dynamics`: $g$, `(x (n,), u (m,), f (k,), t) -> (n,)`, without the disturbance $w$.
+    - `residual`: $f$, `(x (n,), a, t) -> (k,)`; `a` is any pytree of p numbers.
+    - `policy`: $\pi$, `(x (n,), theta, f (k,), t) -> (m,)`; `theta` is any pytree of d numbers.
+    - `cost`: $h$, `(x (n,), u (m,), theta, t) -> ()`.
+
+    Saturation belongs inside `policy` or `dynamics`: what the tuner differentiates must be what the plant does.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.System(
+        ...     dynamics=lambda x, u, f, t: x + 0.01 * (u + f),
+        ...     residual=lambda x, a, t: a * jnp.sin(x),
+        ...     policy=lambda x, theta, f, t: -theta * x - f,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        ... )
+        >>> system.check(x=jnp.zeros(1), theta=jnp.ones(1), a=jnp.zeros(1), t=0)
+        Sizes(n=1, m=1, k=1, d=1, p=1)
+    """
+
+    dynamics: Callable[..., Any]
+    residual: Callable[..., Any]
+    policy: Callable[..., Any]
+    cost: Callable[..., Any]
+
+    def __check_init__(self) -> None:
+        for name in ("dynamics", "residual", "policy", "cost"):
+            if not callable(getattr(self, name)):
+                raise ValueError(f"{name}: expected a function, got {_check.describe(getattr(self, name))}")
+
+    def check(self, x: Any, theta: Any, a: Any, t: Any) -> Sizes:
+        """Trace the four functions by shape, without running them, and return the sizes.
+
+        Raises `ValueError` naming the function, the shape that was expected of it and the one that came.
+        """
+        x = _vector("x", x)
+        k = self.check_plant(x, a, t)
+        f = jax.ShapeDtypeStruct((k,), x.dtype)
+        u = _traced("policy", self.policy, x, theta, f, t, rank=1, dtype=x.dtype, expected="(m,)")
+        self._check_dynamics(x, u, f, t)
+        _traced("cost", self.cost, x, u, theta, t, rank=0, dtype=x.dtype, expected="()")
+        return Sizes(n=x.shape[0], m=u.shape[0], k=k, d=_size(theta), p=_size(a))
+
+    def check_plant(self, x: Any, a: Any, t: Any, u: Any = None, k: int | None = None) -> int:
+        """Trace `residual` (and, given `u`, `dynamics`) by shape; return k. What a plant needs, and no more."""
+        x = _vector("x", x)
+        f = _traced("residual", self.residual, x, a, t, rank=1, dtype=x.dtype, expected="(k,)")
+        if k is not None and f.shape != (k,):
+            raise ValueError(f"residual: expected shape ({k},), got {_check.describe(f)}")
+        if u is not None:
+            self._check_dynamics(x, u, f, t)
+        return f.shape[0]
+
+    def _check_dynamics(self, x: Any, u: Any, f: Any, t: Any) -> None:
+        x_next = _traced("dynamics", self.dynamics, x, u, f, t, rank=1, dtype=x.dtype, expected=f"{x.shape}")
+        if x_next.shape != x.shape:
+            raise ValueError(f"dynamics: expected shape {x.shape}, that of x, got {_check.describe(x_next)}")
+
+    def step(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array]:
+        r"""One step of the closed loop as the model with parameters `a` imagines it: $(\hat g_{t+1|t}, \hat h_{t|t})$.
+
+        With $a = a^*_t$ and the disturbance added, this is the multi-step dynamics of one step (Definition
+        "Multi-Step Dynamics and Cost").
+        """
+        f = self.residual(x, a, t)
+        u = self.policy(x, theta, f, t)
+        return self.dynamics(x, u, f, t), self.cost(x, u, theta, t)
+
+    def linearize(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any):
+        r"""`step` at $(x, \theta)$ and its differential: `(x_next, cost), push`.
+
+        `push(dx, dtheta)` takes m tangents at once, dx of shape (n, m) and dtheta of shape (d, m), flat in θ, and
+        returns the tangents of `x_next`, (n, m), and of `cost`, (m,). No n×n Jacobian is formed.
+        """
+        flat, unravel = ravel_pytree(theta)
+        out, jvp = jax.linearize(lambda x, flat: self.step(x, unravel(flat), a, t), x, flat)
+        return out, jax.vmap(jvp, in_axes=(1, 1), out_axes=(1, 0))
+
+    def sensitivity(self, x: Float[Array, " n"], y: Float[Array, "n d"], theta: PyTree, a: PyTree, t: Any):
+        r"""One step of the closed loop and of its derivative in θ, in forward mode.
+
+        $$y_{t+1} = \frac{\partial \hat g}{\partial x} y_t + \frac{\partial \hat g}{\partial \theta}, \qquad
+        G_t = \frac{\partial \hat h}{\partial x} y_t + \frac{\partial \hat h}{\partial \theta}$$
+
+        (Algorithm "M-GAPS".) Returns `x_next` (n,), `y_next` (n, d), `cost` () and `gradient` (d,).
+        """
+        (x_next, cost), push = self.linearize(x, theta, a, t)
+        y_next, gradient = push(y, jnp.eye(y.shape[1], dtype=y.dtype))
+        return x_next, y_next, cost, gradient
+
+    def residual_and_jacobian(self, x: Float[Array, " n"], a: PyTree, t: Any) -> tuple[Array, Array]:
+        r"""$f_t(x, a)$, (k,), and $\partial f_t / \partial a$, (k, p), flat in a."""
+        flat, unravel = ravel_pytree(a)
+        f, pull = jax.vjp(lambda flat: self.residual(x, unravel(flat), t), flat)
+        (jacobian,) = jax.vmap(pull)(jnp.eye(f.shape[0], dtype=f.dtype))
+        return f, jacobian
+
+
+class MatchedSystem(System):
+    r"""A system whose residual enters where the control does (Section "Application: Matched Disturbance").
+
+    $$x_{t+1} = \phi_t(x_t, u_t + f_t(x_t, a^*_t)) + w_t, \qquad u_t = -f_t(x_t, \hat a_t) + \psi_t(x_t, \theta_t)$$
+
+    The policy cancels the residual it expects and then acts; here k = m. A `MatchedSystem` is a `System`, with
+    `dynamics` and `policy` in the general form, and keeps `phi` and `actuation` for the theory.
+
+    **Arguments:**
+
+    - `dynamics`: $\phi$, `(x (n,), v (m,), t) -> (n,)`.
+    - `residual`: $f$, `(x (n,), a, t) -> (m,)`.
+    - `actuation`: $\psi$, `(x (n,), theta, t) -> (m,)`.
+    - `cost`: $h$, `(x (n,), u (m,), theta, t) -> ()`.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.01 * v,
+        ...     residual=lambda x, a, t: a * jnp.sin(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        ... )
+        >>> x_next, cost = system.step(jnp.ones(1), theta=jnp.ones(1), a=jnp.zeros(1), t=0)
+        >>> print(x_next, cost)
+        [0.99] 1.1
+    """
+
+    phi: Callable[..., Any]
+    actuation: Callable[..., Any]
+
+    def __init__(
+        self,
+        dynamics: Callable[..., Any],
+        residual: Callable[..., Any],
+        actuation: Callable[..., Any],
+        cost: Callable[..., Any],
+    ):
+        for name, function in {"dynamics": dynamics, "actuation": actuation}.items():
+            if not callable(function):
+                raise ValueError(f"{name}: expected a function, got {_check.describe(function)}")
+        self.phi = dynamics
+        self.actuation = actuation
+        self.dynamics = _MatchedDynamics(dynamics)
+        self.residual = residual
+        self.policy = _CancellingPolicy(actuation)
+        self.cost = cost
+
+
+# Modules and not closures: two systems made of the same functions then compare equal, and share a compilation.
+class _MatchedDynamics(eqx.Module):
+    phi: Callable[..., Any]
+
+    def __call__(self, x, u, f, t):
+        return self.phi(x, u + f, t)
+
+
+class _CancellingPolicy(eqx.Module):
+    actuation: Callable[..., Any]
+
+    def __call__(self, x, theta, f, t):
+        return -f + self.actuation(x, theta, t)
+
+
+def infer_residual(
+    system: System,
+    x: Float[Array, " n"],
+    u: Float[Array, " m"],
+    x_next: Float[Array, " n"],
+    t: Any,
+    *,
+    f: Float[Array, " k"] | None = None,
+    iterations: int = 3,
+) -> Float[Array, " k"]:
+    r"""The residual that explains a transition, for when none is measured.
+
+    $$\tilde f_t = \arg\min_f \| g_t(x_t, u_t, f) - x_{t+1} \|^2$$
+
+    by Gauss–Newton from `f`: one iteration is exact when the dynamics are affine in the residual, as they are in
+    mechanics. The disturbance $w_t$ cannot be told apart from the residual, so it ends up in $\tilde f_t$: that is
+    observation noise of size $\|(\partial g/\partial f)^+ w_t\|$. Where the transition says nothing about a
+    direction of f, that direction stays as it was in `f`.
+
+    **Arguments:**
+
+    - `f`: where to start, best $f_t(x_t, \hat a_t)$, of shape (k,). Its default, zeros like `u`, is right when k = m.
+    - `iterations`: Gauss–Newton iterations; 1 suffices for dynamics affine in f.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.5 * v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> x, u = jnp.array([1.0]), jnp.array([2.0])
+        >>> print(st.infer_residual(system, x, u, x_next=x + 0.5 * (u + 3.0), t=0))
+        [3.]
+    """
+    x, u, x_next = _vector("x", x), _vector("u", u), _vector("x_next", x_next)
+    estimate: Array = jnp.zeros_like(u) if f is None else _vector("f", f)
+    iterations = _check.count("iterations", iterations)
+    system._check_dynamics(x, u, estimate, t)
+    if x_next.shape != x.shape:
+        raise ValueError(f"x_next: expected shape {x.shape}, that of x, got {_check.describe(x_next)}")
+
+    def g(f):
+        return system.dynamics(x, u, f, t)
+
+    identity = jnp.eye(estimate.shape[0], dtype=estimate.dtype)
+    precision = jnp.finfo(estimate.dtype)
+    for _ in range(iterations):
+        J = jax.jacfwd(g)(estimate)
+        normal = J.T @ J
+        # A ridge at rounding level: it makes a direction that g does not see solvable, with no step along it.
+        ridge = precision.eps * jnp.trace(normal) + precision.tiny
+        right = J.T @ (x_next - g(estimate))
+        estimate = estimate + jax.scipy.linalg.solve(normal + ridge * identity, right, assume_a="pos")
+    return estimate
+
+
+def _vector(name: str, value: Any) -> Any:
+    array = value if isinstance(value, jax.ShapeDtypeStruct) else _check.real_array(name, value, finite=False)
+    if array.ndim != 1 or array.shape[0] == 0:
+        raise ValueError(f"{name}: expected a vector of at least one number, got {_check.describe(array)}")
+    return array
+
+
+def _size(tree: PyTree) -> int:
+    return sum(jnp.size(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def _traced(name: str, function: Callable[..., Any], *args: Any, rank: int, dtype: Any, expected: str) -> Any:
+    try:
+        out = jax.eval_shape(function, *args)
+    except Exception as error:
+        given = ", ".join(_check.describe_tree(arg) for arg in args)
+        raise ValueError(f"{name}: failed when traced with ({given}): {error}") from error
+    if not hasattr(out, "shape"):
+        raise ValueError(f"{name}: expected one array of shape {expected}, got {_check.describe_tree(out)}")
+    if len(out.shape) != rank or 0 in out.shape:
+        raise ValueError(f"{name}: expected shape {expected}, got {_check.describe(out)}")
+    if out.dtype != dtype:
+        raise ValueError(f"{name}: expected dtype {jnp.dtype(dtype).name}, that of x, got {_check.describe(out)}")
+    return out

@@ -1,0 +1,35 @@
+"""What every tuner is."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Float, PyTree
+
+from ..system import System
+
+
+class TunerInfo(eqx.Module):
+    """What a person or a metric reads of a tuner's step: the values used at step t."""
+
+    gradient: Float[Array, " d"]
+    """The gradient (or its estimate) at step t, flat in θ; zeros where the tuner has none."""
+    y: Float[Array, "n d"] | None
+    """The sensitivity of the state to θ, where the tuner keeps one."""
+
+
+class AbstractTuner(eqx.Module):
+    r"""ALG of the meta-framework (Algorithm "Meta-Framework"): settings only; the state is threaded.
+
+    To add one, subclass, declare the settings as fields and implement the two methods: `docs/add-a-tuner.md`.
+    """
+
+    @abc.abstractmethod
+    def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> PyTree:
+        """The state before the first step."""
+
+    @abc.abstractmethod
+    def update(
+        self, system: System, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: PyTree
+    ) -> tuple[PyTree, PyTree, TunerInfo]:
+        r"""From what was used at step t to $\theta_{t+1}$: `(theta, state, info)`."""

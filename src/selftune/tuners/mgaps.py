@@ -1,0 +1,55 @@
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from .. import _descent
+from ..constraint import AbstractConstraint, Unconstrained
+from ..system import System
+from .base import AbstractTuner, TunerInfo
+
+
+class MGAPSState(eqx.Module):
+    y: Float[Array, "n d"]
+    optimizer: PyTree
+
+
+class MGAPS(AbstractTuner):
+    r"""Memoryless gradient-based adaptive policy selection (Algorithm "M-GAPS"): O(1) time and memory a step.
+
+    With $\hat g, \hat h$ the closed loop as the model with $\hat a_t$ imagines it (`System.step`) and $y_0 = 0$,
+
+    $$G_t = \frac{\partial \hat h}{\partial x} y_t + \frac{\partial \hat h}{\partial \theta}, \qquad
+    y_{t+1} = \frac{\partial \hat g}{\partial x} y_t + \frac{\partial \hat g}{\partial \theta}, \qquad
+    \theta_{t+1} = \Pi_\Theta(\theta_t - \eta G_t),$$
+
+    all derivatives at $(x_t, \theta_t)$. $y$ (n, d) is the forward-mode derivative of the state in a shared shift of
+    all past θ; one linearization and d tangents give $y_{t+1}$ and $G_t$ together.
+
+    **Arguments:**
+
+    - `learning_rate`: η, a number, an optax schedule, or any `optax.GradientTransformation` in place of $-\eta G$.
+    - `constraint`: Θ.
+
+    !!! Example
+
+        >>> import optax, selftune as st
+        >>> plain = st.MGAPS(learning_rate=1e-4, constraint=st.Box(0.0, 50.0))
+        >>> fancy = st.MGAPS(learning_rate=optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2)))
+    """
+
+    learning_rate: _descent.LearningRate = eqx.field(converter=_descent.learning_rate)
+    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
+
+    def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> MGAPSState:
+        d = ravel_pytree(theta)[0].size
+        return MGAPSState(jnp.zeros((x.shape[0], d), x.dtype), _descent.init(self.learning_rate, theta))
+
+    def update(
+        self, system: System, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: MGAPSState
+    ) -> tuple[PyTree, MGAPSState, TunerInfo]:
+        _, y_next, _, G = system.sensitivity(x, state.y, theta, a_hat, t)
+        theta, optimizer = _descent.update(self.learning_rate, self.constraint, theta, G, state.optimizer)
+        return theta, MGAPSState(y_next, optimizer), TunerInfo(gradient=G, y=state.y)
