@@ -1,6 +1,7 @@
-"""Tests and docstring examples alike run in float64, with strict promotion."""
+"""Tests and docstring examples alike run in float64, with strict promotion and jaxtyping's run-time checks."""
 
 import jax
+import jaxtyping
 import pytest
 
 jax.config.update("jax_enable_x64", True)
@@ -8,7 +9,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
 @pytest.fixture
-def standard_promotion():
-    """For what a user does without strict promotion."""
+def as_a_user():
+    """Without the tests' own checks: what is refused must be refused by the library itself."""
+    jaxtyping.config.update("jaxtyping_disable", True)
     with jax.numpy_dtype_promotion("standard"):
         yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.typing import ArrayLike
 
 
 def is_known(value: Any) -> bool:
@@ -52,14 +51,17 @@ def real_array(name: str, value: Any, *, finite: bool = True) -> jax.Array:
     return array
 
 
+def is_plain(value: Any) -> bool:
+    """Whether `value` is a (nested) list or tuple of plain numbers: one array, not a pytree of scalars."""
+    return isinstance(value, (list, tuple)) and all(isinstance(leaf, (int, float)) for leaf in jax.tree.leaves(value))
+
+
 def real_tree(name: str, tree: Any, *, dtype: Any = None) -> Any:
     """`tree` with every leaf a finite floating array, all of the same dtype (of `dtype`, where it is given).
 
-    A list or tuple of plain numbers is one array, not a pytree of scalars: ``theta=[1.0, 2.0]`` has one leaf.
+    ``theta=[1.0, 2.0]`` has one leaf.
     """
-    if isinstance(tree, (list, tuple)) and all(isinstance(leaf, (int, float)) for leaf in tree):
-        tree = real_array(name, tree)
-    leaves, structure = jax.tree.flatten(tree)
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_plain)
     if not leaves:
         raise ValueError(f"{name}: expected an array or a pytree of arrays, got {tree!r}")
     arrays = [real_array(name, leaf) for leaf in leaves]
@@ -70,7 +72,7 @@ def real_tree(name: str, tree: Any, *, dtype: Any = None) -> Any:
     return jax.tree.unflatten(structure, [array.astype(expected) for array in arrays])
 
 
-def number(name: str, value: ArrayLike, accept: Callable[[Any], Any], expected: str) -> jax.Array:
+def number(name: str, value: Any, accept: Callable[[Any], Any], expected: str) -> jax.Array:
     """A real scalar that satisfies `accept`; `expected` says in words what that is."""
     if isinstance(value, bool):
         raise ValueError(f"{name}: expected {expected}, got {describe(value)}")
@@ -82,11 +84,11 @@ def number(name: str, value: ArrayLike, accept: Callable[[Any], Any], expected: 
     return array
 
 
-def positive(name: str, value: ArrayLike) -> jax.Array:
+def positive(name: str, value: Any) -> jax.Array:
     return number(name, value, lambda v: (v > 0) & jnp.isfinite(v), "a finite number > 0")
 
 
-def non_negative(name: str, value: ArrayLike) -> jax.Array:
+def non_negative(name: str, value: Any) -> jax.Array:
     return number(name, value, lambda v: (v >= 0) & jnp.isfinite(v), "a finite number >= 0")
 
 

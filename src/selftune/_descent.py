@@ -56,5 +56,7 @@ def update(
     `gradient` is flat; returns the new params and optimizer state, with params' dtype kept.
     """
     _, unravel = ravel_pytree(params)
-    updates, state = _optimizer(rate, gradient.dtype).update(unravel(gradient), state, params)
-    return constraint.project(optax.apply_updates(params, updates)), state
+    with jax.numpy_dtype_promotion("standard"):  # optax, and schedules, mix counts with numbers
+        updates, state = _optimizer(rate, gradient.dtype).update(unravel(gradient), state, params)
+        params = optax.apply_updates(params, updates)
+    return constraint.project(params), state

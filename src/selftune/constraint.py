@@ -234,9 +234,7 @@ def _all(tree: PyTree) -> Array:
 
 
 def _bound(name: str, bound: Any) -> PyTree:
-    if isinstance(bound, (list, tuple)) and all(isinstance(b, (int, float)) for b in bound):
-        bound = jnp.asarray(bound)
-    bound = jax.tree.map(lambda leaf: _check.real_array(name, leaf, finite=False), bound)
+    bound = jax.tree.map(lambda leaf: _check.real_array(name, leaf, finite=False), bound, is_leaf=_check.is_plain)
     for leaf in jax.tree.leaves(bound):
         if _check.is_known(leaf) and bool(jnp.any(jnp.isnan(leaf))):
             raise ValueError(f"{name}: expected no NaN, got {leaf}")

@@ -40,7 +40,7 @@ class Controller(eqx.Module):
     2. the plant moves: $x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t$.
     3. `observe`: from $\tilde f_t$, EST gives $\hat a_{t+1}$.
 
-    All methods are pure: they can be jitted, vmapped, scanned, or called one sample at a time.
+    All methods are pure: they can be jitted (`jax.jit(controller.act)`), vmapped, scanned, or called one sample at a time.
 
     **Arguments:** `system`, what is known; `tuner`, ALG; `estimator`, EST.
 
@@ -75,6 +75,13 @@ class Controller(eqx.Module):
             if not isinstance(value, kind):
                 hint = f" (did you mean {value.__name__}()?)" if isinstance(value, type) else ""
                 raise ValueError(f"{name}: expected a selftune {name}, got {value!r}{hint}")
+
+    # By identity, so that `jax.jit(controller.act)` is as good as `eqx.filter_jit(controller.act)`: jit wants to hash.
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
     def init(self, x: Any, *, theta: Any, a_hat: Any, t: Any = 0) -> ControllerState:
         r"""The state before step `t`, from the first x, $\theta_0 \in \Theta$ and $\hat a_0 \in \mathcal A$.

@@ -355,9 +355,7 @@ def _rows(name: str, value: Any, dtype: Any) -> PyTree:
             raise ValueError(f"{name}: expected dtype {dtype}, that of x0, got {_check.describe(array)}")
         return array.astype(dtype)
 
-    if isinstance(value, (list, tuple)):
-        value = jnp.asarray(value)
-    return jax.tree.map(leaf, value, is_leaf=is_stream)
+    return jax.tree.map(leaf, value, is_leaf=lambda node: is_stream(node) or _check.is_plain(node))
 
 
 def _common_length(parts: dict[str, PyTree], steps: int | None) -> int:

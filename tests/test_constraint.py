@@ -1,0 +1,129 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as hs
+from hypothesis.extra import numpy as hnp
+
+import selftune as st
+
+CONSTRAINTS = {
+    "unconstrained": st.Unconstrained(),
+    "box": st.Box(-1.0, 2.0),
+    "box by element": st.Box([-1.0, 0.0, -3.0], [1.0, 0.0, jnp.inf]),
+    "ball": st.Ball(1.5),
+    "ball off centre": st.Ball(0.5, center=[1.0, -2.0, 30.0]),
+    "simplex": st.Simplex(),
+    "scaled simplex": st.Simplex(total=3.0),
+}
+each = pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=CONSTRAINTS)
+# Up to the square root of what float32 can hold, where a careless norm would overflow.
+LARGEST = float(np.float32(1e25))
+vectors = {
+    np.float32: hnp.arrays(np.float32, 3, elements=hs.floats(-LARGEST, LARGEST, width=32)),
+    np.float64: hnp.arrays(np.float64, 3, elements=hs.floats(-1e200, 1e200)),
+}
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+@each
+@dtypes
+@settings(max_examples=60, deadline=None)
+@given(hdata=hs.data())
+def test_projection(constraint, dtype, hdata):
+    """In the set, idempotent, nonexpansive, and of the dtype that came."""
+    v, w = (jnp.asarray(hdata.draw(vectors[dtype])) for _ in range(2))
+    pv, pw = constraint.project(v), constraint.project(w)
+    assert pv.dtype == v.dtype
+    assert pv.shape == v.shape
+    assert bool(constraint.contains(pv))
+    scale = float(jnp.max(jnp.abs(pv))) + 1.0
+    eps = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(constraint.project(pv), pv, rtol=8 * eps, atol=8 * eps * scale)
+    apart = math.dist(v.tolist(), w.tolist())  # does not overflow
+    # A simplex projection subtracts numbers of v's own size, so its rounding is of that size.
+    size = float(jnp.maximum(jnp.max(jnp.abs(v)), jnp.max(jnp.abs(w)))) if isinstance(constraint, st.Simplex) else 0.0
+    assert math.dist(pv.tolist(), pw.tolist()) <= apart * (1 + 8 * eps) + 32 * eps * (scale + size + 100)
+
+
+@each
+def test_a_point_inside_stays(constraint):
+    inside = {"ball off centre": [1.1, -2.1, 30.1], "simplex": [0.2, 0.3, 0.5], "scaled simplex": [1.0, 1.5, 0.5]}
+    name = next(name for name, value in CONSTRAINTS.items() if value is constraint)
+    v = jnp.array(inside.get(name, [0.5, 0.0, -0.5]))
+    assert bool(constraint.contains(v))
+    np.testing.assert_allclose(constraint.project(v), v, rtol=1e-14)
+
+
+@each
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_nan_never_projects_to_a_bound(constraint, where):
+    v = jnp.array([0.1, 0.2, 0.3]).at[where].set(jnp.nan)
+    projected = constraint.project(v)
+    assert bool(jnp.isnan(projected[where]))
+    assert not bool(constraint.contains(v))
+    assert not bool(constraint.contains(projected))
+
+
+@each
+def test_optimality(constraint):
+    """⟨v − Π(v), z − Π(v)⟩ ≤ 0 for every z of the set: what makes it the nearest point."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    outside = 5 * jax.random.normal(keys[0], (50, 3))
+    members = jax.vmap(constraint.project)(10 * jax.random.normal(keys[1], (200, 3)))
+    projected = jax.vmap(constraint.project)(outside)
+    products = jnp.einsum("vi,vzi->vz", outside - projected, members[None] - projected[:, None])
+    assert float(jnp.max(products)) < 1e-10
+
+
+def test_pytrees():
+    v = {"a": jnp.array([3.0]), "b": jnp.array([[4.0]])}
+    ball = st.Ball(1.0).project(v)
+    np.testing.assert_allclose([ball["a"][0], ball["b"][0, 0]], [0.6, 0.8])
+    simplex = st.Simplex().project(v)
+    assert float(simplex["a"][0] + simplex["b"][0, 0]) == pytest.approx(1.0)
+    box = st.Box({"a": 0.0, "b": 0.0}, {"a": 1.0, "b": [[2.0]]}).project(v)
+    assert (float(box["a"][0]), float(box["b"][0, 0])) == (1.0, 2.0)
+    product = st.Product({"a": st.Box(0.0, 1.0), "b": st.Unconstrained()})
+    assert float(product.project(v)["b"][0, 0]) == 4.0
+    assert not bool(product.contains(v))
+    assert bool(product.contains(product.project(v)))
+
+
+def test_under_vmap_over_bounds():
+    tops = jnp.array([1.0, 2.0])
+    np.testing.assert_array_equal(jax.vmap(lambda top: st.Box(0.0, top).project(jnp.array(5.0)))(tops), tops)
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: st.Box(1.0, 0.0), "low: expected low <= high"),
+        (lambda: st.Box(jnp.nan, 1.0), "low: expected no NaN"),
+        (lambda: st.Box("none", 1.0), "low: expected real numbers, got 'none'"),
+        (lambda: st.Box([0.0, 0.0], [1.0, 1.0, 1.0]), r"high: expected a shape that fits low's \(2,\), got \(3,\)"),
+        (lambda: st.Box({"a": 0.0}, {"b": 1.0}), "high: expected the structure of low"),
+        (
+            lambda: st.Box([0.0, 0.0], 1.0).project(jnp.zeros(3)),
+            r"low: expected a shape that fits .*\(3,\), got \(2,\)",
+        ),
+        (lambda: st.Box({"a": 0.0}, 1.0).project(jnp.zeros(3)), "low: expected the structure of the parameter"),
+        (lambda: st.Ball(0.0), "radius: expected a finite number > 0, got 0.0"),
+        (lambda: st.Ball(-1.0), "radius"),
+        (lambda: st.Ball(jnp.inf), "radius"),
+        (lambda: st.Ball(jnp.nan), "radius: expected a finite number > 0, got nan"),
+        (lambda: st.Ball([1.0, 2.0]), "radius"),
+        (lambda: st.Ball(True), "radius"),
+        (lambda: st.Ball(1.0, center={"a": 0.0}).project(jnp.zeros(3)), "center: expected the structure"),
+        (lambda: st.Simplex(total=0.0), "total"),
+        (lambda: st.Product({"a": 3.0}), "parts: expected a pytree of constraints"),
+        (lambda: st.Product({"a": st.Ball(1.0)}).project({"b": jnp.zeros(1)}), "parts: expected the structure"),
+    ],
+)
+def test_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
