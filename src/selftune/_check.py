@@ -62,9 +62,9 @@ def real_tree(name: str, tree: Any, *, dtype: Any = None) -> Any:
     ``theta=[1.0, 2.0]`` has one leaf.
     """
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_plain)
-    if not leaves:
-        raise ValueError(f"{name}: expected an array or a pytree of arrays, got {tree!r}")
     arrays = [real_array(name, leaf) for leaf in leaves]
+    if not any(array.size for array in arrays):
+        raise ValueError(f"{name}: expected at least one number, got {tree!r}")
     expected = jnp.dtype(dtype) if dtype is not None else arrays[0].dtype
     for leaf, array in zip(leaves, arrays, strict=True):
         if array.dtype != expected and hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating):

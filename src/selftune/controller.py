@@ -137,7 +137,10 @@ def _check_inside(name: str, value: PyTree, owner: AbstractTuner | AbstractEstim
     constraint = getattr(owner, "constraint", None)
     if constraint is None:
         return
-    inside = _contains(constraint, value)
+    try:
+        inside = _contains(constraint, value)
+    except ValueError as error:
+        raise ValueError(f"{name}: does not fit {type(owner).__name__}'s constraint: {error}") from None
     if _check.is_known(inside) and not bool(inside):
         raise ValueError(f"{name}: expected a point of {type(owner).__name__}'s constraint {constraint}, got {value}")
 

@@ -1,0 +1,107 @@
+"""`python -m benchmarks.core`: `simulate` on the paper's scalar example, against the same loop written in C by hand.
+
+The run is made twice: with XLA as it comes, and with the size limit of its small-loop pass raised (see docs/speed.md),
+which is a setting of the process and therefore the user's to make.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import selftune as st
+from selftune.experiments.paper import example_system
+
+from ._measure import interleaved, ratio, table
+
+STEPS = 1_000_000
+SMALL_LOOPS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=65536"
+RECORD = ("x", "theta", "a_hat", "cost")
+
+
+def hand_written(a_star: np.ndarray, w: np.ndarray):
+    """The C loop, compiled with -O3 now, and its outputs."""
+    source = Path(__file__).with_name("scalar_loop.c")
+    folder = tempfile.mkdtemp()
+    library = Path(folder) / "scalar_loop.so"
+    subprocess.run(["cc", "-O3", "-shared", "-fPIC", str(source), "-o", str(library), "-lm"], check=True)
+    function = ctypes.CDLL(str(library)).scalar_loop
+    steps = len(w)
+    outputs = {"x": np.zeros(steps), "theta": np.zeros(steps), "a_hat": np.zeros((steps, 3)), "cost": np.zeros(steps)}
+    pointer = lambda array: array.ctypes.data_as(ctypes.POINTER(ctypes.c_double))
+    start = np.array([0.0, 1.0, 0.0, 0.0, 0.0])
+    P = np.eye(3)
+
+    def run():
+        function(
+            ctypes.c_long(steps),
+            pointer(a_star),
+            pointer(w),
+            ctypes.c_double(1e-4),
+            ctypes.c_double(0.005),
+            pointer(P),
+            pointer(start),
+            *(pointer(outputs[name]) for name in RECORD),
+        )
+
+    return run, outputs
+
+
+def measure() -> None:
+    jax.config.update("jax_enable_x64", True)
+    ka, kw = jax.random.split(jax.random.key(0))
+    scenario = st.Scenario(
+        jnp.zeros(1),
+        st.PiecewiseConstant(period=40_000, low=-0.25, high=0.25)(ka, STEPS, 3),
+        st.OrnsteinUhlenbeck(decay=0.95, sigma=0.1)(kw, STEPS, 1),
+    )
+    box = st.Box(0.0, 50.0)
+    estimator = st.GradientEstimator(0.005, preconditioner=jnp.eye(3), constraint=st.Box(-0.25, 0.25))
+
+    def run(tuner, steps=STEPS, record=RECORD):
+        controller, part = st.Controller(example_system(), tuner, estimator), scenario[:steps]
+        start = dict(theta=jnp.ones(1), a_hat=jnp.zeros(3))
+        return lambda: jax.block_until_ready(st.simulate(controller, part, **start, record=record))
+
+    mgaps = st.MGAPS(1e-4, constraint=box)
+    in_c, outputs = hand_written(np.asarray(scenario.a_star), np.asarray(scenario.w))
+    in_c()
+    ours = run(mgaps)()
+    for name in RECORD:
+        np.testing.assert_allclose(np.squeeze(getattr(ours, name)), outputs[name], rtol=1e-6, atol=1e-9, err_msg=name)
+
+    seconds = interleaved({"C by hand": in_c, "simulate, M-GAPS": run(mgaps), "simulate, Fixed": run(st.Fixed())})
+    table(
+        f"{STEPS:,} steps, float64, recording {', '.join(RECORD)}", seconds, dict.fromkeys(seconds, STEPS), "C by hand"
+    )
+    print(f"  M-GAPS against Fixed: {ratio(seconds, 'simulate, M-GAPS', 'simulate, Fixed'):.2f}")
+
+    lengths = {f"M-GAPS, T = {steps:,}": steps for steps in (125_000, 250_000, 500_000, 1_000_000)}
+    seconds = interleaved({name: run(mgaps, steps) for name, steps in lengths.items()}, rounds=7)
+    table("A step's time does not depend on T", seconds, lengths, f"M-GAPS, T = {STEPS:,}")
+
+    buffers = {
+        f"GAPS, buffer = {size}": st.GAPS(buffer=size, learning_rate=1e-4, constraint=box) for size in (1, 8, 64)
+    }
+    functions = {"M-GAPS": run(mgaps, 50_000)} | {name: run(tuner, 50_000) for name, tuner in buffers.items()}
+    seconds = interleaved(functions, rounds=5)
+    table("GAPS's step grows with its buffer", seconds, dict.fromkeys(seconds, 50_000), "M-GAPS")
+
+
+def main() -> None:
+    for title, flags in {"XLA as it comes": "", "XLA with its small-loop limit raised": SMALL_LOOPS}.items():
+        print(f"\n# {title}" + (f"  (XLA_FLAGS={flags})" if flags else ""), flush=True)
+        environment = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+        subprocess.run(
+            [sys.executable, "-c", "from benchmarks.core import measure; measure()"], env=environment, check=True
+        )
+
+
+if __name__ == "__main__":
+    main()

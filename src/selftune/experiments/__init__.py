@@ -1,0 +1,1 @@
+"""Experiments that anyone can rerun: `paper`, the simulation appendix."""

@@ -1,0 +1,65 @@
+"""The pages run, and the lists agree: public names, their docstrings, the reference, the tests."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import selftune as st
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMES = sorted(name for name, value in vars(st).items() if not name.startswith("_") and not inspect.ismodule(value))
+# What only comes back from calls, or is there to be subclassed, is shown in the examples of what makes it.
+NO_EXAMPLE = {
+    "AbstractConstraint",
+    "AbstractEstimator",
+    "AbstractProcess",
+    "AbstractTuner",
+    "ControllerState",
+    "EstimatorInfo",
+    "Final",
+    "Info",
+    "Result",
+    "Run",
+    "SimulationError",
+    "Stream",
+    "TunerInfo",
+}
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_blocks_run(page):
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    namespace = {"__name__": page.stem}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_docstring(name):
+    text = inspect.getdoc(getattr(st, name))
+    assert text
+    assert len(text) > 40
+    assert (">>>" in text) == (name not in NO_EXAMPLE)
+
+
+def test_the_reference_lists_every_public_name_and_no_other():
+    listed = re.findall(r"`(\w+)`", (ROOT / "docs" / "reference.md").read_text().split("|---|---|")[1])
+    assert sorted(listed) == NAMES
+
+
+def test_the_tests_use_every_public_name():
+    source = "".join(
+        path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path.name != Path(__file__).name
+    )
+    assert [name for name in NAMES if f"st.{name}" not in source and name not in NO_EXAMPLE] == []
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
