@@ -34,7 +34,10 @@ def hand_written(a_star: np.ndarray, w: np.ndarray):
     function = ctypes.CDLL(str(library)).scalar_loop
     steps = len(w)
     outputs = {"x": np.zeros(steps), "theta": np.zeros(steps), "a_hat": np.zeros((steps, 3)), "cost": np.zeros(steps)}
-    pointer = lambda array: array.ctypes.data_as(ctypes.POINTER(ctypes.c_double))
+
+    def pointer(array):
+        return array.ctypes.data_as(ctypes.POINTER(ctypes.c_double))
+
     start = np.array([0.0, 1.0, 0.0, 0.0, 0.0])
     P = np.eye(3)
 
@@ -66,8 +69,8 @@ def measure() -> None:
 
     def run(tuner, steps=STEPS, record=RECORD):
         controller, part = st.Controller(example_system(), tuner, estimator), scenario[:steps]
-        start = dict(theta=jnp.ones(1), a_hat=jnp.zeros(3))
-        return lambda: jax.block_until_ready(st.simulate(controller, part, **start, record=record))
+        theta, a_hat = jnp.ones(1), jnp.zeros(3)
+        return lambda: jax.block_until_ready(st.simulate(controller, part, theta=theta, a_hat=a_hat, record=record))
 
     mgaps = st.MGAPS(1e-4, constraint=box)
     in_c, outputs = hand_written(np.asarray(scenario.a_star), np.asarray(scenario.w))

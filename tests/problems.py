@@ -79,7 +79,7 @@ def golden_controller(name: str, tuner: str = "mgaps") -> st.Controller:
 
 
 def random_system(key: jax.Array, n: int, m: int, k: int, p: int, d: int) -> st.System:
-    """A smooth, contractive, nonlinear, time-varying system of the given sizes, every function using all it is given."""
+    """A smooth, contractive, nonlinear, time-varying system, every function of which uses all that it is given."""
     keys = iter(jax.random.split(key, 12))
 
     def matrix(*shape, scale=1.0):

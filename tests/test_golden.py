@@ -34,7 +34,7 @@ def assert_golden(name: str, tuner: str, values: dict[str, np.ndarray]) -> None:
 def test_simulate(name, tuner):
     g = golden(name)
     run = st.simulate(golden_controller(name, tuner), golden_scenario(name), theta=g["theta0"], a_hat=g["a0"])
-    assert_golden(name, tuner, vars(run))
+    assert_golden(name, tuner, run.recorded)
     assert run.result.message == "ok"
 
 
@@ -48,7 +48,7 @@ def test_simulate_under_vmap(name, tuner):
         return st.simulate(controller, scenario, theta=g["theta0"], a_hat=g["a0"])
 
     both = jax.vmap(run)(half["w"], half["v"])
-    assert_golden(name, tuner, vars(jax.tree.map(lambda leaf: leaf[1], both)))
+    assert_golden(name, tuner, jax.tree.map(lambda leaf: leaf[1], both.recorded))
 
 
 @cases

@@ -44,7 +44,7 @@ def test_check_returns_the_sizes():
             dict(policy=lambda x, theta, f, t: theta @ x),
             r"policy: failed when traced with \(float64\[2\], float64\[3\]",
         ),
-        (dict(cost=lambda x, u, theta, t: undefined), "cost: failed when traced.*undefined"),  # noqa: F821
+        (dict(cost=lambda x, u, theta, t: theta["gain"]), "cost: failed when traced"),
     ],
 )
 def test_check_names_the_function_and_the_shapes(changes, message):

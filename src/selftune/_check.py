@@ -18,6 +18,14 @@ def is_known(value: Any) -> bool:
     return not isinstance(value, Tracer)
 
 
+def known(*values: Any) -> list[np.ndarray] | None:
+    """The values as NumPy arrays, or None where one of them is being traced.
+
+    NumPy, because while a function is being traced what `jax.numpy` makes of a known array is traced too.
+    """
+    return [np.asarray(value) for value in values] if all(map(is_known, values)) else None
+
+
 def describe(value: Any) -> str:
     """A short text for messages: shape and dtype of an array, the value itself of anything else."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -39,16 +47,17 @@ def _is_key(value: Any) -> bool:
 def real_array(name: str, value: Any, *, finite: bool = True) -> jax.Array:
     """`value` as a JAX array of floating dtype; integers become floats, all else is refused."""
     try:
-        array = jnp.asarray(value)
+        raw = np.asarray(value) if is_known(value) else value
+        kind = jax.dtypes.canonicalize_dtype(raw.dtype)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: expected real numbers, got {describe(value)}") from error
-    if jnp.issubdtype(array.dtype, jnp.integer):
-        array = array.astype(jnp.result_type(float))
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise ValueError(f"{name}: expected real numbers, got {describe(array)}")
-    if finite and is_known(array) and not bool(jnp.all(jnp.isfinite(array))):
-        raise ValueError(f"{name}: expected finite numbers, got {_first_bad(array)}")
-    return array
+    if jnp.issubdtype(kind, jnp.integer):
+        kind = jnp.result_type(float)
+    if not jnp.issubdtype(kind, jnp.floating):
+        raise ValueError(f"{name}: expected real numbers, got {describe(raw if raw.shape else value)}")
+    if finite and is_known(raw) and not np.all(np.isfinite(raw)):
+        raise ValueError(f"{name}: expected finite numbers, got {_first_bad(raw)}")
+    return jnp.asarray(raw, kind)
 
 
 def is_plain(value: Any) -> bool:
@@ -79,17 +88,17 @@ def number(name: str, value: Any, accept: Callable[[Any], Any], expected: str) -
     array = real_array(name, value, finite=False)
     if array.ndim != 0:
         raise ValueError(f"{name}: expected {expected}, got {describe(array)}")
-    if is_known(array) and not bool(accept(array)):  # a NaN satisfies no comparison, so it is refused too
-        raise ValueError(f"{name}: expected {expected}, got {array}")
+    if (raw := known(value)) and not accept(raw[0]):  # a NaN satisfies no comparison, so it is refused too
+        raise ValueError(f"{name}: expected {expected}, got {raw[0]}")
     return array
 
 
 def positive(name: str, value: Any) -> jax.Array:
-    return number(name, value, lambda v: (v > 0) & jnp.isfinite(v), "a finite number > 0")
+    return number(name, value, lambda v: 0 < v < np.inf, "a finite number > 0")
 
 
 def non_negative(name: str, value: Any) -> jax.Array:
-    return number(name, value, lambda v: (v >= 0) & jnp.isfinite(v), "a finite number >= 0")
+    return number(name, value, lambda v: 0 <= v < np.inf, "a finite number >= 0")
 
 
 def count(name: str, value: Any) -> int:
@@ -108,9 +117,9 @@ def key(name: str, value: Any) -> jax.Array:
     raise ValueError(f"{name}: expected a PRNG key such as jax.random.key(0), got {describe(value)}")
 
 
-def _first_bad(array: jax.Array) -> str:
-    bad = np.argwhere(~np.isfinite(np.asarray(array)))[0]
-    return f"{np.asarray(array)[tuple(bad)]} at index {tuple(int(i) for i in bad)} of {describe(array)}"
+def _first_bad(array: np.ndarray) -> str:
+    bad = np.argwhere(~np.isfinite(array))[0]
+    return f"{array[tuple(bad)]} at index {tuple(int(i) for i in bad)} of {describe(array)}"
 
 
 def variances(name: str, value: Any) -> jax.Array:
@@ -118,8 +127,8 @@ def variances(name: str, value: Any) -> jax.Array:
     array = real_array(name, value)
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"{name}: expected a number or a vector, got {describe(array)}")
-    if is_known(array) and not bool(jnp.all(array > 0)):
-        raise ValueError(f"{name}: expected numbers > 0, got {array}")
+    if (raw := known(value)) and not np.all(raw[0] > 0):
+        raise ValueError(f"{name}: expected numbers > 0, got {raw[0]}")
     return array
 
 
@@ -127,11 +136,11 @@ def positive_definite(name: str, value: Any) -> jax.Array:
     """A positive number, a vector of them (a diagonal), or a symmetric positive definite matrix."""
     array = real_array(name, value)
     if array.ndim < 2:
-        return variances(name, array)
+        return variances(name, value)
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
         raise ValueError(f"{name}: expected a number, a vector or a square matrix, got {describe(array)}")
-    if is_known(array):
-        matrix = np.asarray(array)
+    if raw := known(value):
+        matrix = raw[0].astype(float)
         if not np.allclose(matrix, matrix.T) or not np.all(np.linalg.eigvalsh(matrix) > 0):
             raise ValueError(f"{name}: expected a symmetric positive definite matrix, got {matrix}")
     return array

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
@@ -16,13 +17,13 @@ LearningRate: TypeAlias = Array | Callable[..., Any] | optax.GradientTransformat
 
 
 def learning_rate(value: Any) -> LearningRate:
-    """A positive number, an optax schedule or transformation; a number becomes an array: a new one does not recompile."""
+    """A positive number, kept as an array so that a new one does not recompile; an optax schedule or transformation."""
     if isinstance(value, optax.GradientTransformation) or callable(value):
         return value
     return _check.number(
         "learning_rate",
         value,
-        lambda v: (v > 0) & jnp.isfinite(v),
+        lambda v: 0 < v < np.inf,
         "a finite number > 0, an optax schedule or an optax.GradientTransformation",
     )
 

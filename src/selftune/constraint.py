@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, PyTree
 
@@ -81,8 +82,7 @@ class Box(AbstractConstraint):
                 raise ValueError(
                     f"high: expected a shape that fits low's {low_leaf.shape}, got {high_leaf.shape}"
                 ) from None
-            known = _check.is_known(low_leaf) and _check.is_known(high_leaf)
-            if known and not bool(jnp.all(low_leaf <= high_leaf)):
+            if (raw := _check.known(low_leaf, high_leaf)) and not np.all(raw[0] <= raw[1]):
                 raise ValueError(f"low: expected low <= high everywhere, got low={low_leaf}, high={high_leaf}")
 
     def project(self, v: PyTree) -> PyTree:
@@ -236,6 +236,6 @@ def _all(tree: PyTree) -> Array:
 def _bound(name: str, bound: Any) -> PyTree:
     bound = jax.tree.map(lambda leaf: _check.real_array(name, leaf, finite=False), bound, is_leaf=_check.is_plain)
     for leaf in jax.tree.leaves(bound):
-        if _check.is_known(leaf) and bool(jnp.any(jnp.isnan(leaf))):
+        if (raw := _check.known(leaf)) and np.any(np.isnan(raw[0])):
             raise ValueError(f"{name}: expected no NaN, got {leaf}")
     return bound

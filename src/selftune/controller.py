@@ -40,7 +40,8 @@ class Controller(eqx.Module):
     2. the plant moves: $x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t$.
     3. `observe`: from $\tilde f_t$, EST gives $\hat a_{t+1}$.
 
-    All methods are pure: they can be jitted (`jax.jit(controller.act)`), vmapped, scanned, or called one sample at a time.
+    All methods are pure: they can be jitted (`jax.jit(controller.act)`), vmapped, scanned, or called one sample at
+    a time.
 
     **Arguments:** `system`, what is known; `tuner`, ALG; `estimator`, EST.
 

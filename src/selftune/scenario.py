@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from . import _check
@@ -95,9 +96,7 @@ class OrnsteinUhlenbeck(AbstractProcess):
         (1000, 1)
     """
 
-    decay: Array = eqx.field(
-        converter=lambda v: _check.number("decay", v, lambda v: (v >= 0) & (v < 1), "a number in [0, 1)")
-    )
+    decay: Array = eqx.field(converter=lambda v: _check.number("decay", v, lambda v: 0 <= v < 1, "a number in [0, 1)"))
     sigma: Array = eqx.field(converter=lambda v: _check.non_negative("sigma", v))
 
     def draw(self, key, t, shape, dtype):
@@ -388,5 +387,5 @@ def _uniform(key: PRNGKeyArray, low: Array, high: Array, shape: tuple[int, ...],
 
 
 def _check_interval(low: Array, high: Array) -> None:
-    if _check.is_known(low) and _check.is_known(high) and not bool(jnp.all(low <= high)):
+    if (raw := _check.known(low, high)) and not np.all(raw[0] <= raw[1]):
         raise ValueError(f"low: expected low <= high everywhere, got low={low}, high={high}")

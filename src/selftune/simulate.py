@@ -56,24 +56,72 @@ class Final(eqx.Module):
 
 
 class Run(eqx.Module):
-    """What happened. Row t of an array is the value *used at* step t; a field that was not recorded is None.
+    """What happened. Row t of an array is the value *used at* step t.
 
-    `theta` and `a_hat` have the structure of the parameter, each leaf with a leading axis; `y` and `gradient` are flat
-    in θ. After a failure, rows past `result.step` and `final` are what the arithmetic gave: do not use them.
+    A field that was not recorded raises `AttributeError` when asked for. After a failure, rows past `result.step` and
+    `final` are what the arithmetic gave: do not use them.
     """
 
-    x: Float[Array, "T n"] | None
-    u: Float[Array, "T m"] | None
-    theta: PyTree
-    a_hat: PyTree
-    cost: Float[Array, " T"] | None
-    y: Float[Array, "T n d"] | None
-    gradient: Float[Array, "T d"] | None
-    f: Float[Array, "T k"] | None
-    f_hat: Float[Array, "T k"] | None
-    innovation: Float[Array, "T k"] | None
+    recorded: dict[str, PyTree]
     final: Final
     result: Result
+
+    @property
+    def x(self) -> Array:
+        """The state, (T, n)."""
+        return self._row("x")
+
+    @property
+    def u(self) -> Array:
+        """The control, (T, m)."""
+        return self._row("u")
+
+    @property
+    def theta(self) -> PyTree:
+        """The policy parameters, each leaf with a leading axis T."""
+        return self._row("theta")
+
+    @property
+    def a_hat(self) -> PyTree:
+        """The estimated model parameters, each leaf with a leading axis T."""
+        return self._row("a_hat")
+
+    @property
+    def cost(self) -> Array:
+        """The stage cost, (T,)."""
+        return self._row("cost")
+
+    @property
+    def y(self) -> Array:
+        """The sensitivity of the state to θ, (T, n, d), flat in θ; for tuners that keep one."""
+        return self._row("y")
+
+    @property
+    def gradient(self) -> Array:
+        """The tuner's gradient, (T, d), flat in θ."""
+        return self._row("gradient")
+
+    @property
+    def f(self) -> Array:
+        """The true residual at x_t, (T, k)."""
+        return self._row("f")
+
+    @property
+    def f_hat(self) -> Array:
+        """The residual as the estimate had it, (T, k)."""
+        return self._row("f_hat")
+
+    @property
+    def innovation(self) -> Array:
+        """What the observation said that the estimate did not, (T, k)."""
+        return self._row("innovation")
+
+    def _row(self, name: str) -> Any:
+        value = self.recorded.get(name)
+        if value is None:
+            why = "this tuner keeps none" if name in self.recorded else f"simulate(..., record={tuple(self.recorded)})"
+            raise AttributeError(f"{name} was not recorded: {why}")
+        return value
 
     def raise_if_failed(self) -> "Run":
         """This run, or a `SimulationError` that carries it."""
@@ -240,8 +288,7 @@ def _simulate(
     code, failed_at = _first_failure(code, failed_at, health(packed), t_index)
     loop = loop_pack.unpack(packed)
     final = Final(loop.x, loop.state, t_index, loop.streams)
-    recorded = dict.fromkeys(FIELDS) | row_pack.unpack(rows)
-    return Run(**recorded, final=final, result=Result(code, failed_at))
+    return Run(row_pack.unpack(rows), final, Result(code, failed_at))
 
 
 _OK, _DIVERGED, _NON_FINITE = (np.int32(code) for code in (Result.OK, Result.DIVERGED, Result.NON_FINITE))

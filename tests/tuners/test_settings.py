@@ -37,8 +37,6 @@ def test_schedule():
         return 0.1 / (1.0 + count)
 
     run = thetas(st.MGAPS(schedule))
-    assert run.theta is not None
-    assert run.gradient is not None
     steps = -np.diff(run.theta, axis=0) / np.asarray(run.gradient)[:-1]
     expected = 0.1 / (1.0 + np.arange(39))
     # θ is of order 1 and its steps of order 1e-3, so that their ratio is good to about 1e-12.
@@ -48,8 +46,6 @@ def test_schedule():
 def test_adam_follows_optax():
     optimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.03))
     run = thetas(st.MGAPS(optimizer))
-    assert run.theta is not None
-    assert run.gradient is not None
     theta, state = THETA, optimizer.init(THETA)
     for t in range(40):
         np.testing.assert_allclose(run.theta[t], theta, rtol=1e-12)

@@ -17,8 +17,9 @@ class GradientEstimator(AbstractEstimator):
     $$\hat a_{t+1} = \Pi_{\mathcal A}\Big(\hat a_t - \iota\, P\, \frac{\partial}{\partial a}
     \|f_t(x_t, \hat a_t) - \tilde f_t\|^2\Big)$$
 
-    The factor 2 of the square is included: the simulation appendix's
-    $\hat a - \Delta P \phi\, (\phi \hat a - \phi a^*)$ is `learning_rate=Δ/2`. Without excitation the gradient is zero and the estimate stays.
+    The factor 2 of the square is included: the simulation appendix's step
+    $\hat a - \Delta P \phi\, (\phi \hat a - \phi a^*)$ is `learning_rate=Δ/2`. Without excitation the gradient is zero
+    and the estimate stays.
 
     **Arguments:**
 

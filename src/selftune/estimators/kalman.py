@@ -3,6 +3,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -50,7 +51,7 @@ class KalmanEstimator(AbstractEstimator):
 
     def __check_init__(self) -> None:
         Q, P0 = self.process_noise, self.covariance
-        if _check.is_known(Q) and _check.is_known(P0) and not bool(jnp.all(Q < P0)):
+        if (raw := _check.known(Q, P0)) and not np.all(raw[0] < raw[1]):
             raise ValueError(f"process_noise: expected less than covariance, got {Q} and {P0}")
 
     def init(self, system: System, a_hat: PyTree) -> KalmanState:

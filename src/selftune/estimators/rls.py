@@ -46,7 +46,7 @@ class RLS(AbstractEstimator):
     """
 
     forgetting: Array = eqx.field(
-        converter=lambda v: _check.number("forgetting", v, lambda v: (v > 0) & (v <= 1), "a number in (0, 1]")
+        converter=lambda v: _check.number("forgetting", v, lambda v: 0 < v <= 1, "a number in (0, 1]")
     )
     covariance: Array = eqx.field(converter=lambda v: _check.positive_definite("covariance", v))
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)

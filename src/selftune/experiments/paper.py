@@ -106,7 +106,6 @@ def reproduce(settings: Settings, out: Path) -> None:
         for seed in range(settings.seeds):
             runs = run(settings, seed, gain)
             for name, one in runs.items():
-                assert one.cost is not None
                 totals[name].append(float(jnp.sum(one.cost)))
             if not shown:
                 shown = runs
@@ -128,7 +127,10 @@ def draw(settings: Settings, runs: dict[str, st.Run], out: Path) -> None:
     ours, fixed = runs["M-GAPS"], runs["fixed gain"]
     every = max(1, settings.steps // 4_000)
     t = np.arange(settings.steps)[::every]
-    rows = lambda array: np.asarray(array)[::every]
+
+    def rows(array):
+        return np.asarray(array)[::every]
+
     a_star = rows(scenario(settings, jax.random.key(0)).a_star)
     blue, orange = "#0072B2", "#D55E00"
     colors = ["#0072B2", "#009E73", "#CC79A7"]
