@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import selftune as st
@@ -70,6 +71,8 @@ def test_plain_lists_and_integers_are_taken():
         (lambda: st.MGAPS(jnp.inf), "learning_rate: .*got inf"),
         (lambda: st.MGAPS("fast"), "learning_rate: expected real numbers, got 'fast'"),
         (lambda: st.MGAPS([0.1, 0.2]), "learning_rate: "),
+        (lambda: st.MGAPS(optax.adam), "learning_rate: expected a schedule from the step to a number"),
+        (lambda: st.KalmanEstimator([0.1, 0.1], 1.0, covariance=[1.0, 1.0, 1.0]), "process_noise: expected one entry"),
         (lambda: st.MGAPS(0.1, constraint=(0.0, 1.0)), "constraint: expected a constraint such as selftune.Box"),
         (lambda: st.GAPS(buffer=0, learning_rate=0.1), "buffer: expected a whole number >= 1, got 0"),
         (lambda: st.GAPS(buffer=2.0, learning_rate=0.1), "buffer: expected a whole number >= 1, got 2.0"),
@@ -106,3 +109,26 @@ def test_settings_of_the_wrong_size_are_refused_at_init(estimator, message):
     controller = st.Controller(planar_system(), st.Fixed(), estimator)
     with pytest.raises(ValueError, match=message):
         controller.init(X, **START)
+
+
+class TestMeasurements:
+    controller = golden_controller("planar")
+    state = controller.init(X, **START)
+
+    @pytest.mark.usefixtures("as_a_user")
+    def test_of_the_wrong_shape_are_refused_by_name(self):
+        with pytest.raises(ValueError, match=r"f_obs: expected shape \(2,\), that of the residual, got float64\[1\]"):
+            self.controller.observe(self.state, X, jnp.ones(1), 0)
+        with pytest.raises(ValueError, match="x: expected a vector"):
+            self.controller.act(self.state, jnp.float64(0.0), 0)
+        with pytest.raises(ValueError, match=r"residual|policy|dynamics"):
+            self.controller.act(self.state, jnp.zeros(1), 0)
+
+    @pytest.mark.usefixtures("as_a_user")
+    def test_lists_and_doubles_are_taken_in_the_states_dtype(self):
+        single = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), START)
+        state = self.controller.init(X.astype(jnp.float32), **single)
+        u, state, _ = self.controller.act(state, [0.3, -0.2], 0)
+        state = self.controller.observe(state, np.array([0.3, -0.2]), [0.1, 0.2], 0)
+        assert u.dtype == jnp.float32
+        assert state.theta.dtype == state.a_hat.dtype == jnp.float32

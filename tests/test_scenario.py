@@ -101,13 +101,22 @@ def test_sinusoid():
     [
         (lambda: st.OrnsteinUhlenbeck(decay=1.0, sigma=0.1), r"decay: expected a number in \[0, 1\), got 1.0"),
         (lambda: st.OrnsteinUhlenbeck(decay=jnp.nan, sigma=0.1), "decay"),
-        (lambda: st.OrnsteinUhlenbeck(decay=0.5, sigma=-0.1), "sigma: expected a finite number >= 0, got -0.1"),
+        (lambda: st.OrnsteinUhlenbeck(decay=0.5, sigma=-0.1), "sigma: expected finite numbers >= 0, got -0.1"),
         (lambda: st.Uniform(bound=jnp.inf), "bound"),
         (lambda: st.Gaussian(sigma=0.1, truncate=0.0), "truncate: expected a finite number > 0"),
         (lambda: st.PiecewiseConstant(period=0, low=0.0, high=1.0), "period: expected a whole number >= 1, got 0"),
         (lambda: st.PiecewiseConstant(period=2.5, low=0.0, high=1.0), "period"),  # pyright: ignore[reportArgumentType]
         (lambda: st.PiecewiseConstant(period=2, low=1.0, high=0.0), "low: expected low <= high"),
         (lambda: st.RandomWalk(sigma=0.1, low=1.0, high=0.0), "low: expected low <= high"),
+        (
+            lambda: st.PiecewiseConstant(5, [-1.0, -1.0], [1.0, 1.0])(KEY, 9, 1),
+            r"low: expected a shape that fits \(1,\)",
+        ),
+        (lambda: st.RandomWalk(0.1, [-1.0, -1.0], 1.0)(KEY, 9, 3), "low: expected a shape that fits"),
+        (lambda: st.RandomWalk(0.1, [0.0, 0.0], [1.0, 1.0, 1.0]), "high: expected a shape that fits low's"),
+        (lambda: st.Constant([1.0, 2.0])(KEY, 9, 3), "value: expected a shape that fits"),
+        (lambda: st.Gaussian([0.1, 0.2])(KEY, 9, 3), "sigma: expected a shape that fits"),
+        (lambda: st.Uniform(0.1)(KEY, 10, 2.0), "shape: expected a whole number >= 1, got 2.0"),
         (lambda: st.Sinusoid(amplitude=1.0, period=0.0), "period"),
         (lambda: st.Constant(jnp.nan), "value: expected finite numbers, got nan"),
         (lambda: st.Uniform(0.1)(0, 10, 1), "key: expected a PRNG key such as jax.random.key"),  # pyright: ignore
@@ -141,6 +150,9 @@ def scenario(**changes):
         (dict(t=jnp.arange(3)), "t: expected 5 rows, as a_star has, got 3"),
         (dict(a_star=None), "a_star: expected an array, a pytree of arrays or a stream, got None"),
         (dict(a_star=1.0), "a_star: expected an array with a leading axis of steps"),
+        (dict(w=None), "w: expected an array"),
+        (dict(w={"left": jnp.zeros((5, 2))}), "w: expected an array"),
+        (dict(w=st.Gaussian(0.1)), "w: expected an array or a stream, got the process itself"),
         (dict(steps=7), "a_star: expected 7 rows, as steps has, got 5"),
         (dict(steps=-1), "steps: expected a whole number >= 0, got -1"),
     ],
@@ -168,6 +180,22 @@ def test_slices_keep_their_step_numbers():
     for bad in (slice(0, 4, 2), 3):
         with pytest.raises(ValueError, match=r"scenario\[\.\.\.\]: expected a slice of consecutive steps"):
             scenario()[bad]  # pyright: ignore[reportArgumentType]
+
+
+def test_noise_of_its_own_for_each_component():
+    w = st.Gaussian([0.1, 10.0])(KEY, 5000, 2)
+    np.testing.assert_allclose(jnp.std(w, axis=0), [0.1, 10.0], rtol=0.05)
+
+
+def test_materialize_keeps_the_streams_dtype_and_so_its_numbers():
+    single = st.Scenario(
+        jnp.zeros(1, jnp.float32), st.Constant(0.0).stream(KEY, 1), st.Gaussian(1.0).stream(KEY, 1), steps=4
+    )
+    stream = single.w
+    rows = [stream.next(None, jnp.asarray(t), jnp.float32)[0] for t in range(4)]
+    written = single.materialize().w
+    assert written.dtype == jnp.float32
+    np.testing.assert_allclose(written, jnp.stack(rows), rtol=1e-6)
 
 
 def test_materialize_writes_streams_out():

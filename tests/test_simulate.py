@@ -122,6 +122,11 @@ class TestChunks:
         written_out = st.simulate(controller, streams(60).materialize(), **START)
         np.testing.assert_allclose(written_out.x, one_go.x, rtol=1e-10, atol=1e-12)
 
+    def test_the_final_of_another_controller_is_refused(self, controller, scenario):
+        other = st.simulate(golden_controller("planar", "gaps5"), scenario[:9], **START).final
+        with pytest.raises(ValueError, match="resume: expected the `final` of a run of such a controller"):
+            st.simulate(controller, scenario[9:], resume=other)
+
     def test_a_context_without_numbers_goes_on_counting(self, controller, scenario, whole):
         first = st.simulate(controller, scenario[:100], **START)
         rest = st.Scenario(scenario.x0, scenario.a_star[100:], scenario.w[100:], scenario.v[100:])
@@ -222,15 +227,15 @@ class TestTransformations:
             controller = st.Controller(
                 system,
                 st.MGAPS(rate, constraint=st.Box(0.0, bound)),
-                st.GradientEstimator(rate, preconditioner=jnp.array([bound])),
+                st.GradientEstimator(rate, preconditioner=bound * jnp.ones(1)),
             )
             made = st.Scenario(jnp.ones(1), jnp.ones((9, 1)), w * jnp.ones((9, 1)))
             return st.simulate(controller, made, theta=jnp.array([theta]), a_hat=jnp.zeros(1), limit=1e6 * bound)
 
-        first = run(0.1, 2.0, 1.0, 0.1)
+        first = run(0.1, 2, 1.0, 0.1)
         count = len(traces)
         assert count > 0
-        second = run(0.2, 3.0, 0.5, 0.2)
+        second = run(np.float64(0.2), jnp.array(3.0), 0.5, 0.2)
         assert len(traces) == count
         assert float(jnp.max(jnp.abs(first.x - second.x))) > 0.01
 
@@ -291,6 +296,35 @@ class TestResult:
         cost = lambda x, u, theta, t: jnp.sum(theta) * jnp.where(t == 5, jnp.inf, 1.0)
         run = run_unstable(unstable(0.5, cost), st.MGAPS(1e-3, constraint=st.Box(-1.0, 1.0)), throw=False)
         assert (int(run.result.code), int(run.result.step)) == (st.Result.NON_FINITE, 5)
+
+    def test_what_a_tuner_remembers_is_its_own(self):
+        """An infinity in a tuner's memory, say the best cost so far, is no failure."""
+
+        class Best(st.AbstractTuner):
+            def init(self, system, x, theta):
+                return jnp.array(jnp.inf)
+
+            def update(self, system, x, theta, a_hat, t, state):
+                return theta, state, st.TunerInfo(gradient=jnp.zeros(1), y=None)
+
+        assert run_unstable(unstable(0.5), Best()).result.message == "ok"
+
+    def test_an_estimator_that_overflows_is_seen(self):
+        system = st.System(
+            dynamics=lambda x, u, f, t: jnp.tanh(x + u),
+            residual=lambda x, a, t: a * 1e200 * x,
+            policy=lambda x, theta, f, t: theta,
+            cost=lambda x, u, theta, t: jnp.sum(x**2),
+        )
+        estimator = st.GradientEstimator(1.0, constraint=st.Box(-1.0, 1.0))
+        made = st.Scenario(jnp.ones(1), jnp.ones((9, 1)), jnp.zeros((9, 1)))
+        controller = st.Controller(system, st.Fixed(), estimator)
+        run = st.simulate(controller, made, theta=jnp.zeros(1), a_hat=jnp.zeros(1), throw=False)
+        assert (int(run.result.code), int(run.result.step)) == (st.Result.NON_FINITE, 0)
+
+    def test_no_limit(self):
+        run = run_unstable(unstable(10.0), limit=jnp.inf)
+        assert float(run.final.x[0]) == pytest.approx(1e40)
 
     def test_throw_carries_the_run(self):
         with pytest.raises(st.SimulationError, match="simulate: the state diverged at step 6") as error:
@@ -374,20 +408,21 @@ class TestRefused:
             (dict(plant=3), "plant: expected a System, got 3"),
             (dict(theta=None), "theta: expected the first policy parameters, got None"),
             (dict(a_hat=None), "a_hat: expected the first model parameters, got None"),
-            (dict(theta=jnp.ones(3)), r"theta: does not fit MGAPS's constraint: low: .*\(3,\), got \(4,\)"),
+            (dict(theta=jnp.ones(3)), r"theta: does not fit its constraint, Box: low: .*\(3,\), got float64\[4\]"),
             (dict(theta=jnp.full(4, jnp.nan)), "theta: expected finite numbers, got nan"),
-            (dict(theta=jnp.full(4, 9.0)), "theta: expected a point of MGAPS's constraint"),
+            (dict(theta=jnp.full(4, 9.0)), "theta: expected a point of its constraint, Box"),
             (dict(theta="high"), "theta: expected real numbers, got 'high'"),
             (dict(theta=jnp.ones(4, complex)), "theta: expected real numbers"),
             (dict(theta=jnp.ones(4, jnp.float32)), r"theta: expected dtype float64, got float32\[4\]"),
             (dict(theta=()), "theta: expected at least one number"),
-            (dict(a_hat=jnp.full(3, 9.0)), "a_hat: expected a point of GradientEstimator's constraint"),
-            (dict(a_hat=jnp.zeros(2)), "a_hat: does not fit GradientEstimator's constraint"),
+            (dict(a_hat=jnp.full(3, 9.0)), "a_hat: expected a point of its constraint, Box"),
+            (dict(a_hat=jnp.zeros(2)), "a_hat: does not fit its constraint"),
             (dict(record=("x", "thetas")), "record: expected names from .*, got 'thetas'; did you mean 'theta'"),
             (dict(stride=0), "stride: expected a whole number >= 1, got 0"),
             (dict(stride=1.5), "stride: expected a whole number >= 1"),
-            (dict(limit=-1.0), "limit: expected a finite number > 0, got -1.0"),
-            (dict(limit=jnp.nan), "limit: expected a finite number > 0, got nan"),
+            (dict(limit=-1.0), "limit: expected a number > 0, got -1.0"),
+            (dict(limit=jnp.nan), "limit: expected a number > 0, got nan"),
+            (dict(record=None), "record: expected names from"),
             (dict(resume="there"), "theta, a_hat: expected None together with resume"),
             (dict(resume="there", theta=None, a_hat=None), "resume: expected the `final` of a run, got 'there'"),
         ],

@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,6 +82,18 @@ def test_matched_system_is_the_general_one():
         np.testing.assert_array_equal(got, expected)
 
 
+def test_a_matched_system_holds_its_functions_once():
+    class Linear(eqx.Module):
+        W: jax.Array
+
+        def __call__(self, x, v, t):
+            return self.W * x + v
+
+    made = st.MatchedSystem(Linear(jnp.array(0.5)), lambda x, a, t: a, lambda x, theta, t: theta, lambda *_: 0.0)
+    assert len(jax.tree.leaves(eqx.filter(made, eqx.is_array))) == 1
+    assert float(getattr(made.phi, "W")) == 0.5  # noqa: B009
+
+
 def test_matched_policy_cancels_the_residual():
     """With the true parameters, the closed loop does not depend on them."""
     x, theta = X, jnp.array([1.0, 1.0, 0.2, 0.1])
@@ -142,6 +155,18 @@ class TestInferResidual:
         blind = system(dynamics=lambda x, u, f, t: x)
         got = st.infer_residual(blind, X, jnp.zeros(1), X + 1.0, 0, f=jnp.array([0.3]))
         np.testing.assert_array_equal(got, jnp.array([0.3]))
+
+    @pytest.mark.parametrize("effect", [1e-3, 1e-6])
+    def test_residuals_of_unequal_effect(self, effect):
+        uneven = system(dynamics=lambda x, u, f, t: x + jnp.array([1.0, effect]) * f)
+        x_next = X + jnp.array([1.0, effect]) * 0.7
+        got = st.infer_residual(uneven, X, jnp.zeros(2), x_next, 0, iterations=1)
+        np.testing.assert_allclose(got, jnp.full(2, 0.7), rtol=1e-8)
+
+    def test_k_that_cannot_be_told_is_asked_for(self):
+        spread = system(dynamics=lambda x, u, f, t: x + 0.1 * f)
+        with pytest.raises(ValueError, match="f: expected a first guess, such as f_hat"):
+            st.infer_residual(spread, X, jnp.zeros(1), X, 0)
 
     def test_jit_and_vmap(self):
         system = scalar_system()

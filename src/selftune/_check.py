@@ -46,23 +46,37 @@ def _is_key(value: Any) -> bool:
 
 def real_array(name: str, value: Any, *, finite: bool = True) -> jax.Array:
     """`value` as a JAX array of floating dtype; integers become floats, all else is refused."""
+    if not is_known(value):
+        return value.astype(_floating(name, value.dtype, value))
+    # In NumPy, and in the dtype that JAX will have: 1e300 is not finite in float32.
+    raw = _raw(name, value)
+    if finite and not np.all(np.isfinite(raw)):
+        raise ValueError(f"{name}: expected finite numbers, got {_first_bad(raw)}")
+    return jnp.asarray(raw)
+
+
+def _raw(name: str, value: Any) -> np.ndarray:
     try:
-        raw = np.asarray(value) if is_known(value) else value
-        kind = jax.dtypes.canonicalize_dtype(raw.dtype)
+        raw = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: expected real numbers, got {describe(value)}") from error
-    if jnp.issubdtype(kind, jnp.integer):
-        kind = jnp.result_type(float)
-    if not jnp.issubdtype(kind, jnp.floating):
-        raise ValueError(f"{name}: expected real numbers, got {describe(raw if raw.shape else value)}")
-    if finite and is_known(raw) and not np.all(np.isfinite(raw)):
-        raise ValueError(f"{name}: expected finite numbers, got {_first_bad(raw)}")
-    return jnp.asarray(raw, kind)
+    with np.errstate(over="ignore", under="ignore"):
+        return raw.astype(_floating(name, raw.dtype, raw if raw.shape else value))
+
+
+def _floating(name: str, dtype: Any, value: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.result_type(float)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"{name}: expected real numbers, got {describe(value)}")
+    return jax.dtypes.canonicalize_dtype(dtype)
 
 
 def is_plain(value: Any) -> bool:
     """Whether `value` is a (nested) list or tuple of plain numbers: one array, not a pytree of scalars."""
-    return isinstance(value, (list, tuple)) and all(isinstance(leaf, (int, float)) for leaf in jax.tree.leaves(value))
+    return type(value) in (list, tuple) and all(
+        is_plain(item) or isinstance(item, (int, float, np.number)) for item in value
+    )
 
 
 def real_tree(name: str, tree: Any, *, dtype: Any = None) -> Any:
@@ -88,7 +102,8 @@ def number(name: str, value: Any, accept: Callable[[Any], Any], expected: str) -
     array = real_array(name, value, finite=False)
     if array.ndim != 0:
         raise ValueError(f"{name}: expected {expected}, got {describe(array)}")
-    if (raw := known(value)) and not accept(raw[0]):  # a NaN satisfies no comparison, so it is refused too
+    # As it will be stored: 1e-50 is zero in float32. A NaN satisfies no comparison, so it is refused too.
+    if (raw := known(value)) and not accept(_raw(name, raw[0])):
         raise ValueError(f"{name}: expected {expected}, got {raw[0]}")
     return array
 
@@ -97,22 +112,18 @@ def positive(name: str, value: Any) -> jax.Array:
     return number(name, value, lambda v: 0 < v < np.inf, "a finite number > 0")
 
 
-def non_negative(name: str, value: Any) -> jax.Array:
-    return number(name, value, lambda v: 0 <= v < np.inf, "a finite number >= 0")
-
-
 def count(name: str, value: Any) -> int:
-    """A whole number of at least one."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name}: expected a whole number >= 1, got {describe(value)}")
-    return int(value)
+    return whole(name, value, least=1)
+
+
+_RAW_KEY = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
 
 
 def key(name: str, value: Any) -> jax.Array:
     """A single PRNG key, as ``jax.random.key`` makes it (the older uint32 form is taken too)."""
     if _is_key(value) and value.shape == ():
         return value
-    if isinstance(value, jax.Array) and value.dtype == jnp.uint32 and value.ndim == 1:
+    if isinstance(value, jax.Array) and value.dtype == jnp.uint32 and value.shape == _RAW_KEY.shape:
         return jax.random.wrap_key_data(value)
     raise ValueError(f"{name}: expected a PRNG key such as jax.random.key(0), got {describe(value)}")
 
@@ -122,12 +133,35 @@ def _first_bad(array: np.ndarray) -> str:
     return f"{array[tuple(bad)]} at index {tuple(int(i) for i in bad)} of {describe(array)}"
 
 
+def non_negatives(name: str, value: Any) -> jax.Array:
+    """Numbers of at least zero, in an array of any shape."""
+    array = real_array(name, value)
+    if (raw := known(value)) and not np.all(raw[0] >= 0):
+        raise ValueError(f"{name}: expected finite numbers >= 0, got {raw[0]}")
+    return array
+
+
+def fit_shape(name: str, value: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """`value` broadcast to `shape`, refused by name where it does not fit."""
+    try:
+        return jnp.broadcast_to(value, shape)
+    except ValueError:
+        raise ValueError(f"{name}: expected a shape that fits {shape}, got {describe(value)}") from None
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """A whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name}: expected a whole number >= {least}, got {describe(value)}")
+    return int(value)
+
+
 def variances(name: str, value: Any) -> jax.Array:
     """Positive numbers: one, or a vector of them."""
     array = real_array(name, value)
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"{name}: expected a number or a vector, got {describe(array)}")
-    if (raw := known(value)) and not np.all(raw[0] > 0):
+    if (raw := known(value)) and not np.all(_raw(name, raw[0]) > 0):
         raise ValueError(f"{name}: expected numbers > 0, got {raw[0]}")
     return array
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,15 @@ LearningRate: TypeAlias = Array | Callable[..., Any] | optax.GradientTransformat
 
 def learning_rate(value: Any) -> LearningRate:
     """A positive number, kept as an array so that a new one does not recompile; an optax schedule or transformation."""
-    if isinstance(value, optax.GradientTransformation) or callable(value):
+    if isinstance(value, optax.GradientTransformation):
+        return value
+    if callable(value):
+        with jax.numpy_dtype_promotion("standard"):
+            first: Any = value(0)
+        if isinstance(first, optax.GradientTransformation) or jnp.ndim(first) != 0:
+            raise ValueError(
+                f"learning_rate: expected a schedule from the step to a number, got {value} with {first!r}"
+            )
         return value
     return _check.number(
         "learning_rate",
@@ -32,6 +41,22 @@ def constraint(value: Any) -> AbstractConstraint:
     if not isinstance(value, AbstractConstraint):
         raise ValueError(f"constraint: expected a constraint such as selftune.Box(0.0, 1.0), got {value!r}")
     return value
+
+
+def check_inside(name: str, value: PyTree, constraint: AbstractConstraint) -> None:
+    """Refuse a start outside its set, or one that the set does not fit."""
+    try:
+        inside = _contains(constraint, value)
+    except ValueError as error:
+        raise ValueError(f"{name}: does not fit its constraint, {type(constraint).__name__}: {error}") from None
+    if _check.is_known(inside) and not bool(inside):
+        shown = eqx.tree_pformat(constraint, short_arrays=False)
+        raise ValueError(f"{name}: expected a point of its constraint, {shown}, got {value}")
+
+
+@eqx.filter_jit
+def _contains(constraint: AbstractConstraint, value: PyTree) -> Array:
+    return constraint.contains(value)
 
 
 def _optimizer(rate: LearningRate, dtype: Any) -> optax.GradientTransformation:

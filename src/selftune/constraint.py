@@ -16,7 +16,7 @@ from . import _check
 class AbstractConstraint(eqx.Module):
     r"""A closed convex set, $\Theta$ of a tuner or $\mathcal{A}$ of an estimator.
 
-    A NaN never projects to a bound: it stays NaN, so that what checks the numbers sees it.
+    A number that is not finite never projects to a bound: it becomes NaN, so that what checks the numbers sees it.
     """
 
     @abc.abstractmethod
@@ -86,7 +86,11 @@ class Box(AbstractConstraint):
                 raise ValueError(f"low: expected low <= high everywhere, got low={low_leaf}, high={high_leaf}")
 
     def project(self, v: PyTree) -> PyTree:
-        return optax.projections.projection_box(v, self._like("low", self.low, v), self._like("high", self.high, v))
+        projected = optax.projections.projection_box(
+            v, self._like("low", self.low, v), self._like("high", self.high, v)
+        )
+        # An overflow is no gain: without this, an infinite step would end at a bound and look like one.
+        return jax.tree.map(lambda leaf, box: jnp.where(jnp.isfinite(leaf), box, jnp.nan), v, projected)
 
     def contains(self, v: PyTree) -> Bool[Array, ""]:
         low, high = self._like("low", self.low, v), self._like("high", self.high, v)
@@ -102,15 +106,7 @@ class Box(AbstractConstraint):
                 f"got {jax.tree.structure(bound)}"
             )
 
-        def fit(b, leaf):
-            try:
-                return jnp.broadcast_to(b, leaf.shape).astype(leaf.dtype)
-            except ValueError:
-                raise ValueError(
-                    f"{name}: expected a shape that fits the parameter's {leaf.shape}, got {b.shape}"
-                ) from None
-
-        return jax.tree.map(fit, bound, v)
+        return jax.tree.map(lambda b, leaf: _check.fit_shape(name, b, leaf.shape).astype(leaf.dtype), bound, v)
 
 
 class Ball(AbstractConstraint):
@@ -138,7 +134,9 @@ class Ball(AbstractConstraint):
                 f"center: expected the structure of the parameter, {jax.tree.structure(v)}, "
                 f"got {jax.tree.structure(self.center)}"
             )
-        return jax.tree.map(lambda leaf, c: leaf - c.astype(leaf.dtype), v, self.center)
+        return jax.tree.map(
+            lambda leaf, c: leaf - _check.fit_shape("center", c, leaf.shape).astype(leaf.dtype), v, self.center
+        )
 
     def project(self, v: PyTree) -> PyTree:
         offset = self._offset(v)
@@ -146,7 +144,7 @@ class Ball(AbstractConstraint):
         radius = self.radius.astype(dtype)
         # A far point is first brought near along its ray, which leaves its projection where it was: the square of
         # its norm would overflow, and an overflow would project to the centre.
-        largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(offset)]))
+        largest = _largest(jax.tree.map(jnp.abs, offset))
         near = jax.tree.map(lambda leaf: leaf / jnp.maximum(largest / radius, 1), offset)
         projected = optax.projections.projection_l2_ball(near, radius)
         if self.center is None:
@@ -180,8 +178,12 @@ class Simplex(AbstractConstraint):
         dtypes = jax.tree.map(lambda leaf: leaf.dtype, v)
         bad = ~_all(jax.tree.map(jnp.isfinite, v))
         total = self.total.astype(jnp.result_type(*jax.tree.leaves(v)))
+        # A shift of all entries moves nothing, and an entry `total` below the largest ends at zero however far below:
+        # so numbers of the size of `total` are enough, and no digits are lost to large ones.
+        largest = _largest(v)
+        near = jax.tree.map(lambda leaf: jnp.maximum(leaf - largest, -total), v)
         with jax.numpy_dtype_promotion("standard"):  # optax divides by an integer range
-            projected = optax.projections.projection_simplex(v, total)
+            projected = optax.projections.projection_simplex(near, total)
         return jax.tree.map(lambda leaf, dtype: jnp.where(bad, jnp.nan, leaf.astype(dtype)), projected, dtypes)
 
     def contains(self, v: PyTree) -> Bool[Array, ""]:
@@ -227,6 +229,10 @@ class Product(AbstractConstraint):
 
 def _is_constraint(node: Any) -> bool:
     return isinstance(node, AbstractConstraint)
+
+
+def _largest(tree: PyTree) -> Array:
+    return jnp.max(jnp.stack([jnp.max(leaf) for leaf in jax.tree.leaves(tree)]))
 
 
 def _all(tree: PyTree) -> Array:

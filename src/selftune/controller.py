@@ -3,10 +3,10 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float, PyTree
 
-from . import _check
-from .constraint import AbstractConstraint
+from . import _check, _descent
 from .estimators.base import AbstractEstimator, EstimatorInfo
 from .system import System
 from .tuners.base import AbstractTuner, TunerInfo
@@ -104,13 +104,16 @@ class Controller(eqx.Module):
         x = _check.real_array("x", x)
         theta = _check.real_tree("theta", theta, dtype=x.dtype)
         a_hat = _check.real_tree("a_hat", a_hat, dtype=x.dtype)
-        _check_inside("theta", theta, self.tuner)
-        _check_inside("a_hat", a_hat, self.estimator)
+        for name, value, owner in (("theta", theta, self.tuner), ("a_hat", a_hat, self.estimator)):
+            if (constraint := getattr(owner, "constraint", None)) is not None:
+                _descent.check_inside(name, value, constraint)
         return x, theta, a_hat
 
     def act(self, state: ControllerState, x: Float[Array, " n"], t: Any) -> tuple[Array, ControllerState, Info]:
         r"""$u_t$ from $\theta_t$ and $\hat a_t$; then ALG's step to $\theta_{t+1}$. Returns `(u, state, info)`."""
         system, theta, a_hat = self.system, state.theta, state.a_hat
+        x = _like("x", x, theta)
+        system.check(x, theta, a_hat, t)  # by shape: free once compiled
         f_hat = system.residual(x, a_hat, t)
         u = system.policy(x, theta, f_hat, t)
         cost = system.cost(x, u, theta, t)
@@ -124,6 +127,10 @@ class Controller(eqx.Module):
         return self._observe(state, x, f_obs, t)[0]
 
     def _observe(self, state: ControllerState, x: Array, f_obs: Array, t: Any) -> tuple[ControllerState, EstimatorInfo]:
+        x, f_obs = _like("x", x, state.a_hat), _like("f_obs", f_obs, state.a_hat)
+        k = self.system.check_plant(x, state.a_hat, t)
+        if f_obs.shape != (k,):
+            raise ValueError(f"f_obs: expected shape ({k},), that of the residual, got {_check.describe(f_obs)}")
         a_hat, estimator, info = self.estimator.update(self.system, x, f_obs, state.a_hat, t, state.estimator)
         return ControllerState(state.theta, a_hat, state.tuner, estimator), info
 
@@ -134,18 +141,6 @@ class Controller(eqx.Module):
         return ControllerState(state.theta, a_star, state.tuner, state.estimator)
 
 
-def _check_inside(name: str, value: PyTree, owner: AbstractTuner | AbstractEstimator) -> None:
-    constraint = getattr(owner, "constraint", None)
-    if constraint is None:
-        return
-    try:
-        inside = _contains(constraint, value)
-    except ValueError as error:
-        raise ValueError(f"{name}: does not fit {type(owner).__name__}'s constraint: {error}") from None
-    if _check.is_known(inside) and not bool(inside):
-        raise ValueError(f"{name}: expected a point of {type(owner).__name__}'s constraint {constraint}, got {value}")
-
-
-@eqx.filter_jit
-def _contains(constraint: AbstractConstraint, value: PyTree) -> Array:
-    return constraint.contains(value)
+def _like(name: str, value: Any, params: PyTree) -> Array:
+    """A measurement, in the dtype of the parameters: a double from a sensor does not turn a float32 state into one."""
+    return _check.real_array(name, value, finite=False).astype(jax.tree.leaves(params)[0].dtype)

@@ -37,15 +37,11 @@ class AbstractProcess(eqx.Module):
 
     def __call__(self, key: PRNGKeyArray, steps: int, shape: int | tuple[int, ...]) -> Float[Array, "steps ..."]:
         """An array of `steps` rows, row t being the value at step t."""
-        stream = self.stream(key, shape)
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-            raise ValueError(f"steps: expected a whole number >= 0, got {_check.describe(steps)}")
-        return _sample(stream, steps)
+        return _sample(self.stream(key, shape), _check.whole("steps", steps), jnp.result_type(float))
 
 
 @eqx.filter_jit
-def _sample(stream: "Stream", steps: int) -> Array:
-    dtype = jnp.result_type(float)
+def _sample(stream: "Stream", steps: int, dtype: Any) -> Array:
     process, key, shape = stream.process, stream.key, stream.shape
     draws = jax.vmap(lambda t: process.draw(key, t, shape, dtype))(jnp.arange(steps))
     state = process.start(key, shape, dtype)
@@ -86,7 +82,7 @@ class Stream(eqx.Module):
 class OrnsteinUhlenbeck(AbstractProcess):
     r"""$w_0 = 0$, $w_{t+1} = \gamma w_t + \delta_t$ with $\delta_t \sim \mathcal N(0, \sigma^2)$ (simulation appendix).
 
-    **Arguments:** `decay`, γ in [0, 1); `sigma`, σ ≥ 0.
+    **Arguments:** `decay`, γ in [0, 1); `sigma`, σ ≥ 0, a number or one for each component.
 
     !!! Example
 
@@ -97,10 +93,10 @@ class OrnsteinUhlenbeck(AbstractProcess):
     """
 
     decay: Array = eqx.field(converter=lambda v: _check.number("decay", v, lambda v: 0 <= v < 1, "a number in [0, 1)"))
-    sigma: Array = eqx.field(converter=lambda v: _check.non_negative("sigma", v))
+    sigma: Array = eqx.field(converter=lambda v: _check.non_negatives("sigma", v))
 
     def draw(self, key, t, shape, dtype):
-        return self.sigma.astype(dtype) * jax.random.normal(jax.random.fold_in(key, t), shape, dtype)
+        return _fit("sigma", self.sigma, shape, dtype) * jax.random.normal(jax.random.fold_in(key, t), shape, dtype)
 
     def start(self, key, shape, dtype):
         return jnp.zeros(shape, dtype)
@@ -120,10 +116,12 @@ class Uniform(_Memoryless):
         True
     """
 
-    bound: Array = eqx.field(converter=lambda v: _check.non_negative("bound", v))
+    bound: Array = eqx.field(converter=lambda v: _check.non_negatives("bound", v))
 
     def draw(self, key, t, shape, dtype):
-        return self.bound.astype(dtype) * jax.random.uniform(jax.random.fold_in(key, t), shape, dtype, -1, 1)
+        return _fit("bound", self.bound, shape, dtype) * jax.random.uniform(
+            jax.random.fold_in(key, t), shape, dtype, -1, 1
+        )
 
 
 class Gaussian(_Memoryless):
@@ -140,7 +138,7 @@ class Gaussian(_Memoryless):
         True
     """
 
-    sigma: Array = eqx.field(converter=lambda v: _check.non_negative("sigma", v))
+    sigma: Array = eqx.field(converter=lambda v: _check.non_negatives("sigma", v))
     truncate: Array | None = eqx.field(
         default=None, converter=lambda v: None if v is None else _check.positive("truncate", v)
     )
@@ -152,7 +150,7 @@ class Gaussian(_Memoryless):
         else:
             c = self.truncate.astype(dtype)
             unit = jnp.clip(jax.random.truncated_normal(key, -c, c, shape, dtype), -c, c)
-        return self.sigma.astype(dtype) * unit
+        return _fit("sigma", self.sigma, shape, dtype) * unit
 
 
 class PiecewiseConstant(_Memoryless):
@@ -191,7 +189,7 @@ class RandomWalk(AbstractProcess):
         True
     """
 
-    sigma: Array = eqx.field(converter=lambda v: _check.non_negative("sigma", v))
+    sigma: Array = eqx.field(converter=lambda v: _check.non_negatives("sigma", v))
     low: Array = eqx.field(converter=lambda v: _check.real_array("low", v))
     high: Array = eqx.field(converter=lambda v: _check.real_array("high", v))
 
@@ -200,7 +198,8 @@ class RandomWalk(AbstractProcess):
 
     def draw(self, key, t, shape, dtype):
         # Step t's increment is draw t + 1; draw 0 is where the walk starts.
-        return self.sigma.astype(dtype) * jax.random.normal(jax.random.fold_in(key, t + 1), shape, dtype)
+        kick = jax.random.normal(jax.random.fold_in(key, t + 1), shape, dtype)
+        return _fit("sigma", self.sigma, shape, dtype) * kick
 
     def start(self, key, shape, dtype):
         return _uniform(jax.random.fold_in(key, 0), self.low, self.high, shape, dtype)
@@ -227,8 +226,10 @@ class Sinusoid(_Memoryless):
 
     def draw(self, key, t, shape, dtype):
         turns = t.astype(dtype) / self.period.astype(dtype)
-        wave = self.amplitude.astype(dtype) * jnp.sin(2 * jnp.pi * turns + self.phase.astype(dtype))
-        return jnp.broadcast_to(self.offset.astype(dtype) + wave, shape)
+        wave = _fit("amplitude", self.amplitude, shape, dtype) * jnp.sin(
+            2 * jnp.pi * turns + _fit("phase", self.phase, shape, dtype)
+        )
+        return _fit("offset", self.offset, shape, dtype) + wave
 
 
 class Constant(_Memoryless):
@@ -245,7 +246,7 @@ class Constant(_Memoryless):
     value: Array = eqx.field(converter=lambda v: _check.real_array("value", v))
 
     def draw(self, key, t, shape, dtype):
-        return jnp.broadcast_to(self.value.astype(dtype), shape)
+        return _fit("value", self.value, shape, dtype)
 
 
 class Scenario(eqx.Module):
@@ -292,11 +293,13 @@ class Scenario(eqx.Module):
         self.a_star = _rows("a_star", a_star, dtype)
         self.w = _rows("w", w, dtype)
         self.v = None if v is None else _rows("v", v, dtype)
-        self.t = None if t is None else jax.tree.map(jnp.asarray, t)
+        self.t = None if t is None else jax.tree.map(jnp.asarray, t, is_leaf=_check.is_plain)
         self.steps = _common_length({"a_star": self.a_star, "w": self.w, "v": self.v, "t": self.t}, steps)
         if not jax.tree.leaves(self.a_star):
             raise ValueError(f"a_star: expected an array, a pytree of arrays or a stream, got {a_star!r}")
-        w_shape = self.w.shape if isinstance(self.w, Stream) else jnp.shape(self.w)[1:]
+        if not isinstance(self.w, (Stream, jax.Array)):
+            raise ValueError(f"w: expected an array (T, {self.x0.size}) or a stream, got {w!r}")
+        w_shape = self.w.shape if isinstance(self.w, Stream) else self.w.shape[1:]
         if w_shape != self.x0.shape:
             raise ValueError(f"w: expected rows of shape {self.x0.shape}, that of x0, got {w_shape}")
 
@@ -320,11 +323,22 @@ class Scenario(eqx.Module):
         a_star, w, v = jax.tree.map(lambda leaf: leaf[t], (self.a_star, self.w, self.v))
         return Row(a_star, w, v, context if self.t is None else jax.tree.map(lambda leaf: leaf[t], context))
 
+    def row_shapes(self) -> tuple[PyTree, PyTree, PyTree]:
+        """Shapes and dtypes of one row of `a_star`, of `v` and of the context."""
+
+        def row(leaf):
+            if is_stream(leaf):
+                return jax.ShapeDtypeStruct(leaf.shape, self.x0.dtype)
+            return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+        t = jax.ShapeDtypeStruct((), jnp.int32) if self.t is None else jax.tree.map(row, self.t)
+        return (*jax.tree.map(row, (self.a_star, self.v), is_leaf=is_stream), t)
+
     def materialize(self) -> "Scenario":
         """The same scenario with every stream written out as an array."""
 
         def write(leaf):
-            return _sample(leaf, self.steps).astype(self.x0.dtype) if is_stream(leaf) else leaf
+            return _sample(leaf, self.steps, self.x0.dtype) if is_stream(leaf) else leaf
 
         a_star, w, v = jax.tree.map(write, (self.a_star, self.w, self.v), is_leaf=is_stream)
         return Scenario(self.x0, a_star, w, v, self.t, steps=self.steps)
@@ -347,6 +361,8 @@ def _rows(name: str, value: Any, dtype: Any) -> PyTree:
     def leaf(value):
         if is_stream(value):
             return value
+        if isinstance(value, AbstractProcess):
+            raise ValueError(f"{name}: expected an array or a stream, got the process itself: call it, or its stream()")
         array = _check.real_array(name, value)
         if array.ndim == 0:
             raise ValueError(f"{name}: expected an array with a leading axis of steps, got {_check.describe(array)}")
@@ -354,12 +370,15 @@ def _rows(name: str, value: Any, dtype: Any) -> PyTree:
             raise ValueError(f"{name}: expected dtype {dtype}, that of x0, got {_check.describe(array)}")
         return array.astype(dtype)
 
-    return jax.tree.map(leaf, value, is_leaf=lambda node: is_stream(node) or _check.is_plain(node))
+    return jax.tree.map(leaf, value, is_leaf=_is_source)
+
+
+def _is_source(node: Any) -> bool:
+    return isinstance(node, (Stream, AbstractProcess)) or _check.is_plain(node)
 
 
 def _common_length(parts: dict[str, PyTree], steps: int | None) -> int:
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
-        raise ValueError(f"steps: expected a whole number >= 0, got {_check.describe(steps)}")
+    steps = None if steps is None else _check.whole("steps", steps)
     source = "steps"
     for name, tree in parts.items():
         for leaf in jax.tree.leaves(tree, is_leaf=is_stream):
@@ -377,15 +396,23 @@ def _common_length(parts: dict[str, PyTree], steps: int | None) -> int:
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     return tuple(_check.count("shape", size) for size in sizes)
 
 
 def _uniform(key: PRNGKeyArray, low: Array, high: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    low, high = low.astype(dtype), high.astype(dtype)
+    low, high = _fit("low", low, shape, dtype), _fit("high", high, shape, dtype)
     return low + (high - low) * jax.random.uniform(key, shape, dtype)
 
 
+def _fit(name: str, value: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    return _check.fit_shape(name, value, shape).astype(dtype)
+
+
 def _check_interval(low: Array, high: Array) -> None:
+    try:
+        jnp.broadcast_shapes(low.shape, high.shape)
+    except ValueError:
+        raise ValueError(f"high: expected a shape that fits low's {low.shape}, got {high.shape}") from None
     if (raw := _check.known(low, high)) and not np.all(raw[0] <= raw[1]):
         raise ValueError(f"low: expected low <= high everywhere, got low={low}, high={high}")

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PyTree
 
 from . import _check
@@ -148,7 +149,7 @@ def simulate(
     plant: System | None = None,
     record: Sequence[str] = FIELDS,
     stride: int = 1,
-    limit: float = 1e8,
+    limit: ArrayLike = 1e8,
     throw: bool = True,
 ) -> Run:
     r"""Run a controller against a scenario: Algorithm "Meta-Framework" for $t = 0, \dots, T-1$, as one scan.
@@ -164,8 +165,8 @@ def simulate(
     - `plant`: nature's `dynamics` and `residual`, where they differ from the model's; `scenario.a_star` is then the
       plant's. Policy and cost stay the controller's.
     - `record`: which fields of `Run` to keep; `()` keeps `final` and `result` alone, in constant memory.
-    - `stride`: keep the rows of steps 0, stride, 2·stride, …
-    - `limit`: a run whose largest |x| exceeds it has diverged.
+    - `stride`: keep the rows of steps 0, stride, 2·stride, … of this call.
+    - `limit`: a run whose largest |x| exceeds it has diverged; infinity for no limit.
     - `throw`: raise `SimulationError` when the run fails. Under `jit` or `vmap` nothing is raised: look at
       `run.result`, or call `run.raise_if_failed()` on what comes out.
 
@@ -197,7 +198,7 @@ def simulate(
         raise ValueError(f"plant: expected a System, got {_check.describe(plant)}")
     fields = _check_record(record)
     stride = _check.count("stride", stride)
-    limit_ = _check.positive("limit", limit)
+    limit_ = _check.number("limit", limit, lambda v: v > 0, "a number > 0")
     start = resume if resume is not None else _first_values(controller, scenario, theta, a_hat)
     if resume is not None and (theta is not None or a_hat is not None):
         raise ValueError("theta, a_hat: expected None together with resume, which has them")
@@ -255,7 +256,7 @@ def _simulate(
             "f_hat": info.f_hat,
             "innovation": seen.innovation,
         }
-        checked = (u, info.cost, info.tuner.gradient)
+        checked = (u, info.cost, info.tuner.gradient, seen.innovation)
         return _Loop(x_next, after, streams, checked), {name: values[name] for name in fields}
 
     def contexts(t_index: Array, t: PyTree) -> Any:
@@ -271,8 +272,10 @@ def _simulate(
     carry = (loop_pack.pack(_Loop(*first, zeros)), start.t, _OK, jnp.full((), -1, start.t.dtype))
 
     def health(packed: PyTree) -> Array:
-        finite = jnp.all(jnp.isfinite(packed[0]))
-        small = jnp.all(jnp.abs(loop_pack.unpack(packed).x) <= limit.astype(dtype))
+        loop = loop_pack.unpack(packed)
+        numbers = jax.tree.leaves((loop.x, loop.state.theta, loop.state.a_hat, loop.checked))
+        finite = jnp.all(jnp.isfinite(jnp.concatenate([jnp.ravel(leaf) for leaf in numbers])))
+        small = jnp.all(jnp.abs(loop.x) <= limit.astype(dtype))
         return jnp.where(finite, jnp.where(small, _OK, _DIVERGED), _NON_FINITE)
 
     def advance(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
@@ -359,14 +362,14 @@ def _first_values(controller: Controller, scenario: Scenario, theta: Any, a_hat:
     if theta is None:
         raise ValueError("theta: expected the first policy parameters, got None")
     if a_hat is None and controller.estimator.is_oracle:
-        a_hat = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _row_shapes(scenario)[0])
+        a_hat = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), scenario.row_shapes()[0])
     if a_hat is None:
         raise ValueError("a_hat: expected the first model parameters, got None")
     return controller.check_values(scenario.x0, theta, a_hat)
 
 
 def _start(controller: Controller, scenario: Scenario, x: Array, theta: PyTree, a_hat: PyTree) -> Final:
-    state = controller.init(x, theta=theta, a_hat=a_hat, t=_row_shapes(scenario)[2])
+    state = controller.init(x, theta=theta, a_hat=a_hat, t=scenario.row_shapes()[2])
     return Final(x, state, jnp.zeros((), jnp.int32), [stream.start(x.dtype) for stream in _streams(scenario)])
 
 
@@ -375,20 +378,8 @@ def _streams(scenario: Scenario) -> list[Stream]:
     return [leaf for leaf in jax.tree.leaves(sources, is_leaf=is_stream) if is_stream(leaf)]
 
 
-def _row_shapes(scenario: Scenario) -> tuple[PyTree, PyTree, PyTree]:
-    """Shapes of one row of a_star, v and t."""
-
-    def row(leaf):
-        if is_stream(leaf):
-            return jax.ShapeDtypeStruct(leaf.shape, scenario.x0.dtype)
-        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-
-    t = jax.ShapeDtypeStruct((), jnp.int32) if scenario.t is None else jax.tree.map(row, scenario.t)
-    return (*jax.tree.map(row, (scenario.a_star, scenario.v), is_leaf=is_stream), t)
-
-
 def _check_shapes(controller: Controller, scenario: Scenario, nature: System, start: Final) -> None:
-    a_star, v, t = _row_shapes(scenario)
+    a_star, v, t = scenario.row_shapes()
     model, state = controller.system, start.state
     sizes = model.check(start.x, state.theta, state.a_hat, t)
     u = jax.ShapeDtypeStruct((sizes.m,), start.x.dtype)
@@ -399,18 +390,27 @@ def _check_shapes(controller: Controller, scenario: Scenario, nature: System, st
     if v is not None and getattr(v, "shape", None) != (sizes.k,):
         raise ValueError(f"v: expected rows of shape ({sizes.k},), that of the residual, got {_check.describe_tree(v)}")
     if controller.estimator.is_oracle:
-        given, expected = (jax.tree.map(jnp.shape, tree) for tree in (a_star, state.a_hat))
+        given, expected = _shapes(a_star), _shapes(state.a_hat)
         if given != expected:
             raise ValueError(f"a_star: expected rows like a_hat, {expected}, as the oracle reveals them, got {given}")
+    fresh = eqx.filter_eval_shape(controller.init, start.x, theta=state.theta, a_hat=state.a_hat, t=t)
+    if _shapes(fresh) != _shapes(state):
+        raise ValueError("resume: expected the `final` of a run of such a controller, got one of another")
     if len(start.streams) != len(_streams(scenario)):
         raise ValueError(
             f"resume: expected {len(_streams(scenario))} streams, as the scenario has, got {len(start.streams)}"
         )
 
 
+def _shapes(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf.shape, tree)
+
+
 def _check_record(record: Sequence[str]) -> tuple[str, ...]:
     if isinstance(record, str):
         record = (record,)
+    if not isinstance(record, Sequence):
+        raise ValueError(f"record: expected names from {', '.join(FIELDS)}, got {_check.describe(record)}")
     for name in record:
         if name not in FIELDS:
             near = difflib.get_close_matches(str(name), FIELDS, n=1)

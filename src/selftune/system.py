@@ -1,5 +1,6 @@
 """What the agent knows: the four functions g, f, π, h, and what follows from them alone."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -160,9 +161,6 @@ class MatchedSystem(System):
         [0.99] 1.1
     """
 
-    phi: Callable[..., Any]
-    actuation: Callable[..., Any]
-
     def __init__(
         self,
         dynamics: Callable[..., Any],
@@ -173,12 +171,20 @@ class MatchedSystem(System):
         for name, function in {"dynamics": dynamics, "actuation": actuation}.items():
             if not callable(function):
                 raise ValueError(f"{name}: expected a function, got {_check.describe(function)}")
-        self.phi = dynamics
-        self.actuation = actuation
         self.dynamics = _MatchedDynamics(dynamics)
         self.residual = residual
         self.policy = _CancellingPolicy(actuation)
         self.cost = cost
+
+    @property
+    def phi(self) -> Callable[..., Any]:
+        r"""$\phi$, as it was given."""
+        return self.dynamics.phi  # pyright: ignore[reportFunctionMemberAccess]
+
+    @property
+    def actuation(self) -> Callable[..., Any]:
+        r"""$\psi$, as it was given."""
+        return self.policy.actuation  # pyright: ignore[reportFunctionMemberAccess]
 
 
 # Modules and not closures: two systems made of the same functions then compare equal, and share a compilation.
@@ -234,6 +240,8 @@ def infer_residual(
         [3.]
     """
     x, u, x_next = _vector("x", x), _vector("u", u), _vector("x_next", x_next)
+    if f is None and not isinstance(system, MatchedSystem) and u.size == 1 and _takes_two(system, x, u, t):
+        raise ValueError("f: expected a first guess, such as f_hat, as these dynamics do not tell k; got None")
     estimate: Array = jnp.zeros_like(u) if f is None else _vector("f", f)
     iterations = _check.count("iterations", iterations)
     system._check_dynamics(x, u, estimate, t)
@@ -247,12 +255,23 @@ def infer_residual(
     precision = jnp.finfo(estimate.dtype)
     for _ in range(iterations):
         J = jax.jacfwd(g)(estimate)
-        normal = J.T @ J
+        # Columns of unit length: residuals of unequal effect are then found equally well.
+        length = jnp.sqrt(jnp.sum(J**2, axis=0))
+        scale = jnp.where(length > 0, length, 1)
+        J = J / scale
         # A ridge at rounding level: it makes a direction that g does not see solvable, with no step along it.
-        ridge = precision.eps * jnp.trace(normal) + precision.tiny
-        right = J.T @ (x_next - g(estimate))
-        estimate = estimate + jax.scipy.linalg.solve(normal + ridge * identity, right, assume_a="pos")
+        normal = J.T @ J + 8 * precision.eps * identity
+        step = jax.scipy.linalg.solve(normal, J.T @ (x_next - g(estimate)), assume_a="pos")
+        estimate = estimate + step / scale
     return estimate
+
+
+def _takes_two(system: System, x: Array, u: Array, t: Any) -> bool:
+    """Whether the dynamics take a residual of two numbers: then one number would be spread over it, unnoticed."""
+    try:
+        return jax.eval_shape(system.dynamics, x, u, jax.ShapeDtypeStruct((2,), x.dtype), t).shape == x.shape
+    except Exception:
+        return False
 
 
 def _vector(name: str, value: Any) -> Any:
@@ -263,7 +282,7 @@ def _vector(name: str, value: Any) -> Any:
 
 
 def _size(tree: PyTree) -> int:
-    return sum(jnp.size(leaf) for leaf in jax.tree.leaves(tree))
+    return sum(math.prod(getattr(leaf, "shape", ())) for leaf in jax.tree.leaves(tree))
 
 
 def _traced(name: str, function: Callable[..., Any], *args: Any, rank: int, dtype: Any, expected: str) -> Any:

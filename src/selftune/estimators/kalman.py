@@ -1,7 +1,6 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -10,11 +9,19 @@ from jaxtyping import Array, Float, PyTree
 from .. import _check, _descent
 from ..constraint import AbstractConstraint, Unconstrained
 from ..system import System
+from . import _square_root
 from .base import AbstractEstimator, EstimatorInfo
 
 
 class KalmanState(eqx.Module):
-    covariance: Float[Array, "p p"]
+    root: Float[Array, "p p"]
+    """S, a square root of the covariance: P = S Sᵀ."""
+    estimate: Float[Array, " p"]
+    """The filter's mean, of which â is the projection."""
+
+    @property
+    def covariance(self) -> Float[Array, "p p"]:
+        return self.root @ self.root.T
 
 
 class KalmanEstimator(AbstractEstimator):
@@ -22,14 +29,16 @@ class KalmanEstimator(AbstractEstimator):
 
     For residuals affine in a, $\tilde f_t = f_t(x_t, a) + v$, $v \sim (0, V)$, with $J_t = \partial f_t/\partial a$:
 
-    $$K = P J^\top (J P J^\top + V)^{-1}, \quad
-    \hat a_{t+1} = \Pi_{\mathcal A}\big(\hat a_t + K (\tilde f_t - f_t(x_t, \hat a_t))\big), \quad
-    P^+ = (I - K J) P (I - K J)^\top + K V K^\top, \quad P_{t+1} = \alpha P^+ \alpha + Q$$
+    $$P^+ = (P_t^{-1} + J^\top V^{-1} J)^{-1}, \quad
+    b_{t+1} = b_t + P^+ J^\top V^{-1} (\tilde f_t - f_t(x_t, b_t)), \quad
+    \hat a_{t+1} = \Pi_{\mathcal A}(b_{t+1}), \quad P_{t+1} = \alpha P^+ \alpha + Q$$
 
     With α = 1 that is a random walk of a, whose covariance grows without bound when excitation vanishes. Here
     $\alpha_i = \sqrt{1 - Q_i / P_{0,i}}$: the covariance of a parameter that is not seen grows to its prior $P_0$ and
-    no further ($P \preceq P_0$ is kept by both halves of the step), and it stays at least Q, so positive definite.
-    Only the covariance is pulled: the estimate stays. For a residual not affine in a this is the extended filter.
+    no further ($P \preceq P_0$ is kept by both halves of the step, but for rounding). It is carried as a square root,
+    so it stays positive definite in float32 too; a drift below the dtype's resolution, Q/P₀ < 1e-7 in float32, is lost
+    in rounding, and the covariance then stops short of P₀. Only the covariance is pulled: the mean b stays. As in
+    `RLS`, the projection is applied to what is used. For a residual not affine in a this is the extended filter.
 
     **Arguments:**
 
@@ -51,13 +60,16 @@ class KalmanEstimator(AbstractEstimator):
 
     def __check_init__(self) -> None:
         Q, P0 = self.process_noise, self.covariance
+        if Q.ndim and P0.ndim:
+            _check.fits("process_noise", Q, P0.size)
         if (raw := _check.known(Q, P0)) and not np.all(raw[0] < raw[1]):
             raise ValueError(f"process_noise: expected less than covariance, got {Q} and {P0}")
 
     def init(self, system: System, a_hat: PyTree) -> KalmanState:
         flat = ravel_pytree(a_hat)[0]
         _check.fits("process_noise", self.process_noise, flat.size)
-        return KalmanState(_check.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype))
+        covariance = _check.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
+        return KalmanState(jnp.sqrt(covariance), flat)  # a diagonal
 
     def update(
         self,
@@ -68,20 +80,20 @@ class KalmanEstimator(AbstractEstimator):
         t: Any,
         state: KalmanState,
     ) -> tuple[PyTree, KalmanState, EstimatorInfo]:
-        P = state.covariance
-        p, k = P.shape[0], f_obs.shape[0]
-        Q = self.process_noise.astype(x.dtype)
-        V = _check.as_matrix("observation_noise", self.observation_noise, k).astype(x.dtype)
-        f_hat, J = system.residual_and_jacobian(x, a_hat, t)
-        innovation = f_obs - f_hat
+        p = state.estimate.size
+        Q, P0 = self.process_noise.astype(x.dtype), self.covariance.astype(x.dtype)
+        _check.fits("observation_noise", self.observation_noise, f_obs.size)
+        precision = jnp.broadcast_to(1 / jnp.sqrt(self.observation_noise.astype(x.dtype)), f_obs.shape)
+        J, innovation, error = _square_root.predict(system, x, f_obs, a_hat, state.estimate, t)
 
-        K = jax.scipy.linalg.solve(J @ P @ J.T + V, J @ P, assume_a="pos").T
-        left = jnp.eye(p, dtype=x.dtype) - K @ J
-        # Joseph's form: symmetric and positive definite whatever the rounding of K.
-        P = left @ P @ left.T + K @ V @ K.T
-        alpha = jnp.broadcast_to(jnp.sqrt(1 - Q / self.covariance.astype(x.dtype)), (p,))
-        P = alpha[:, None] * P * alpha + jnp.diag(jnp.broadcast_to(Q, (p,)))
+        # Rows and errors in units of the noise's deviation.
+        J, error = precision[:, None] * J, precision * error
+        root = _square_root.add_information(state.root, J)
+        estimate = state.estimate + root @ (root.T @ (J.T @ error))
 
-        flat, unravel = ravel_pytree(a_hat)
-        a_hat = self.constraint.project(unravel(flat + K @ innovation))
-        return a_hat, KalmanState((P + P.T) / 2), EstimatorInfo(innovation)
+        # α P⁺ α + Q is the product of [α S, √Q] with its transpose, which a QR makes square again.
+        alpha = jnp.broadcast_to(jnp.sqrt(1 - Q / P0), (p,))
+        drift = jnp.diag(jnp.broadcast_to(jnp.sqrt(Q), (p,)))
+        root = jnp.linalg.qr(jnp.concatenate([(alpha[:, None] * root).T, drift]), mode="r").T
+        a_hat = _square_root.deploy(estimate, a_hat, self.constraint)
+        return a_hat, KalmanState(root, estimate), EstimatorInfo(innovation)

@@ -1,7 +1,6 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
@@ -9,14 +8,21 @@ from jaxtyping import Array, Float, PyTree
 from .. import _check, _descent
 from ..constraint import AbstractConstraint, Unconstrained
 from ..system import System
+from . import _square_root
 from .base import AbstractEstimator, EstimatorInfo
 
 
 class RLSState(eqx.Module):
-    information: Float[Array, "p p"]
-    """The inverse of the covariance, R_t."""
+    root: Float[Array, "p p"]
+    """S, a square root of the covariance: P = S Sᵀ."""
     prior: Float[Array, "p p"]
-    """R_0, which forgetting relaxes to."""
+    """U₀ with P₀⁻¹ = U₀ᵀ U₀, which forgetting relaxes to."""
+    estimate: Float[Array, " p"]
+    """The least-squares estimate, of which â is the projection."""
+
+    @property
+    def covariance(self) -> Float[Array, "p p"]:
+        return self.root @ self.root.T
 
 
 class RLS(AbstractEstimator):
@@ -25,12 +31,15 @@ class RLS(AbstractEstimator):
     For residuals affine in a, with $J_t = \partial f_t / \partial a$ and information matrix $R_0 = P_0^{-1}$,
 
     $$R_{t+1} = \lambda R_t + (1 - \lambda) R_0 + J_t^\top J_t, \qquad
-    \hat a_{t+1} = \Pi_{\mathcal A}\big(\hat a_t + R_{t+1}^{-1} J_t^\top (\tilde f_t - f_t(x_t, \hat a_t))\big)$$
+    b_{t+1} = b_t + R_{t+1}^{-1} J_t^\top (\tilde f_t - f_t(x_t, b_t)), \qquad
+    \hat a_{t+1} = \Pi_{\mathcal A}(b_{t+1})$$
 
-    Plain forgetting, without the $R_0$ term, lets the covariance $R^{-1}$ grow without bound when excitation
-    vanishes. Here $R_t \succeq R_0$ always, so the covariance never exceeds $P_0$ and stays positive definite; what
-    was learned stays too. With λ = 1 it is ordinary recursive least squares. For a residual not affine in a, the step
-    is that of its linearization at $\hat a_t$.
+    Plain forgetting, without the $R_0$ term, lets the covariance $P = R^{-1}$ grow without bound when excitation
+    vanishes. Here $R_t \succeq R_0$ always, so the covariance never exceeds $P_0$ (but for rounding); it is carried as
+    a square root, so it stays positive definite in float32 too. What was learned stays. With λ = 1, b is ordinary
+    recursive least squares. The projection is applied to what is used, not to what is learned from: data that point
+    outside 𝒜 for a while are not lost. For a residual not affine in a, the step is that of its linearization at
+    $\hat a_t$.
 
     **Arguments:**
 
@@ -54,16 +63,17 @@ class RLS(AbstractEstimator):
     def init(self, system: System, a_hat: PyTree) -> RLSState:
         flat = ravel_pytree(a_hat)[0]
         covariance = _check.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
-        information = jax.scipy.linalg.solve(covariance, jnp.eye(flat.size, dtype=flat.dtype), assume_a="pos")
-        return RLSState(information, information)
+        root = jnp.linalg.cholesky(covariance)
+        prior = jnp.linalg.solve(root, jnp.eye(flat.size, dtype=flat.dtype))
+        return RLSState(root, prior, flat)
 
     def update(
         self, system: System, x: Float[Array, " n"], f_obs: Float[Array, " k"], a_hat: PyTree, t: Any, state: RLSState
     ) -> tuple[PyTree, RLSState, EstimatorInfo]:
         forgetting = self.forgetting.astype(x.dtype)
-        f_hat, J = system.residual_and_jacobian(x, a_hat, t)
-        innovation = f_obs - f_hat
-        R = forgetting * state.information + (1 - forgetting) * state.prior + J.T @ J
-        flat, unravel = ravel_pytree(a_hat)
-        flat = flat + jax.scipy.linalg.solve(R, J.T @ innovation, assume_a="pos")
-        return self.constraint.project(unravel(flat)), RLSState(R, state.prior), EstimatorInfo(innovation)
+        J, innovation, error = _square_root.predict(system, x, f_obs, a_hat, state.estimate, t)
+        rows = jnp.concatenate([jnp.sqrt(1 - forgetting) * state.prior, J])
+        root = _square_root.add_information(state.root / jnp.sqrt(forgetting), rows)
+        estimate = state.estimate + root @ (root.T @ (J.T @ error))
+        a_hat = _square_root.deploy(estimate, a_hat, self.constraint)
+        return a_hat, RLSState(root, state.prior, estimate), EstimatorInfo(innovation)

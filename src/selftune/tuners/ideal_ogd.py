@@ -57,13 +57,21 @@ def ideal_ogd(
         >>> round(float(ideal.final[0]), 2)  # the larger the gain, the smaller the state
         1.0
     """
+    if not isinstance(system, System):
+        raise ValueError(f"system: expected a System, got {_check.describe(system)}")
+    if not isinstance(scenario, Scenario):
+        raise ValueError(f"scenario: expected a Scenario, got {_check.describe(scenario)}")
     learning_rate = _descent.learning_rate(learning_rate)
     constraint = _descent.constraint(Unconstrained() if constraint is None else constraint)
     theta = _check.real_tree("theta", theta, dtype=scenario.x0.dtype)
+    _descent.check_inside("theta", theta, constraint)
     scenario = scenario.materialize()
-    row = scenario.row(0) if len(scenario) else None
-    if row is not None:
-        system.check(scenario.x0, theta, row.a_star, row.t)
+    a_star, _, t = scenario.row_shapes()
+    system.check(scenario.x0, theta, a_star, t)
+    if len(scenario) == 0:
+        empty = jnp.zeros((0, *ravel_pytree(theta)[0].shape), scenario.x0.dtype)
+        rows = jax.tree.map(lambda leaf: jnp.zeros((0, *leaf.shape), leaf.dtype), theta)
+        return IdealDescent(rows, empty[:, 0], empty, theta)
     return _ideal_ogd(system, scenario, theta, learning_rate, constraint)
 
 

@@ -1,0 +1,91 @@
+"""As it comes: JAX's default float32 and promotion, in a process of its own. The other tests run in float64."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+PAGES = """
+import re, sys
+for page in sys.argv[1:]:
+    namespace = {"__name__": "page"}
+    for block in re.findall(r"```python\\n(.*?)```", open(page).read(), flags=re.DOTALL):
+        exec(compile(block, page, "exec"), namespace)
+"""
+
+QUIET = """
+# 10^5 steps without excitation, after some with: nothing is lost, nothing blows up.
+import equinox as eqx, jax, jax.numpy as jnp, numpy as np, selftune as st
+
+system = st.System(
+    dynamics=lambda x, u, f, t: x,
+    residual=lambda x, a, t: jnp.sum(x * a)[None],
+    policy=lambda x, theta, f, t: theta,
+    cost=lambda x, u, theta, t: jnp.sum(x**2),
+)
+truth = jnp.array([0.5, -1.0, 2.0])
+rich = jax.random.normal(jax.random.key(0), (300, 3))
+features = jnp.concatenate([rich, jnp.zeros((100_000, 3))])
+for estimator in (st.RLS(0.99, 1e4), st.KalmanEstimator(1e-3, 1e-2, covariance=1e3), st.GradientEstimator(0.05)):
+    @eqx.filter_jit
+    def run(estimator):
+        def step(carry, x):
+            a, state, _ = estimator.update(system, x, jnp.sum(x * truth)[None], *carry[:1], 0, carry[1])
+            return (a, state), None
+
+        start = jnp.zeros(3)
+        return jax.lax.scan(step, (start, estimator.init(system, start)), features)[0]
+
+    a, state = run(estimator)
+    assert a.dtype == jnp.float32
+    np.testing.assert_allclose(a, truth, atol=2e-3)
+    if hasattr(state, "covariance"):
+        ceiling = float(jnp.max(estimator.covariance))
+        eigenvalues = np.linalg.eigvalsh(np.asarray(state.covariance, np.float64))
+        assert 0 < eigenvalues.min() and eigenvalues.max() <= 1.01 * ceiling, eigenvalues
+"""
+
+DOOR = """
+# What float32 cannot hold is refused as what it would become.
+import jax.numpy as jnp, numpy as np, selftune as st
+
+for make, name in [
+    (lambda: st.Scenario([1e300], jnp.zeros((2, 1)), jnp.zeros((2, 1))), "x0"),
+    (lambda: st.MGAPS(1e-50), "learning_rate"),
+    (lambda: st.MGAPS(1e39), "learning_rate"),
+    (lambda: st.OrnsteinUhlenbeck(1 - 1e-9, 0.1), "decay"),
+]:
+    try:
+        make()
+    except ValueError as error:
+        assert str(error).startswith(name + ":"), error
+    else:
+        raise SystemExit(f"{name} was not refused")
+
+# Doubles from NumPy, plain lists and integers are what users have at hand.
+system = st.System(
+    dynamics=lambda x, u, f, t: 0.5 * x + u + f,
+    residual=lambda x, a, t: a["level"],
+    policy=lambda x, theta, f, t: -theta[0] * x - f,
+    cost=lambda x, u, theta, t: jnp.sum(x**2),
+)
+controller = st.Controller(system, st.MGAPS(np.float64(0.01)), st.GradientEstimator(0.1))
+scenario = st.Scenario([1], {"level": np.ones((5, 1))}, np.zeros((5, 1)))
+run = st.simulate(controller, scenario, theta=(np.float64(0.1),), a_hat={"level": [0]})
+assert run.x.dtype == run.theta.dtype == jnp.float32
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [(PAGES, [str(ROOT / "README.md"), *map(str, sorted((ROOT / "docs").glob("*.md")))]), (QUIET, []), (DOOR, [])],
+    ids=["pages", "no excitation", "door"],
+)
+def test_runs(script, arguments):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, *arguments], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
