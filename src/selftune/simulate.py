@@ -211,12 +211,13 @@ def simulate(
 
 
 class _Loop(eqx.Module):
-    """What one step hands to the next, and what is checked of it."""
+    """What one step hands to the next."""
 
     x: Array
     state: ControllerState
     streams: PyTree
-    checked: PyTree
+    left: dict[str, Array]
+    """What the step before computed: to be checked, and recorded, by the next."""
 
 
 @eqx.filter_jit
@@ -256,24 +257,28 @@ def _simulate(
             "f_hat": info.f_hat,
             "innovation": seen.innovation,
         }
-        checked = (u, info.cost, info.tuner.gradient, seen.innovation)
-        return _Loop(x_next, after, streams, checked), {name: values[name] for name in fields}
+        left = {name: values.pop(name) for name in _LEFT}
+        return _Loop(x_next, after, streams, left), {name: values[name] for name in fields if name in values}
 
     def contexts(t_index: Array, t: PyTree) -> Any:
         return t_index if scenario.t is None else t
 
     # The loop's numbers travel as one vector and a row leaves as one: on a CPU each array that a scan carries or emits
-    # costs XLA a kernel, and for the small systems of control that would be most of the time.
+    # costs XLA a kernel, in which it computes anew what it needs. For the small systems of control that would be most
+    # of the time. For the same reason what a step leaves besides the next state is checked and recorded one step late,
+    # when it stands in memory.
     first = (start.x, start.state, start.streams)
     row_shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (stored, scenario.t))
-    shapes = jax.eval_shape(lambda now, t: step(_Loop(*first, None), start.t, now, contexts(start.t, t)), *row_shapes)
-    loop_pack, row_pack = _Packing(shapes[0], dtype), _Packing(shapes[1], dtype)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0].checked)
+    shapes = jax.eval_shape(lambda now, t: step(_Loop(*first, {}), start.t, now, contexts(start.t, t)), *row_shapes)
+    late = [name for name in fields if name in _LEFT]
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0].left)
+    loop_pack = _Packing(shapes[0], dtype)
+    row_pack = _Packing((shapes[1], {name: zeros[name] for name in late}), dtype)
     carry = (loop_pack.pack(_Loop(*first, zeros)), start.t, _OK, jnp.full((), -1, start.t.dtype))
 
     def health(packed: PyTree) -> Array:
         loop = loop_pack.unpack(packed)
-        numbers = jax.tree.leaves((loop.x, loop.state.theta, loop.state.a_hat, loop.checked))
+        numbers = jax.tree.leaves((loop.x, loop.state.theta, loop.state.a_hat, loop.left))
         finite = jnp.all(jnp.isfinite(jnp.concatenate([jnp.ravel(leaf) for leaf in numbers])))
         small = jnp.all(jnp.abs(loop.x) <= limit.astype(dtype))
         return jnp.where(finite, jnp.where(small, _OK, _DIVERGED), _NON_FINITE)
@@ -281,19 +286,32 @@ def _simulate(
     def advance(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
         packed, t_index, code, failed_at = carry
         stored_now, t = inputs
-        # What is checked is what the step before left: it stands in memory, so looking at it costs next to nothing.
         code, failed_at = _first_failure(code, failed_at, health(packed), t_index)
-        loop, row = step(loop_pack.unpack(packed), t_index, stored_now, contexts(t_index, t))
-        return (loop_pack.pack(loop), t_index + 1, code, failed_at), row_pack.pack(row)
+        before = loop_pack.unpack(packed)
+        loop, row = step(before, t_index, stored_now, contexts(t_index, t))
+        row = row_pack.pack((row, {name: before.left[name] for name in late}))
+        return (loop_pack.pack(loop), t_index + 1, code, failed_at), row
 
-    carry, rows = _scan(advance, carry, (stored, scenario.t), scenario.steps, stride if fields else 1)
+    def latest(carry: PyTree) -> dict[str, Array]:
+        left = loop_pack.unpack(carry[0]).left
+        return {name: left[name] for name in late}
+
+    def keep(carry: PyTree, row: PyTree) -> PyTree:
+        """The row of a step that has just been made, with what it left in place of what the step before did."""
+        return row_pack.pack((row_pack.unpack(row)[0], latest(carry)))
+
+    carry, rows = _scan(advance, keep, carry, (stored, scenario.t), scenario.steps, stride if fields else 1)
+    now, left = row_pack.unpack(rows)
+    if stride == 1 and scenario.steps > 0:
+        left = jax.tree.map(lambda rows, last: jnp.concatenate([rows[1:], last[None]]), left, latest(carry))
     packed, t_index, code, failed_at = carry
     code, failed_at = _first_failure(code, failed_at, health(packed), t_index)
     loop = loop_pack.unpack(packed)
     final = Final(loop.x, loop.state, t_index, loop.streams)
-    return Run(row_pack.unpack(rows), final, Result(code, failed_at))
+    return Run(now | left, final, Result(code, failed_at))
 
 
+_LEFT = ("u", "cost", "gradient", "innovation")
 _OK, _DIVERGED, _NON_FINITE = (np.int32(code) for code in (Result.OK, Result.DIVERGED, Result.NON_FINITE))
 
 
@@ -302,13 +320,16 @@ def _first_failure(code: Array, failed_at: Array, now: Array, t_index: Array) ->
     return jnp.where(fails, now, code), jnp.where(fails, jnp.maximum(t_index - 1, 0), failed_at)
 
 
-def _scan(advance: Callable, carry: PyTree, inputs: PyTree, steps: int, stride: int) -> tuple[PyTree, PyTree]:
-    """`lax.scan` that keeps the rows of steps 0, stride, 2·stride, …"""
+def _scan(
+    advance: Callable, keep: Callable, carry: PyTree, inputs: PyTree, steps: int, stride: int
+) -> tuple[PyTree, PyTree]:
+    """`lax.scan`; with a stride, what `keep` makes of the rows of steps 0, stride, 2·stride, …"""
     if stride == 1:
         return jax.lax.scan(advance, carry, inputs, length=steps)
 
     def block(carry, inputs, size):
         carry, row = advance(carry, jax.tree.map(lambda leaf: leaf[0], inputs))
+        row = keep(carry, row)
         skip = jax.tree.map(lambda leaf: leaf[1:], inputs)
         carry, _ = jax.lax.scan(lambda c, i: (advance(c, i)[0], None), carry, skip, length=size - 1)
         return carry, row
