@@ -1,5 +1,6 @@
 """What the metrics refuse at the door, and the forms they turn their arguments into."""
 
+import math
 from typing import Any
 
 import jax
@@ -59,7 +60,7 @@ def flat_rows(tree: PyTree) -> jax.Array:
 
 def width(tree: PyTree) -> int:
     """d: how many numbers one row has."""
-    return sum(leaf[0].size if leaf.shape[0] else leaf.size for leaf in jax.tree.leaves(tree))
+    return sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(tree))
 
 
 def is_traced(*trees: PyTree) -> bool:

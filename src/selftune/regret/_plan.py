@@ -32,10 +32,19 @@ class Plan(NamedTuple):
         """Of each block, which of its lanes count: the last one begins early, to end at T."""
         return [(max(0, self.start + i * self.size - first), self.size) for i, (first, _) in enumerate(self.blocks)]
 
+    def is_exact(self) -> np.ndarray:
+        """Which lanes are exact."""
+        lanes = np.zeros(self.steps, bool)
+        for a, b in self.exact:
+            lanes[a:b] = True
+        return lanes
+
     def windows(self) -> np.ndarray:
-        """The window of each lane from `start` on."""
-        kept = self.kept()
-        return np.concatenate([np.full(b - a, window) for (_, window), (a, b) in zip(self.blocks, kept, strict=True)])
+        """How many steps back each lane begins."""
+        lanes = np.arange(self.steps)
+        for (first, window), (a, b) in zip(self.blocks, self.kept(), strict=True):
+            lanes[first + a : first + b] = window
+        return np.where(self.is_exact(), np.arange(self.steps), lanes)
 
 
 def fixed(window: int, steps: int, size: int) -> Plan:
@@ -77,17 +86,12 @@ def _needed(place: int, window: int, tolerance: float, trial: Callable[[int, int
 
 def repaired(plan: Plan, errors: np.ndarray, tolerance: float) -> Plan | None:
     """The plan with longer windows where the error is too large, exact where those do not pay; None if it is good."""
-    exact_lanes = np.zeros(plan.steps, bool)
-    for a, b in plan.exact:
-        exact_lanes[a:b] = True
-    lanes = np.arange(plan.start, plan.steps)
-    bad = ~(errors <= tolerance) & ~exact_lanes[plan.start :]
+    bad = ~(errors <= tolerance) & ~plan.is_exact()
     if not bad.any():
         return None
     blocks, exact = [], list(plan.exact)
     for (first, window), (a, b) in zip(plan.blocks, plan.kept(), strict=True):
-        here = (lanes >= first + a) & (lanes < first + b)
-        if (bad & here).any():
+        if bad[first + a : first + b].any():
             longer = int(1.3 * window) + 8
             if 2 * longer > first:
                 exact.append((first + a, first + b))

@@ -131,37 +131,37 @@ def estimate(lanes: Windowed, window: Array, n: int) -> Errors:
     distance at $t - H$ is not known, but the same distance was measured later, in the second half of the window, for
     this θ and for those of the lanes before. `_memory` says how these stand for it.
     """
-    neighbours = jnp.minimum(window, NEIGHBOURS if n > 1 else 0)
-    contraction = _largest(lanes.contraction, neighbours)
+    neighbours = jnp.asarray(NEIGHBOURS if n > 1 else 0)
+    near = jnp.stack([lanes.contraction, lanes.rate, lanes.gain_value, lanes.gain_gradient, lanes.gain_sensitivity])
+    contraction, rate, gain_value, gain_gradient, gain_sensitivity = _largest(near, neighbours)
     # What a rollout that still resembles the companion it began from hides of the distance between them.
     hidden = 1 / (1 - jnp.minimum(contraction, NO_CONTRACTION)) ** 2
-    rate = jnp.minimum(_largest(lanes.rate, neighbours), 1)
-    apart_x, apart_y = (_memory(hidden * apart, rate, window) for apart in (lanes.apart_x, lanes.apart_y))
+    seen = jnp.stack([hidden * lanes.apart_x, hidden * lanes.apart_y, jnp.abs(lanes.value), _norm(lanes.gradient)])
+    *apart, size_value, size_gradient = _largest(seen, window)
+    apart_x, apart_y = _memory(jnp.stack(apart), jnp.minimum(rate, 1))
     # One direction in n shows, in the mean square, one part in n of what there is.
     safety = jnp.where(contraction < NO_CONTRACTION, SAFETY * n**0.5, jnp.inf)
 
-    def truncation(*terms: tuple[Array, Array]) -> Array:
-        error = sum((safety * _largest(gain, neighbours) * apart for gain, apart in terms), jnp.zeros_like(rate))
-        return jnp.where(jnp.isnan(error), jnp.inf, error)
+    def truncation(error: Array) -> Array:
+        # Nothing is known where a number blew up, and nothing is wrong where nothing is left, however unsafe.
+        return jnp.where(error == 0, 0, jnp.where(jnp.isnan(error), jnp.inf, safety * error))
 
-    def rounding(size: Array) -> Array:
-        # A rounding error made at each step lives for a small part of a window, so `window` of them is ample.
-        unit = jnp.finfo(size.dtype).eps * window.astype(size.dtype)
-        return unit * _largest(size, window)
-
+    # A rounding error made at each step lives for a small part of a window, so `window` of them is ample.
+    rounding = jnp.finfo(rate.dtype).eps * window.astype(rate.dtype)
     return Errors(
-        truncation((lanes.gain_value, apart_x)),
-        truncation((lanes.gain_gradient, apart_x), (lanes.gain_sensitivity, apart_y)),
-        rounding(jnp.abs(lanes.value)),
-        rounding(_norm(lanes.gradient)),
+        truncation(gain_value * apart_x),
+        # Twice: the error of a sensitivity dies out like k·ρᵏ where that of a state dies out like ρᵏ.
+        truncation(2 * (gain_gradient * apart_x + gain_sensitivity * apart_y)),
+        rounding * size_value,
+        rounding * size_gradient,
     )
 
 
-def _memory(apart: Array, rate: Array, window: Array) -> Array:
-    """The distance that lane t must reckon with: the largest of the last `window` lanes, or what is left of an older.
+def _memory(recent: Float[Array, "kinds lanes"], rate: Float[Array, " lanes"]) -> Float[Array, "kinds lanes"]:
+    """The distance that lane t must reckon with: the largest of the recent lanes, or what is left of an older one.
 
-    The last lanes between them saw each change that θ made since a window and a half; what came before shows in none
-    of them, as the companion and the lanes forget it together: it decays at the lanes' own rate.
+    The lanes of the last window saw between them each change that θ made since a window and a half; what came before
+    shows in none of them, as the companion and the lanes forget it together: it decays at the lanes' own rate.
     """
 
     def step(before, inputs):
@@ -169,8 +169,7 @@ def _memory(apart: Array, rate: Array, window: Array) -> Array:
         left = jnp.maximum(now, rate * before)
         return left, left
 
-    recent = _largest(apart, window)
-    return jax.lax.scan(step, jnp.zeros((), apart.dtype), (recent, rate))[1]
+    return jax.lax.scan(step, jnp.zeros_like(recent[:, 0]), (recent.T, rate))[1].T
 
 
 def _norm(values: Array) -> Array:
@@ -191,19 +190,19 @@ def _directions(t: Array, n: int, dtype: jnp.dtype) -> Array:
     return jnp.cos(2 * jnp.pi * t.astype(dtype)[:, None] * rates + jnp.arange(n, dtype=dtype))
 
 
-def _largest(values: Array, back: Array) -> Array:
-    """At i, the largest of the values at i − back … i, or of as many as there are."""
-    length = back + 1
-    covered, best = values, values
+def _largest(values: Float[Array, "kinds lanes"], back: Array) -> Float[Array, "kinds lanes"]:
+    """At lane i, the largest of the values at i − back … i, or of as many as there are."""
+    length, lanes = back + 1, values.shape[1]
+
+    def shift(values: Array, by: Array) -> Array:
+        """The values, `by` lanes later; the first repeats in front."""
+        return values[:, jnp.clip(jnp.arange(lanes) - by, 0, None)]
+
     # Windows of 1, 2, 4, … by doubling; one of any length is the union of two of the largest power within it.
-    for k in range(values.shape[0].bit_length()):
+    def double(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        covered, best = carry
         width = 2**k
-        both = jnp.maximum(covered, _shift(covered, length - width))
-        best = jnp.where(width <= length, both, best)
-        covered = jnp.maximum(covered, _shift(covered, jnp.asarray(width)))
-    return jnp.where(length >= 2 ** values.shape[0].bit_length(), covered, best)
+        best = jnp.where(width <= length, jnp.maximum(covered, shift(covered, length - width)), best)
+        return jnp.maximum(covered, shift(covered, width)), best
 
-
-def _shift(values: Array, by: Array) -> Array:
-    """The values, `by` places later; the first repeats in front."""
-    return values[jnp.clip(jnp.arange(values.shape[0]) - by, 0, None)]
+    return jax.lax.fori_loop(0, lanes.bit_length() + 1, double, (values, values))[1]

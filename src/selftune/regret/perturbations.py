@@ -49,7 +49,7 @@ def perturbations(system: System, scenario: Scenario, run: Run, *, tuner: Abstra
         >>> controller = st.Controller(system, st.MGAPS(0.001), st.GradientEstimator(0.1))
         >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
         >>> zeta = st.perturbations(system, scenario, run, tuner=controller.tuner)
-        >>> bool(zeta.norm[1] > 1e-4), bool(zeta.norm[-1] < 1e-8)  # they fade as the model is learnt
+        >>> bool(zeta.norm[5] > 1e-2), bool(zeta.norm[-1] < 1e-6)  # they fade as the model is learnt
         (True, True)
     """
     scenario = _inputs.problem(system, scenario)

@@ -142,10 +142,10 @@ class _Work:
     def exact_only(self) -> Surrogate:
         lanes = self.exact([(0, self.steps)])
         none = jnp.zeros(self.steps, lanes.value.dtype)
-        return Surrogate(lanes.value, lanes.gradient, none, none, jnp.arange(self.steps))
+        return Surrogate(jnp.asarray(lanes.value), jnp.asarray(lanes.gradient), none, none, jnp.arange(self.steps))
 
     def exact(self, ranges: list[tuple[int, int]]) -> Lanes:
-        """The lanes of the ranges, in order."""
+        """The lanes of the ranges, in rows of their own among T."""
         blocks = [
             (first, min(self.size, stop - first)) for start, stop in ranges for first in range(start, stop, self.size)
         ]
@@ -153,13 +153,12 @@ class _Work:
         def task(first: Array) -> Lanes:
             return exact_block(self.system, self.scenario, self.thetas, first, self.size)
 
-        parts = self._map(
-            task, [(first,) for first, _ in blocks], [self.size * (first + self.size) for first, _ in blocks]
-        )
-        return _join(parts, [(0, count) for _, count in blocks])
+        work = [self.size * (first + self.size) for first, _ in blocks]
+        parts = self._map(task, [(first,) for first, _ in blocks], work)
+        return _place(parts, [(0, count, first) for first, count in blocks], self.steps)
 
     def windowed(self, plan: Plan) -> tuple[Surrogate, Array | None]:
-        """The surrogate by plan, and the errors that the window makes, value's or gradient's, from `plan.start` on."""
+        """The surrogate by plan, and the errors that the window makes, value's or gradient's."""
         if not plan.blocks:
             return self.exact_only(), None
         x, y, push = self._companion()
@@ -169,28 +168,14 @@ class _Work:
 
         work = [2 * plan.size * window for _, window in plan.blocks]
         parts = self._map(task, plan.blocks, work)
-        lanes = _join(parts, plan.kept())
+        kept = [(a, b, first + a) for (first, _), (a, b) in zip(plan.blocks, plan.kept(), strict=True)]
+        # Before the first windowed lane all is exact: lanes that stand still and err in nothing.
+        lanes: Windowed = _place(parts, kept, self.steps)
         errors = estimate(lanes, jnp.asarray(plan.longest), self.n)
-        start = plan.start
-        value, gradient = jnp.zeros(self.steps, x.dtype), jnp.zeros((self.steps, y.shape[2]), x.dtype)
-        value, gradient = value.at[start:].set(lanes.value), gradient.at[start:].set(lanes.gradient)
-        value_error = jnp.zeros_like(value).at[start:].set(errors.value + errors.rounding_value)
-        gradient_error = jnp.zeros_like(value).at[start:].set(errors.gradient + errors.rounding_gradient)
-        windows = np.arange(self.steps)
-        windows[start:] = np.minimum(plan.windows(), windows[start:])
-        exact = self.exact(plan.exact)
-        index = np.concatenate([np.arange(*part) for part in plan.exact])
-        windows[index] = index
-        return (
-            Surrogate(
-                value.at[index].set(exact.value),
-                gradient.at[index].set(exact.gradient),
-                value_error.at[index].set(0),
-                gradient_error.at[index].set(0),
-                jnp.asarray(windows),
-            ),
-            jnp.maximum(errors.value, errors.gradient),
+        result = _choose(
+            jnp.asarray(plan.is_exact()), self.exact(plan.exact), lanes, errors, jnp.asarray(plan.windows())
         )
+        return result, jnp.maximum(errors.value, errors.gradient)
 
     def trial(self, first: int, window: int, size: int) -> tuple[float, float]:
         """The largest error of a few lanes, and the rate at which it would shrink with each step more."""
@@ -230,22 +215,30 @@ class _Work:
         return jax.tree.map(lambda *leaves: np.stack(leaves), *[self.done[argument] for argument in arguments])
 
 
-def _join(stacked: PyTree, kept: list[tuple[int, int]]) -> Any:
-    """Of each block its kept lanes, one after another."""
+@eqx.filter_jit
+def _choose(is_exact: Array, exact: Lanes, lanes: Windowed, errors: Errors, windows: Array) -> Surrogate:
+    return Surrogate(
+        jnp.where(is_exact, exact.value, lanes.value),
+        jnp.where(is_exact[:, None], exact.gradient, lanes.gradient),
+        jnp.where(is_exact, 0, errors.value + errors.rounding_value),
+        jnp.where(is_exact, 0, errors.gradient + errors.rounding_gradient),
+        windows,
+    )
 
-    def join(leaf: Any) -> Array:
-        # All blocks but a few are kept whole: those are one reshape, however many they are.
-        size, parts, i = leaf.shape[1], [], 0
-        while i < len(kept):
-            j = i
-            while j < len(kept) and kept[j] == (0, size):
-                j += 1
-            if j > i:
-                parts.append(leaf[i:j].reshape(-1, *leaf.shape[2:]))
-            else:
-                parts.append(leaf[i, kept[i][0] : kept[i][1]])
-                j += 1
-            i = j
-        return jnp.concatenate(parts)
 
-    return jax.tree.map(join, stacked)
+def _place(stacked: PyTree, pieces: list[tuple[int, int, int]], steps: int) -> Any:
+    """Of block i its lanes a to b, in rows from `to` on, of (a, b, to) = pieces[i]; zeros elsewhere."""
+
+    def place(leaf: Any) -> Any:
+        shape = (steps, *leaf.shape[2:])
+        if isinstance(leaf, np.ndarray):
+            rows = np.zeros(shape, leaf.dtype)
+            for block, (a, b, to) in zip(leaf, pieces, strict=True):
+                rows[to : to + b - a] = block[a:b]
+            return rows
+        rows = jnp.zeros(shape, leaf.dtype)
+        for i, (a, b, to) in enumerate(pieces):
+            rows = rows.at[to : to + b - a].set(leaf[i, a:b])
+        return rows
+
+    return jax.tree.map(place, stacked)
