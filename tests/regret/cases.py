@@ -41,11 +41,11 @@ def windowed_case(name: str) -> Case:
     """Problems on which windows are tried: slow and fast tuning, jumps, noise in θ, several states."""
     scalar, box = scalar_system(), st.Box(0.5, 50.0)
     if name in ("paper", "fast", "slow"):
-        scenario = paper_scenario(0, 4000)
+        scenario = paper_scenario(0, 3000)
         rate = {"paper": 1e-4, "fast": 1e-2, "slow": 1e-6}[name]
         return Case(scalar, scenario, tuned(scalar, scenario, jnp.full(1, 3.0), rate, box, 3))
     if name == "jumps":
-        return Case(scalar, paper_scenario(1, 4000), jnp.where(jnp.arange(4000)[:, None] // 700 % 2 == 0, 2.0, 9.0))
+        return Case(scalar, paper_scenario(1, 3000), jnp.where(jnp.arange(3000)[:, None] // 700 % 2 == 0, 2.0, 9.0))
     if name == "noise":
         thetas = jax.random.uniform(jax.random.key(3), (3000, 1), minval=2.0, maxval=9.0)
         return Case(scalar, paper_scenario(2, 3000), thetas)
@@ -55,8 +55,8 @@ def windowed_case(name: str) -> Case:
         g, system = golden("planar"), planar_system()
         scenario = st.Scenario(
             g["x0"],
-            a_star=st.PiecewiseConstant(period=400, low=-0.25, high=0.25)(jax.random.key(2), 2000, 3),
-            w=st.Gaussian(0.02)(jax.random.key(4), 2000, 2),
+            a_star=st.PiecewiseConstant(period=400, low=-0.25, high=0.25)(jax.random.key(2), 1200, 3),
+            w=st.Gaussian(0.02)(jax.random.key(4), 1200, 2),
         )
         return Case(system, scenario, tuned(system, scenario, g["theta0"], 0.02, st.Box(-1.0, 4.0), 3))
     seed = int(name.removeprefix("random"))
@@ -64,8 +64,8 @@ def windowed_case(name: str) -> Case:
     kx, ka, kw = jax.random.split(jax.random.key(seed + 10), 3)
     scenario = st.Scenario(
         jax.random.normal(kx, (4,)),
-        a_star=st.RandomWalk(sigma=0.05, low=-1.0, high=1.0)(ka, 1200, 3),
-        w=st.Gaussian(0.1)(kw, 1200, 4),
+        a_star=st.RandomWalk(sigma=0.05, low=-1.0, high=1.0)(ka, 1000, 3),
+        w=st.Gaussian(0.1)(kw, 1000, 4),
     )
     return Case(system, scenario, tuned(system, scenario, jnp.zeros(5), 0.05, st.Box(-1.0, 1.0), 3))
 

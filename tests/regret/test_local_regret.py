@@ -54,7 +54,7 @@ def test_error_bounds_that_of_a_window():
     R = st.local_regret(*case, learning_rate=1e-4, constraint=box, window=200)
     S = st.local_regret(*case, learning_rate=1e-4, constraint=box, surrogate=true)
     error = np.abs(R.cumulative - S.cumulative)
-    # Sums of 4000 terms: rounding of eps · 4000.
+    # Sums of 3000 terms: rounding of eps · 3000.
     assert (error <= R.cumulative_error + 1e-12 * S.cumulative).all()
     assert not S.cumulative_error.any()
     assert error.max() > 0

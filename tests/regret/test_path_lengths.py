@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from tests.problems import planar_system, scalar_system
+from tests.problems import scalar_system
 from tests.regret.cases import paper_scenario, windowed_case
 
 KEY = jax.random.key(0)

@@ -1,9 +1,9 @@
 """Minimization over a convex set that is known by its projection alone.
 
-The spectral projected gradient method (Birgin, Martínez and Raydan 2000): steps of the Barzilai–Borwein length, which
-is a quasi-Newton step with a scalar Hessian, under a line search that lets the objective rise now and then. Written
-here because no library at hand has a projected quasi-Newton method that runs under `vmap`: optax has projections but no such
-method, SciPy's L-BFGS-B knows boxes only and cannot be traced.
+The spectral projected gradient method (Birgin, Martínez and Raydan 2000): steps of the Barzilai–Borwein
+length, which is a quasi-Newton step with a scalar Hessian, under a line search that lets the objective rise
+now and then. Written here because no library at hand has a projected quasi-Newton method that runs under
+`vmap`: optax has projections but no such method, SciPy's L-BFGS-B knows boxes only and cannot be traced.
 """
 
 from collections.abc import Callable

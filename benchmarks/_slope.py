@@ -1,6 +1,6 @@
 """How the local regret of the paper's example grows with T, for a learning rate proportional to T^(-1/2).
 
-    python -m benchmarks.local_regret_slope [seeds] [T …]
+    python -m benchmarks._slope [seeds] [T …]
 
 The paper's simulation appendix: a* redrawn every 40,000 steps, Ornstein–Uhlenbeck disturbances, M-GAPS with the
 gradient estimator. Surrogate gradients with `window="auto"`. The slope is that of log R_L against log T by least
