@@ -3,7 +3,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import TypeCheckError
 
 import selftune as st
 from selftune.regret._companion import companion
@@ -285,13 +284,19 @@ def test_bad_input_is_refused_by_name(change, message):
         st.surrogate(system, scenario, thetas, **arguments)
 
 
-@pytest.mark.parametrize("position", [0, 1])
-def test_things_of_the_wrong_kind_are_refused(position):
-    arguments = [scalar_system(), paper_scenario(0, 10), jnp.ones((10, 1))]
-    arguments[position] = None
-    # Without jaxtyping's run-time checks, which the tests have on, it is the ValueError that a user sees.
-    with pytest.raises((ValueError, TypeCheckError)):
-        st.surrogate(*arguments)
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scenario": None}, "scenario: expected a Scenario"),
+        ({"system": None}, "system: expected a System"),
+        ({"progress": 3}, "progress: expected a function"),
+    ],
+)
+def test_things_of_the_wrong_kind_are_refused(change, message):
+    arguments = {"system": scalar_system(), "scenario": paper_scenario(0, 10), "thetas": jnp.ones((10, 1))} | change
+    with pytest.raises(ValueError, match=message):
+        st.surrogate(**arguments)
 
 
 def test_a_scenario_without_a_star_is_refused():

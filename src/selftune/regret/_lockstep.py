@@ -24,7 +24,7 @@ def lanes_for(n: int, d: int, steps: int) -> int:
 
     An exact block of B lanes idles in a triangle of B²/2 lane-steps, so a short scenario gets narrow blocks.
     """
-    cached = 2 ** max(7, min(10, (2**15 // (n * (1 + d))).bit_length() - 1))
+    cached = 2 ** max(7, min(9, (2**15 // (n * (1 + d))).bit_length() - 1))
     return max(1, min(cached, -(-steps // 8)))
 
 
