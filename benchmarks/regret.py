@@ -73,9 +73,7 @@ def main() -> None:
         each = [1e9 * s / lane_steps for s in seconds[name]]
         print(f"  {label:24} {min(each):6.1f} ns a lane-step at best, {statistics.median(each):6.1f} in the median")
     each = [1e9 * s / (SHORT * imagined.size) for s in seconds["sines"]]
-    print(
-        f"  {'its sin and cos alone':24} {min(each):6.1f} ns a lane-step at best, {statistics.median(each):6.1f} in the median"
-    )
+    print(f"  {'its sin and cos alone':24} {min(each):6.1f} ns at best, {statistics.median(each):6.1f} in the median")
     gain = statistics.median(a / b for a, b in zip(seconds["one"], seconds["all"], strict=True))
     print(f"  {'threads gain':24} {gain:6.2f}×")
     speedup = [100 * a / b for a, b in zip(seconds["all"], seconds["auto"], strict=True)]

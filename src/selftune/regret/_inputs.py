@@ -37,12 +37,17 @@ def rows(name: str, tree: Any, scenario: Scenario) -> PyTree:
 
 def recorded(run: Any, *names: str, scenario: Scenario) -> tuple[Any, ...]:
     """Fields of a run, each known to be there and to have a row for each step."""
+    return tuple(rows(f"run.{name}", field("run", run, name), scenario) for name in names)
+
+
+def field(owner: str, run: Any, name: str) -> Any:
+    """A field of a run, known to be there."""
     if not isinstance(run, Run):
-        raise ValueError(f"run: expected a Run, as simulate returns it, got {_check.describe(run)}")
-    for name in names:
-        if not jax.tree.leaves(getattr(run, name)):
-            raise ValueError(f"run: expected one that recorded {name}, got {name}=None")
-    return tuple(rows(f"run.{name}", getattr(run, name), scenario) for name in names)
+        raise ValueError(f"{owner}: expected a Run, as simulate returns it, got {_check.describe(run)}")
+    value = run.recorded.get(name)
+    if not jax.tree.leaves(value):
+        raise ValueError(f"{owner}: expected one that recorded {name}, got one that recorded {sorted(run.recorded)}")
+    return value
 
 
 def check_shapes(system: System, scenario: Scenario, thetas: PyTree) -> None:

@@ -17,7 +17,7 @@ class ExactModelGap(eqx.Module):
     y: Float[Array, "T n d"]
     r"""$\tilde y_t$."""
     gap: Float[Array, " T"] | None
-    r"""$\|(x_t, y_t) - (\tilde x_t, \tilde y_t)\|$, over all entries; None where the run's tuner keeps no y."""
+    r"""$\|(x_t, y_t) - (\tilde x_t, \tilde y_t)\|$, over all entries; None where the tuner keeps no y."""
     gap_x: Float[Array, " T"]
     r"""$\|x_t - \tilde x_t\|$."""
 
@@ -54,11 +54,11 @@ def exact_model_gap(system: System, scenario: Scenario, run: Run) -> ExactModelG
     """
     scenario = _inputs.problem(system, scenario)
     x, theta = _inputs.recorded(run, "x", "theta", scenario=scenario)
-    if len(scenario):
-        _inputs.check_shapes(system, scenario, theta)
+    _inputs.check_shapes(system, scenario, theta)
     x_exact, y_exact = companion(system, scenario, theta)
     gap_x = jnp.linalg.norm(x - x_exact, axis=1)
-    if run.y is None:
+    y = run.recorded.get("y")
+    if y is None:
         return ExactModelGap(x_exact, y_exact, None, gap_x)
-    gap_y = jnp.sqrt(jnp.sum((run.y - y_exact) ** 2, axis=(1, 2)))
+    gap_y = jnp.sqrt(jnp.sum((y - y_exact) ** 2, axis=(1, 2)))
     return ExactModelGap(x_exact, y_exact, jnp.hypot(gap_x, gap_y), gap_x)

@@ -68,12 +68,7 @@ def path_lengths(
     if key is None:
         raise ValueError("key: expected a PRNG key such as jax.random.key(0), as points of the run are drawn, got None")
     key = _check.key("key", key)
-    if not isinstance(run, Run):
-        raise ValueError(f"run: expected a Run, as simulate returns it, got {_check.describe(run)}")
-    rows = {name: getattr(run, name) for name in ("x", "u", "f", "theta")}
-    for name, value in rows.items():
-        if not jax.tree.leaves(value):
-            raise ValueError(f"run: expected one that recorded {name}, got {name}=None")
+    rows = {name: _inputs.field("run", run, name) for name in ("x", "u", "f", "theta")}
     if len(scenario) < 2:
         return PathLengths(w, a_star, jnp.zeros((), scenario.x0.dtype))
     return PathLengths(w, a_star, _system_variation(system, scenario, rows, key, samples))

@@ -56,8 +56,7 @@ def perturbations(system: System, scenario: Scenario, run: Run, *, tuner: Abstra
     if not isinstance(tuner, AbstractTuner):
         raise ValueError(f"tuner: expected a selftune tuner, got {_check.describe(tuner)}")
     (theta,) = _inputs.recorded(run, "theta", scenario=scenario)
-    if len(scenario):
-        _inputs.check_shapes(system, scenario, theta)
+    _inputs.check_shapes(system, scenario, theta)
     return _perturbations(system, scenario, tuner, theta, run.final.state.theta)
 
 
@@ -65,9 +64,9 @@ def perturbations(system: System, scenario: Scenario, run: Run, *, tuner: Abstra
 def _perturbations(
     system: System, scenario: Scenario, tuner: AbstractTuner, thetas: PyTree, final: PyTree
 ) -> Perturbations:
-    following = jax.tree.map(lambda rows, last: jnp.concatenate([rows[1:], last[None]])[: rows.shape[0]], thetas, final)
+    following = jax.tree.map(lambda rows, last: jnp.concatenate([rows[1:], last[None]]), thetas, final)
     x0 = scenario.x0
-    first = jax.tree.map(lambda rows, last: rows[0] if rows.shape[0] else last, thetas, final)
+    first = jax.tree.map(lambda rows: rows[0], thetas)
 
     def step(carry: Any, inputs: Any) -> tuple[Any, Array]:
         x, state = carry

@@ -1,11 +1,10 @@
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _check
 from ..simulate import Run
+from . import _inputs
 
 
 class QuasiRegret(eqx.Module):
@@ -41,7 +40,7 @@ def quasi_regret(run: Run, reference_run: Run) -> QuasiRegret:
         >>> bool(st.quasi_regret(*runs).cumulative[-1] < 0)  # tuning is better than not
         True
     """
-    costs = [_cost(name, value) for name, value in (("run", run), ("reference_run", reference_run))]
+    costs = [_inputs.field(name, value, "cost") for name, value in (("run", run), ("reference_run", reference_run))]
     if costs[0].shape != costs[1].shape:
         raise ValueError(
             f"reference_run: expected as many costs as run has, {_check.describe(costs[0])}, "
@@ -49,11 +48,3 @@ def quasi_regret(run: Run, reference_run: Run) -> QuasiRegret:
         )
     difference = costs[0] - costs[1]
     return QuasiRegret(difference, jnp.cumsum(difference))
-
-
-def _cost(name: str, run: Any) -> Array:
-    if not isinstance(run, Run):
-        raise ValueError(f"{name}: expected a Run, as simulate returns it, got {_check.describe(run)}")
-    if run.cost is None:
-        raise ValueError(f"{name}: expected one that recorded cost, got cost=None")
-    return run.cost

@@ -91,8 +91,6 @@ def static_regret(
     cost, thetas = _inputs.recorded(run, "cost", "theta", scenario=scenario)
     iterations = _check.count("iterations", iterations)
     tolerance_ = _check.positive("tolerance", tolerance)
-    if len(scenario) == 0:
-        raise ValueError("scenario: expected at least one step, got 0")
     _inputs.check_shapes(system, scenario, thetas)
     if isinstance(starts, bool) or not jax.tree.leaves(starts):
         raise ValueError(f"starts: expected a whole number or a pytree like theta, got {_check.describe(starts)}")

@@ -97,9 +97,6 @@ def surrogate(
     traced = _inputs.is_traced(scenario, thetas, system)
     if auto and traced:
         raise ValueError("window: 'auto' looks at numbers, which jit and vmap do not have; expected a whole number")
-    if steps == 0:
-        none = jnp.zeros(0, scenario.x0.dtype)
-        return Surrogate(none, jnp.zeros((0, d), none.dtype), none, none, jnp.zeros(0, int))
     _inputs.check_shapes(system, scenario, thetas)
 
     meter = _parallel.Meter(progress)
