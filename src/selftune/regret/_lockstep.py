@@ -1,0 +1,120 @@
+"""Many rollouts at once, one a lane, each with its own θ: the arithmetic under `surrogate`."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from ..scenario import Row, Scenario
+from ..system import System
+from ._inputs import width
+
+
+class Lanes(NamedTuple):
+    """Values of a block of lanes."""
+
+    value: Float[Array, " lanes"]
+    gradient: Float[Array, "lanes d"]
+
+
+def lanes_for(n: int, d: int, steps: int) -> int:
+    """How many lanes to run side by side: enough to hide the cost of a step, few enough to stay in the cache.
+
+    An exact block of B lanes idles in a triangle of B²/2 lane-steps, so a short scenario gets narrow blocks.
+    """
+    cached = 2 ** max(7, min(9, (2**15 // (n * (1 + d))).bit_length() - 1))
+    return max(1, min(cached, -(-steps // 8)))
+
+
+class _Packing(NamedTuple):
+    """The state (x, y) of all lanes as the loop carries it, lanes last."""
+
+    n: int
+    d: int
+
+    # XLA makes one kernel of each array of the loop, and computes anew in each what they share. With one x and one y,
+    # a complex number makes them one array: a residual's sin and the cos of its derivative then become one sincos.
+    def pack(self, x: Array, y: Array) -> PyTree:
+        return jax.lax.complex(x, y[:, 0]) if self.n == self.d == 1 else (x, y)
+
+    def unpack(self, packed: PyTree) -> tuple[Array, Array]:
+        return (packed.real, packed.imag[:, None]) if self.n == self.d == 1 else packed
+
+
+class Lockstep:
+    """The closed loop with exact parameters and its sensitivity, over lanes."""
+
+    def __init__(self, system: System, n: int, d: int, theta: PyTree):
+        self.system = system
+        self.theta = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), theta)
+        self.packing = _Packing(n, d)
+
+    def start(self, x: Float[Array, "lanes n"], y: Float[Array, "lanes n d"]) -> PyTree:
+        return jax.vmap(self.packing.pack, out_axes=-1)(x, y)
+
+    def unpack(self, packed: PyTree) -> tuple[Float[Array, "lanes n"], Float[Array, "lanes n d"]]:
+        return jax.vmap(self.packing.unpack, in_axes=-1)(packed)
+
+    def step(self, packed: PyTree, now: Any, row_axis: int | None) -> PyTree:
+        """All lanes by one step; `now` is one row for all (`row_axis` None) or one for each lane (0)."""
+
+        def one(packed, theta, now):
+            x, y = self.packing.unpack(packed)
+            x, y, _, _ = self.system.sensitivity(x, y, theta, now.a_star, now.t)
+            return self.packing.pack(x + now.w, y)
+
+        return jax.vmap(one, in_axes=(-1, -1, row_axis), out_axes=-1)(packed, self.theta, now)
+
+    def finish(self, packed: PyTree, now: Any) -> Lanes:
+        """Cost and gradient where the lanes stand; `now` has a row for each lane."""
+
+        def one(packed, theta, now):
+            x, y = self.packing.unpack(packed)
+            _, _, cost, gradient = self.system.sensitivity(x, y, theta, now.a_star, now.t)
+            return cost, gradient
+
+        return Lanes(*jax.vmap(one, in_axes=(-1, -1, 0))(packed, self.theta, now))
+
+    def cost_slope(self, x: Float[Array, "lanes n"], now: Any) -> Float[Array, "lanes n"]:
+        """The derivative in x of the cost that the closed loop incurs there."""
+
+        def one(x, theta, now):
+            return jax.grad(lambda x: self.system.step(x, theta, now.a_star, now.t)[1])(x)
+
+        return jax.vmap(one, in_axes=(0, -1, 0))(x, self.theta, now)
+
+
+def rows_at(scenario: Scenario, t: Array) -> Any:
+    """Rows of the scenario, one for each index in `t`."""
+    return jax.vmap(scenario.row)(t)
+
+
+def rows_from(scenario: Scenario, first: Array, count: int) -> Any:
+    """Rows first, first + 1, …: a slice, which is much cheaper than a gather. All must be inside the scenario."""
+    part = jax.tree.map(
+        lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, count), (scenario.a_star, scenario.w, scenario.t)
+    )
+    a_star, w, t = part
+    return Row(a_star, w, None, first + jnp.arange(count) if scenario.t is None else t)
+
+
+@eqx.filter_jit
+def exact_block(system: System, scenario: Scenario, thetas: PyTree, first: Array, size: int) -> Lanes:
+    """F_t(θ_t) and its gradient for t in [first, first + size), each from step 0; past the end, the last t repeats."""
+    last = len(scenario) - 1
+    t = jnp.minimum(first + jnp.arange(size), last)
+    x0 = jnp.broadcast_to(scenario.x0, (size, *scenario.x0.shape))
+    y0 = jnp.zeros((*x0.shape, width(thetas)), x0.dtype)
+    lockstep = Lockstep(system, y0.shape[1], y0.shape[2], jax.tree.map(lambda leaf: leaf[t], thetas))
+
+    def advance(tau, packed):
+        return lockstep.step(packed, scenario.row(tau), None)
+
+    def advance_unfinished(tau, packed):
+        return jax.tree.map(lambda new, old: jnp.where(tau < t, new, old), advance(tau, packed), packed)
+
+    packed = jax.lax.fori_loop(0, first, advance, lockstep.start(x0, y0))
+    packed = jax.lax.fori_loop(first, jnp.minimum(first + size, last), advance_unfinished, packed)
+    return lockstep.finish(packed, rows_at(scenario, t))

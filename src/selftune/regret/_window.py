@@ -1,0 +1,208 @@
+"""Rollouts that begin H steps back instead of at step 0, and how far off that leaves them."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from ..scenario import Scenario
+from ..system import System
+from ._lockstep import Lockstep, rows_at, rows_from
+
+SAFETY = 4.0
+"""What the estimate is multiplied by: the error is linear in what it is derived from only to first order, and the
+largest discrepancy that was seen is not the largest there was."""
+
+NO_CONTRACTION = 0.9
+"""A window whose first half leaves this much of a push, or more, says nothing: its error is given as infinite."""
+
+NEIGHBOURS = 8
+"""With several states a twin is pushed off in one direction only; the lanes before it look in others."""
+
+
+class Windowed(NamedTuple):
+    """Values of a block of lanes, and what their errors can be derived from."""
+
+    value: Float[Array, " lanes"]
+    gradient: Float[Array, "lanes d"]
+    gain_value: Float[Array, " lanes"]
+    """How far the value moves for a unit push of the state that the lane began from."""
+    gain_gradient: Float[Array, " lanes"]
+    """The same of the gradient."""
+    gain_sensitivity: Float[Array, " lanes"]
+    """How far the gradient moves for a unit error in the sensitivity that the lane began from."""
+    contraction: Float[Array, " lanes"]
+    """What the first half of the window leaves of a unit push of the state."""
+    rate: Float[Array, " lanes"]
+    """What one step leaves of it, in the geometric mean over the window or its first half, whichever is more."""
+    apart_x: Float[Array, " lanes"]
+    """How far x of the rollout came from that of the companion, in the window's second half."""
+    apart_y: Float[Array, " lanes"]
+    """The same of y."""
+
+
+@eqx.filter_jit
+def windowed_block(
+    system: System,
+    scenario: Scenario,
+    thetas: PyTree,
+    x: Float[Array, "T n"],
+    y: Float[Array, "T n d"],
+    push: Float[Array, " n"],
+    first: Array,
+    window: Array,
+    size: int,
+) -> Windowed:
+    """Lanes t in [first, first + size), each begun at t − window from the companion's (x, y), and a twin of each.
+
+    The twin begins with its state off by `push` in size. `first >= window` and `first + size <= T`: the rows of all
+    lanes are then slices of the scenario.
+    """
+
+    def part(leaf: Array, begin: Array) -> Array:
+        return jax.lax.dynamic_slice_in_dim(leaf, begin, size)
+
+    t = first + jnp.arange(size)
+    n, d = y.shape[1:]
+    lockstep = Lockstep(system, n, d, jax.tree.map(lambda leaf: part(leaf, first), thetas))
+    x_start, y_start = part(x, first - window), part(y, first - window)
+    pushes = push * _directions(t, n, push.dtype)
+
+    def advance(s: Array, lanes: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        now = rows_from(scenario, first - window + s, size)
+        return lockstep.step(lanes[0], now, 0), lockstep.step(lanes[1], now, 0)
+
+    def distance(packed: PyTree, s: Array) -> Array:
+        x_lane, y_lane = lockstep.unpack(packed)
+        begin = first - window + s
+        return jnp.stack([_norm(x_lane - part(x, begin)), _norm(y_lane - part(y, begin))])
+
+    def advance_and_compare(s: Array, carry: tuple[tuple[PyTree, PyTree], Array]) -> tuple:
+        lanes, apart = carry
+        return advance(s, lanes), jnp.maximum(apart, distance(lanes[0], s))
+
+    half = window - window // 2
+    lanes = jax.lax.fori_loop(
+        0, half, advance, (lockstep.start(x_start, y_start), lockstep.start(x_start + pushes, y_start))
+    )
+    pushed = _norm(pushes)
+    contraction = _norm(lockstep.unpack(lanes[1])[0] - lockstep.unpack(lanes[0])[0]) / pushed
+    (lane, twin), apart = jax.lax.fori_loop(
+        half, window, advance_and_compare, (lanes, jnp.zeros((2, size), push.dtype))
+    )
+    apart = jnp.maximum(apart, distance(lane, window))
+
+    now = rows_at(scenario, t)
+    value, gradient = lockstep.finish(lane, now)
+    twin_value, twin_gradient = lockstep.finish(twin, now)
+    x_lane, x_twin = lockstep.unpack(lane)[0], lockstep.unpack(twin)[0]
+    slope = _norm(lockstep.cost_slope(x_lane, now)) + _norm(lockstep.cost_slope(x_twin, now))
+    left = _norm(x_twin - x_lane) / pushed
+    return Windowed(
+        value,
+        gradient,
+        gain_value=jnp.abs(twin_value - value) / pushed + slope * left,
+        gain_gradient=_norm(twin_gradient - gradient) / pushed,
+        gain_sensitivity=slope * left,
+        contraction=contraction,
+        rate=jnp.maximum(contraction ** _inverse(half, push), left ** _inverse(window, push)),
+        apart_x=apart[0],
+        apart_y=apart[1],
+    )
+
+
+class Errors(NamedTuple):
+    """How far values may be from the exact ones, by the window and by rounding."""
+
+    value: Float[Array, " lanes"]
+    gradient: Float[Array, " lanes"]
+    rounding_value: Float[Array, " lanes"]
+    rounding_gradient: Float[Array, " lanes"]
+
+
+@eqx.filter_jit
+def estimate(lanes: Windowed, window: Array, n: int) -> Errors:
+    r"""The errors of all lanes from the first on, each begun at most `window` steps back.
+
+    Lane t began from $(\tilde x, \tilde y)$ of the companion at $t - H$ where the exact rollout with $\theta_t$ would
+    have been at $(x^*, y^*)$. What that makes of its value is what a push makes of its twin's: gain × distance. The
+    distance at $t - H$ is not known, but the same distance was measured later, in the second half of the window, for
+    this θ and for those of the lanes before. `_memory` says how these stand for it.
+    """
+    neighbours = jnp.asarray(NEIGHBOURS if n > 1 else 0)
+    near = jnp.stack([lanes.contraction, lanes.rate, lanes.gain_value, lanes.gain_gradient, lanes.gain_sensitivity])
+    contraction, rate, gain_value, gain_gradient, gain_sensitivity = _largest(near, neighbours)
+    # What a rollout that still resembles the companion it began from hides of the distance between them.
+    hidden = 1 / (1 - jnp.minimum(contraction, NO_CONTRACTION)) ** 2
+    seen = jnp.stack([hidden * lanes.apart_x, hidden * lanes.apart_y, jnp.abs(lanes.value), _norm(lanes.gradient)])
+    *apart, size_value, size_gradient = _largest(seen, window)
+    apart_x, apart_y = _memory(jnp.stack(apart), jnp.minimum(rate, 1))
+    # One direction in n shows, in the mean square, one part in n of what there is.
+    safety = jnp.where(contraction < NO_CONTRACTION, SAFETY * n**0.5, jnp.inf)
+
+    def truncation(error: Array) -> Array:
+        # Nothing is known where a number blew up, and nothing is wrong where nothing is left, however unsafe.
+        return jnp.where(error == 0, 0, jnp.where(jnp.isnan(error), jnp.inf, safety * error))
+
+    # A rounding error made at each step lives for a small part of a window, so `window` of them is ample.
+    rounding = jnp.finfo(rate.dtype).eps * window.astype(rate.dtype)
+    return Errors(
+        truncation(gain_value * apart_x),
+        # Twice: the error of a sensitivity dies out like k·ρᵏ where that of a state dies out like ρᵏ.
+        truncation(2 * (gain_gradient * apart_x + gain_sensitivity * apart_y)),
+        rounding * size_value,
+        rounding * size_gradient,
+    )
+
+
+def _memory(recent: Float[Array, "kinds lanes"], rate: Float[Array, " lanes"]) -> Float[Array, "kinds lanes"]:
+    """The distance that lane t must reckon with: the largest of the recent lanes, or what is left of an older one.
+
+    The lanes of the last window saw between them each change that θ made since a window and a half; what came before
+    shows in none of them, as the companion and the lanes forget it together: it decays at the lanes' own rate.
+    """
+
+    def step(before, inputs):
+        now, rate = inputs
+        left = jnp.maximum(now, rate * before)
+        return left, left
+
+    return jax.lax.scan(step, jnp.zeros_like(recent[:, 0]), (recent.T, rate))[1].T
+
+
+def _norm(values: Array) -> Array:
+    """Euclidean norm over all axes but the first, the lanes'."""
+    return jnp.sqrt(jnp.sum(values.reshape(values.shape[0], -1) ** 2, axis=1))
+
+
+def _inverse(count: Array, like: Array) -> Array:
+    return 1 / count.astype(like.dtype)
+
+
+def _directions(t: Array, n: int, dtype: jnp.dtype) -> Array:
+    """A sign for one state; for several, directions that turn from lane to lane and come near every one in a few."""
+    if n == 1:
+        return jnp.ones((t.shape[0], 1), dtype)
+    # The fractional parts of t·√(i+2) fill the unit cube evenly, as the roots of distinct squarefree numbers would.
+    rates = jnp.sqrt(jnp.arange(n, dtype=dtype) + 1.7)
+    return jnp.cos(2 * jnp.pi * t.astype(dtype)[:, None] * rates + jnp.arange(n, dtype=dtype))
+
+
+def _largest(values: Float[Array, "kinds lanes"], back: Array) -> Float[Array, "kinds lanes"]:
+    """At lane i, the largest of the values at i − back … i, or of as many as there are."""
+    length, lanes = back + 1, values.shape[1]
+
+    def shift(values: Array, by: Array) -> Array:
+        """The values, `by` lanes later; the first repeats in front."""
+        return values[:, jnp.clip(jnp.arange(lanes) - by, 0, None)]
+
+    # Windows of 1, 2, 4, … by doubling; one of any length is the union of two of the largest power within it.
+    def double(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        covered, best = carry
+        width = 2**k
+        best = jnp.where(width <= length, jnp.maximum(covered, shift(covered, length - width)), best)
+        return jnp.maximum(covered, shift(covered, width)), best
+
+    return jax.lax.fori_loop(0, lanes.bit_length() + 1, double, (values, values))[1]
