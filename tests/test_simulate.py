@@ -358,11 +358,12 @@ class TestPlant:
         made = st.Scenario(scenario.x0, a_star, scenario.w[:30], scenario.v[:30])
         run = st.simulate(controller, made, **START, plant=plant)
         x, state = made.x0, controller.init(made.x0, **START)
+        act, observe = jax.jit(controller.act), jax.jit(controller.observe)
         for t in range(30):
             np.testing.assert_allclose(run.x[t], x, rtol=1e-10, atol=1e-12)
-            u, state, _ = controller.act(state, x, t)
+            u, state, _ = act(state, x, t)
             f = model.residual(x, a_star[t, :3], t) + a_star[t, 3]
-            state = controller.observe(state, x, f + made.v[t], t)
+            state = observe(state, x, f + made.v[t], t)
             x = model.dynamics(x, 0.9 * u, f, t) + made.w[t]
 
 

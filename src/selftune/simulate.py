@@ -324,6 +324,18 @@ def _scan(
     advance: Callable, keep: Callable, carry: PyTree, inputs: PyTree, steps: int, stride: int
 ) -> tuple[PyTree, PyTree]:
     """`lax.scan`; with a stride, what `keep` makes of the rows of steps 0, stride, 2·stride, …"""
+    if steps == 1:
+        # XLA compiles a loop of one turn to other code, which may round otherwise: so two turns, and the first is kept.
+        twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), inputs)
+
+        def turn(carry, inputs):
+            carry, row = advance(carry, inputs)
+            return carry, (carry, row)
+
+        _, (carries, rows) = jax.lax.scan(turn, carry, twice, length=2)
+        carry = jax.tree.map(lambda leaf: leaf[0], carries)
+        rows = jax.tree.map(lambda leaf: leaf[:1], rows)
+        return carry, rows if stride == 1 else jax.vmap(keep, in_axes=(None, 0))(carry, rows)
     if stride == 1:
         return jax.lax.scan(advance, carry, inputs, length=steps)
 
