@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import selftune as st
+from selftune.experiments import paper
 
 HORIZONS = (2_000, 6_300, 20_000, 63_000, 200_000)
 
@@ -28,26 +29,13 @@ class Slope(NamedTuple):
     high: float
 
 
-def system() -> st.System:
-    return st.System(
-        dynamics=lambda x, u, f, t: x + 0.01 * (u + f),
-        residual=lambda x, a, t: jnp.stack([a[0] + a[1] * jnp.sin(x[0]) + a[2] * jnp.sin(2 * x[0])]),
-        policy=lambda x, theta, f, t: -theta * x - f,
-        cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
-    )
-
-
 def scenario(key: jax.Array, steps: int) -> st.Scenario:
-    ka, kw = jax.random.split(key)
-    return st.Scenario(
-        jnp.zeros(1),
-        a_star=st.PiecewiseConstant(period=40_000, low=-0.25, high=0.25)(ka, steps, 3),
-        w=st.OrnsteinUhlenbeck(decay=0.95, sigma=0.1)(kw, steps, 1),
-    )
+    periods = -(-steps // paper.Settings.period)
+    return paper.scenario(paper.Settings(periods=periods), key)[:steps]
 
 
 def measure(seeds: int, horizons: tuple[int, ...] = HORIZONS, report=lambda text: None) -> Slope:
-    example, box = system(), st.Box(0.1, 50.0)
+    example, box = paper.example_system(), st.Box(0.1, 50.0)
     regret = np.zeros((seeds, len(horizons)))
     keys = jax.random.split(jax.random.key(2024), seeds)
     for j, steps in enumerate(horizons):

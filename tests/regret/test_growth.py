@@ -4,7 +4,7 @@ from benchmarks._slope import measure
 
 @pytest.mark.slow
 def test_local_regret_grows_slower_than_t():
-    """The issue's: η ∝ T^(-1/2), 16 seeds, T from 2,000 to 200,000; the interval of the exponent is below 1."""
+    """With η ∝ T^(-1/2), over 16 seeds and T from 2,000 to 200,000, the interval of the exponent is below 1."""
     found = measure(seeds=16)
     assert found.high < 1
     assert (found.regret[:, 1:] > found.regret[:, :-1]).all()

@@ -34,7 +34,7 @@ def test_replaying_alg_star_with_them_gives_the_same_theta(name):
 
     carry = (scenario.x0, run.theta[0], tuner.init(system, scenario.x0, run.theta[0]))
     for t in range(300):
-        # The 1e-12: each step adds a rounding of θ, and a contractive loop forgets them.
+        # To 1e-12: each step adds a rounding of θ, and a contractive loop forgets them.
         np.testing.assert_allclose(carry[1], run.theta[t], rtol=0, atol=1e-12)
         carry = replay(carry, jnp.asarray(t))
     np.testing.assert_allclose(carry[1], run.final.state.theta, rtol=0, atol=1e-12)
