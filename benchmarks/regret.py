@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import selftune as st
+from selftune.experiments.paper import example_system
 
 from ._measure import interleaved
-from ._slope import scenario, system
+from ._slope import scenario
 
 SHORT, LONG = 20_000, 200_000
 ROUNDS = 3
@@ -35,7 +36,7 @@ def tuned(example: st.System, nature: st.Scenario) -> jax.Array:
 
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
-    example, long = system(), scenario(jax.random.key(0), LONG)
+    example, long = example_system(), scenario(jax.random.key(0), LONG)
     thetas, short = tuned(example, long), long[:SHORT]
     cores = len(os.sched_getaffinity(0))
     last: dict[str, st.Surrogate] = {}

@@ -5,7 +5,7 @@ import pytest
 import scipy.optimize
 
 import selftune as st
-from selftune.regret._projected_lbfgs import minimize
+from selftune.regret._projected_descent import minimize
 from tests.problems import golden, golden_controller, golden_scenario, planar_system, scalar_system
 from tests.regret.cases import golden_run, paper_scenario
 

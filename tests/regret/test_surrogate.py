@@ -15,7 +15,7 @@ from tests.regret.cases import brute_force, exact, paper_scenario, windowed_case
 def test_golden(name):
     g = golden(name)
     F = st.surrogate(SYSTEMS[name](), golden_scenario(name), g["mgaps_theta"])
-    # Two programs' rounding, accumulated over the rollouts, is below 1e-8 relative; gradients that pass through zero are held to 1e-8 of the largest.
+    # Two programs' rounding is below 1e-8 relative; gradients that pass through zero are held to 1e-8 of the largest.
     np.testing.assert_allclose(F.value, g["surrogate"], rtol=1e-8)
     np.testing.assert_allclose(
         F.gradient, g["surrogate_grad"], rtol=1e-8, atol=1e-8 * np.abs(g["surrogate_grad"]).max()

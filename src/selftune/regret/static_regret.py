@@ -12,7 +12,7 @@ from ..scenario import Scenario
 from ..simulate import Run
 from ..system import System
 from . import _inputs
-from ._projected_lbfgs import minimize
+from ._projected_descent import minimize
 
 _AGREE = 1e-6
 
@@ -53,9 +53,9 @@ def static_regret(
     $$R^S(T) = \sum_{t=0}^{T-1} c_t - \min_{\theta^* \in \Theta} \sum_{t=0}^{T-1} F_t(\theta^*)$$
 
     For a constant θ the sum of surrogates is the cost of one rollout with the exact model, and its gradient that
-    rollout's forward sensitivity: O(T). The minimum is sought by optax's L-BFGS, kept in Θ by its projection, from
-    several starts at once. The sum is not convex in general, so it is the least of what was found: `spread` and
-    `agreement` say how sure it is.
+    rollout's forward sensitivity: O(T). The minimum is sought by the spectral projected gradient method from several
+    starts at once. The sum is not convex in general, so it is the least of what was found: `spread` and `agreement` say
+    how sure it is.
 
     **Arguments:**
 
@@ -64,7 +64,7 @@ def static_regret(
     - `starts`: how many: the run's mean θ, its last θ, and random ones, uniform where Θ has bounds and normal about the
       run's mean elsewhere. Or the starts themselves, a pytree like θ with a leading axis.
     - `key`: for the random starts; needed where there are any.
-    - `iterations`: of the descent, each one a line search of a few rollouts for every start.
+    - `iterations`: of the descent, each one rollout for every start.
     - `tolerance`: a start has converged when its next step would be this short, relative to 1 + ‖θ‖.
 
     !!! Example
