@@ -26,7 +26,7 @@ def exact_model_gap(system: System, scenario: Scenario, run: Run) -> ExactModelG
     r"""What the run would have been with the same θ and the exact model, and how far from it the run was.
 
     The companion $\tilde\xi = \{\tilde x_t, \tilde y_t, \theta_t\}$ of the theorem on the meta-framework (Section
-    "General Results") uses the run's own $\theta_{0:T-1}$ with $a^*_{0:T-1}$:
+    "Online Policy Optimization") uses the run's own $\theta_{0:T-1}$ with $a^*_{0:T-1}$:
 
     $$\tilde x_{t+1} = g^*_{t+1|t}(\tilde x_t, \theta_t), \qquad \tilde y_{t+1} =
     \frac{\partial g^*}{\partial x} \tilde y_t + \frac{\partial g^*}{\partial \theta}, \qquad
