@@ -31,8 +31,8 @@ def perturbations(system: System, scenario: Scenario, run: Run, *, tuner: Abstra
     $$(\tilde x_{t+1}, \tilde y_{t+1}, \theta_{t+1}) = q_t(\tilde x_t, \tilde y_t, \theta_t, a^*_t) + (0, 0, \zeta_t)$$
 
     ("ALG* with perturbations", Section "Online Policy Optimization"; the regret of the theorem there depends on the run
-    through $\sum_t \|\zeta_t\|$ alone.) Here y is all that the tuner remembers, an optimizer's state included, so this works
-    for every tuner.
+    through $\sum_t \|\zeta_t\|$ alone.) Here y is all that the tuner remembers, an optimizer's state included, so this
+    works for every tuner.
 
     **Arguments:** `run`: one that recorded `theta`, from its first step on. `tuner`: the run's, `controller.tuner`.
 
