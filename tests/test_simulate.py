@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as hs
 
 import selftune as st
-from selftune.simulate import FIELDS, _simulate
+from selftune.run import FIELDS
+from selftune.simulate import _simulate
 from tests.problems import golden, golden_controller, golden_scenario, planar_system
 
 KEY = jax.random.key(0)

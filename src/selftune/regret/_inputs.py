@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .. import _check
+from ..run import Run
 from ..scenario import Scenario
-from ..simulate import Run
 from ..system import System
 
 

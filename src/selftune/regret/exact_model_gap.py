@@ -2,8 +2,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..run import Run
 from ..scenario import Scenario
-from ..simulate import Run
 from ..system import System
 from . import _inputs
 from ._companion import companion

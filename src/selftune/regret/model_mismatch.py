@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from .. import _check
+from ..run import Run
 from ..scenario import Scenario
-from ..simulate import Run
 from ..system import System
 from . import _inputs
 

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from .. import _check
+from ..run import Run
 from ..scenario import Scenario
-from ..simulate import Run
 from ..system import MatchedSystem, System
 from . import _inputs
 

@@ -7,8 +7,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .. import _check
+from ..run import Run
 from ..scenario import Scenario
-from ..simulate import Run
 from ..system import System
 from ..tuners.base import AbstractTuner
 from . import _inputs

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _check
-from ..simulate import Run
+from ..run import Run
 from . import _inputs
 
 

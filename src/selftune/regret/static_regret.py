@@ -8,8 +8,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from .. import _check, _descent
 from ..constraint import AbstractConstraint, Unconstrained
+from ..run import Run
 from ..scenario import Scenario
-from ..simulate import Run
 from ..system import System
 from . import _inputs
 from ._projected_descent import minimize
