@@ -30,7 +30,8 @@ class MGAPS(AbstractTuner):
 
     **Arguments:**
 
-    - `learning_rate`: η, a number, an optax schedule, or any `optax.GradientTransformation` in place of $-\eta G$.
+    - `learning_rate`: η, a number, an optax schedule, or in place of $-\eta G$ any `optax.GradientTransformation` that
+      needs the gradient alone (not the cost's value, as line searches do).
     - `constraint`: Θ.
 
     !!! Example
