@@ -141,7 +141,7 @@ class TestTransformations:
         def run(rate, theta, w):
             controller = st.Controller(
                 planar_system(),
-                st.MGAPS(rate, constraint=st.Box(G["theta_low"], G["theta_high"])),
+                st.MGAPS(rate, constraint=st.Box(G["theta_low"], G["theta_high"]), contraction_memory=50),
                 st.GradientEstimator(0.05, constraint=st.Box(-1.0, 1.0)),
             )
             return st.simulate(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .controller import ControllerState
 
-FIELDS = ("x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation")
+FIELDS = ("x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction")
 
 
 class Result(eqx.Module):
@@ -109,6 +109,11 @@ class Run(eqx.Module):
     def innovation(self) -> Array:
         """What the observation said that the estimate did not, (T, k)."""
         return self._row("innovation")
+
+    @property
+    def contraction(self) -> Array:
+        """The running estimate of the closed loop's contraction ρ, (T,); for tuners with a `contraction_memory`."""
+        return self._row("contraction")
 
     def _row(self, name: str) -> Any:
         value = self.recorded.get(name)

@@ -96,7 +96,7 @@ class _Loop(eqx.Module):
     x: Array
     state: ControllerState
     streams: PyTree
-    left: dict[str, Array]
+    left: dict[str, Array | None]
     """What the step before computed: to be checked, and recorded, by the next."""
 
 
@@ -136,6 +136,7 @@ def _simulate(
             "f": f,
             "f_hat": info.f_hat,
             "innovation": seen.innovation,
+            "contraction": info.tuner.contraction,
         }
         left = {name: values.pop(name) for name in _LEFT}
         return _Loop(x_next, after, streams, left), {name: values[name] for name in fields if name in values}
@@ -172,7 +173,7 @@ def _simulate(
         row = row_pack.pack((row, {name: before.left[name] for name in late}))
         return (loop_pack.pack(loop), t_index + 1, code, failed_at), row
 
-    def latest(carry: PyTree) -> dict[str, Array]:
+    def latest(carry: PyTree) -> dict[str, Array | None]:
         left = loop_pack.unpack(carry[0]).left
         return {name: left[name] for name in late}
 
@@ -191,7 +192,7 @@ def _simulate(
     return Run(now | left, final, Result(code, failed_at))
 
 
-_LEFT = ("u", "cost", "gradient", "innovation")
+_LEFT = ("u", "cost", "gradient", "innovation", "contraction")
 _OK, _DIVERGED, _NON_FINITE = (np.int32(code) for code in (Result.OK, Result.DIVERGED, Result.NON_FINITE))
 
 

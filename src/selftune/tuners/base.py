@@ -16,6 +16,9 @@ class TunerInfo(eqx.Module):
     """The gradient (or its estimate) at step t, flat in θ; zeros where the tuner has none."""
     y: Float[Array, "n d"] | None
     """The sensitivity of the state to θ, where the tuner keeps one."""
+    contraction: Float[Array, ""] | None = None
+    r"""A running estimate of ρ, the factor by which two close trajectories of the closed loop come together in a step:
+    below 1 the loop contracts, above 1 it is unstable. For tuners that have a `contraction_memory`, where it is set."""
 
 
 class AbstractTuner(eqx.Module):

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from .. import _check, _descent
 from ..constraint import AbstractConstraint, Unconstrained
 from ..system import System
+from . import _contraction
 from .base import AbstractTuner, TunerInfo
 
 
@@ -16,6 +17,7 @@ class GAPSState(eqx.Module):
     """Slot τ holds ∂x_t/∂θ_s for one of the last `buffer` steps s; a slot not yet used holds zeros."""
     oldest: Int[Array, ""]
     optimizer: PyTree
+    contraction: _contraction.ContractionState | None
 
 
 class GAPS(AbstractTuner):
@@ -28,7 +30,7 @@ class GAPS(AbstractTuner):
 
     With B ≥ t it is M-GAPS. The paper's text sums to `t - B`; the last B steps are meant, and are what is done here.
 
-    **Arguments:** `learning_rate` and `constraint` as in `MGAPS`; `buffer`: B ≥ 1.
+    **Arguments:** `learning_rate`, `constraint` and `contraction_memory` as in `MGAPS`; `buffer`: B ≥ 1.
 
     !!! Example
 
@@ -39,6 +41,7 @@ class GAPS(AbstractTuner):
     buffer: int = eqx.field(static=True, converter=lambda v: _check.count("buffer", v))
     learning_rate: _descent.LearningRate = eqx.field(converter=_descent.learning_rate)
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
+    contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
     def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> GAPSState:
         d = ravel_pytree(theta)[0].size
@@ -46,6 +49,7 @@ class GAPS(AbstractTuner):
             jnp.zeros((self.buffer, x.shape[0], d), x.dtype),
             jnp.zeros((), jnp.int32),
             _descent.init(self.learning_rate, theta),
+            _contraction.init(self.contraction_memory, x),
         )
 
     def update(
@@ -59,5 +63,8 @@ class GAPS(AbstractTuner):
         G = dh[:n] @ y + dh[n:]
         buffer = jnp.einsum("ij,bjk->bik", J[:, :n], state.buffer).at[state.oldest].set(J[:, n:])
         theta, optimizer = _descent.update(self.learning_rate, self.constraint, theta, G, state.optimizer)
-        state = GAPSState(buffer, (state.oldest + 1) % self.buffer, optimizer)
-        return theta, state, TunerInfo(gradient=G, y=y)
+        watch, rho = state.contraction, None
+        if watch is not None:
+            watch, rho = _contraction.update(self.contraction_memory, watch, J[:, :n] @ watch.direction)
+        state = GAPSState(buffer, (state.oldest + 1) % self.buffer, optimizer, watch)
+        return theta, state, TunerInfo(gradient=G, y=y, contraction=rho)

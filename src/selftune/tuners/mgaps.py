@@ -8,12 +8,14 @@ from jaxtyping import Array, Float, PyTree
 from .. import _descent
 from ..constraint import AbstractConstraint, Unconstrained
 from ..system import System
+from . import _contraction
 from .base import AbstractTuner, TunerInfo
 
 
 class MGAPSState(eqx.Module):
     y: Float[Array, "n d"]
     optimizer: PyTree
+    contraction: _contraction.ContractionState | None
 
 
 class MGAPS(AbstractTuner):
@@ -33,24 +35,45 @@ class MGAPS(AbstractTuner):
     - `learning_rate`: η, a number, an optax schedule, or in place of $-\eta G$ any `optax.GradientTransformation` that
       needs the gradient alone (not the cost's value, as line searches do).
     - `constraint`: Θ.
+    - `contraction_memory`: N ≥ 1 steps, or None for none of it. With it, `TunerInfo.contraction` tells whether the
+      theory's main hypothesis (Definition "time-varying contractive perturbation") holds right now: one more tangent
+      $z$ is pushed along, $z_{t+1} = \frac{\partial \hat g}{\partial x} z_t / \|\cdot\|$, and
+
+      $$\hat\rho_t = \exp \frac{\sum_{s \le t} (1 - 1/N)^{t-s} \log \|\frac{\partial \hat g}{\partial x} z_s\|}
+      {\sum_{s \le t} (1 - 1/N)^{t-s}}$$
+
+      estimates ρ over the last N steps or so: contractive below 1, marginal at 1, unstable above.
 
     !!! Example
 
         >>> import optax, selftune as st
         >>> plain = st.MGAPS(learning_rate=1e-4, constraint=st.Box(0.0, 50.0))
         >>> fancy = st.MGAPS(learning_rate=optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2)))
+        >>> watched = st.MGAPS(learning_rate=1e-4, contraction_memory=1000)
     """
 
     learning_rate: _descent.LearningRate = eqx.field(converter=_descent.learning_rate)
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
+    contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
     def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> MGAPSState:
         d = ravel_pytree(theta)[0].size
-        return MGAPSState(jnp.zeros((x.shape[0], d), x.dtype), _descent.init(self.learning_rate, theta))
+        optimizer = _descent.init(self.learning_rate, theta)
+        watch = _contraction.init(self.contraction_memory, x)
+        return MGAPSState(jnp.zeros((x.shape[0], d), x.dtype), optimizer, watch)
 
     def update(
         self, system: System, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: MGAPSState
     ) -> tuple[PyTree, MGAPSState, TunerInfo]:
-        _, y_next, _, G = system.sensitivity(x, state.y, theta, a_hat, t)
+        watch, rho = state.contraction, None
+        if watch is None:
+            _, y_next, _, G = system.sensitivity(x, state.y, theta, a_hat, t)
+        else:
+            d = state.y.shape[1]
+            _, push = system.linearize(x, theta, a_hat, t)
+            tangents = jnp.concatenate([state.y, watch.direction[:, None]], axis=1)
+            pushed, dh = push(tangents, jnp.eye(d, d + 1, dtype=x.dtype))
+            y_next, G = pushed[:, :d], dh[:d]
+            watch, rho = _contraction.update(self.contraction_memory, watch, pushed[:, d])
         theta, optimizer = _descent.update(self.learning_rate, self.constraint, theta, G, state.optimizer)
-        return theta, MGAPSState(y_next, optimizer), TunerInfo(gradient=G, y=state.y)
+        return theta, MGAPSState(y_next, optimizer, watch), TunerInfo(gradient=G, y=state.y, contraction=rho)
