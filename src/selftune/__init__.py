@@ -52,6 +52,16 @@ from .simulate import simulate as simulate
 from .system import MatchedSystem as MatchedSystem
 from .system import System as System
 from .system import infer_residual as infer_residual
+from .theory import Certificate as Certificate
+from .theory import Constants as Constants
+from .theory import Contraction as Contraction
+from .theory import LearningRates as LearningRates
+from .theory import Noise as Noise
+from .theory import Sets as Sets
+from .theory import certify as certify
+from .theory import sample_constants as sample_constants
+from .theory import sample_contraction as sample_contraction
+from .theory import suggest_learning_rate as suggest_learning_rate
 from .tuners import GAPS as GAPS
 from .tuners import MGAPS as MGAPS
 from .tuners import OPRF as OPRF

@@ -1,0 +1,154 @@
+"""The theorems, held against a run."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .constants import NAMES, Constants, Contraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One property or theorem, as it stands on one run."""
+
+    name: str
+    kind: str
+    """`hypothesis`: what a theorem asks for. `inequality`: what it then promises."""
+    statement: str
+    reference: str
+    """Where it is in the paper."""
+    measured: float
+    """The left side, on the run. Of an inequality for every step, at the step where it comes closest to failing."""
+    bound: float
+    """The right side."""
+    step: int | None = None
+    """That step, where there is one."""
+    in_expectation: bool = False
+    """Whether the theorem speaks of the mean over runs: then one run proves and refutes nothing."""
+    vacuous: str = ""
+    """Why the bound says nothing here; empty where it says something."""
+    given: tuple[str, ...] = ()
+    sampled: tuple[str, ...] = ()
+    """The constants that the bound is made of, by source."""
+    failed_hypotheses: tuple[str, ...] = ()
+    """Names of hypotheses that the inequality needs and that do not hold on this run."""
+
+    @property
+    def holds(self) -> bool:
+        return self.measured <= self.bound
+
+    @property
+    def slack(self) -> float:
+        """How much room is left: right side minus left side."""
+        return self.bound - self.measured if math.isfinite(self.bound) else self.bound
+
+    @property
+    def must_hold(self) -> bool:
+        """Whether the mathematics leaves no other choice: hypotheses hold, constants are given, and it is not about a
+        mean."""
+        return self.kind == "inequality" and not (self.failed_hypotheses or self.sampled or self.in_expectation)
+
+    @property
+    def verdict(self) -> str:
+        """In a few words."""
+        if self.kind == "hypothesis":
+            return "holds" if self.holds else "fails"
+        if not self.holds:
+            return "VIOLATED" if self.must_hold else "does not hold"
+        return "vacuous" if self.vacuous else "holds"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What the theory says about a run: rows to read, and the constants they rest on."""
+
+    rows: tuple[Row, ...]
+    constants: Constants
+    contraction: Contraction
+    derived: dict[str, float]
+    """The numbers on the way, by the paper's symbol."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every inequality that must hold does."""
+        return not self.violated
+
+    @property
+    def violated(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.must_hold and not row.holds)
+
+    def row(self, name: str) -> Row:
+        """The row of this name."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise ValueError(f"name: expected one of {', '.join(row.name for row in self.rows)}; got {name!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it: numbers that are not finite become the words "inf", "-inf" and "nan"."""
+        rows = [
+            asdict(row) | {"holds": row.holds, "slack": row.slack, "must_hold": row.must_hold, "verdict": row.verdict}
+            for row in self.rows
+        ]
+        constants = {
+            name: {"value": getattr(self.constants, name), "source": self.constants.source[name]} for name in NAMES
+        }
+        return _plain(
+            {
+                "ok": self.ok,
+                "rows": rows,
+                "constants": constants,
+                "contraction": asdict(self.contraction),
+                "derived": self.derived,
+            }
+        )
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+
+    def __str__(self) -> str:
+        """A table: verdict, name, left side, right side, and what stands in the way."""
+        head = ("verdict", "property or theorem", "measured", "bound", "notes")
+        body = [
+            (row.verdict, row.name, f"{row.measured:.4g}", f"{row.bound:.4g}", "; ".join(_notes(row)))
+            for row in self.rows
+        ]
+        widths = [max(len(cells[i]) for cells in [head, *body]) for i in range(4)]
+        lines = []
+        for cells in (head, *body):
+            left = "  ".join(
+                cell.rjust(width) if i in (2, 3) else cell.ljust(width)
+                for i, (cell, width) in enumerate(zip(cells[:4], widths, strict=True))
+            )
+            lines.append(f"{left}  {cells[4]}".rstrip())
+        end = (
+            "every inequality that must hold does"
+            if self.ok
+            else f"VIOLATED: {', '.join(r.name for r in self.violated)}"
+        )
+        return "\n".join([*lines, "", end])
+
+
+def _notes(row: Row) -> list[str]:
+    notes = []
+    if row.vacuous:
+        notes.append(row.vacuous)
+    if row.in_expectation:
+        notes.append("about the mean over runs")
+    if row.failed_hypotheses:
+        notes.append(f"needs {', '.join(row.failed_hypotheses)}")
+    if row.sampled:
+        notes.append(f"{len(row.sampled)} of its constants sampled")
+    return notes
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,354 @@
+"""The paper's claims about the tuner, in its order: each a row."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import bounds, matched, multi_step
+from .constants import Constants, Contraction
+from .ledger import Ledger
+from .measure import Measured, Problem
+from .sampling import diameter
+
+
+class Claims:
+    """The theory's numbers for one problem, and the rows that they make with what was measured."""
+
+    BALLS = ("state in its ball", "control in its ball", "sensitivity in its ball", "θ in Θ", "a in 𝒜")
+    CONTRACTS = ("contraction", "contraction's ball", "slow θ", *BALLS)
+
+    def __init__(
+        self,
+        problem: Problem,
+        measured: Measured,
+        constants: Constants,
+        contraction: Contraction,
+        *,
+        variation: float,
+        variation_source: str,
+    ):
+        self.problem, self.m, self.k, self.c = problem, measured, constants, contraction
+        self.ledger = Ledger(constants, contraction)
+        self.eta, self.sets, self.steps = problem.learning_rate, problem.sets, len(problem.scenario)
+        x0 = float(jnp.linalg.norm(problem.scenario.x0))
+        self.radii = matched.radii(constants, contraction, x_radius=self.sets.x_radius, x0_norm=x0)
+        self.lipschitz = matched.model_lipschitz(constants, self.radii, learning_rate=self.eta)
+        self.joint = matched.joint_contraction(constants, contraction, self.radii)
+        self.F = multi_step.surrogate_constants(constants, contraction)
+        self.rate_limit = matched.learning_rate_limit(constants, contraction, theta_step=self.sets.theta_step)
+        self.zeta_limit = matched.perturbation_limit(
+            constants, contraction, learning_rate=self.eta, theta_step=self.sets.theta_step
+        )
+        self.bias = matched.gradient_bias(constants, contraction)
+        theta0 = jax.tree.map(lambda leaf: leaf[0], problem.run.theta)
+        a0 = jax.tree.map(lambda leaf: leaf[0], problem.scenario.a_star)
+        self.theta_size, self.a_size = diameter(self.sets.theta, theta0), diameter(self.sets.a, a0)
+        self.variation, self.variation_source = variation, variation_source
+        # The sizes of the numbers whose differences are measured.
+        self.scale_x = float(max(measured.rows.x.max(), measured.rows.y.max()))
+        self.scale_theta = measured.theta_scale
+
+    def rows(self) -> None:
+        """Write them all."""
+        self.hypotheses()
+        self.lipschitzness()
+        self.stability()
+        self.meta_framework()
+        self.gradient_bias()
+        self.regret()
+
+    def hypotheses(self) -> None:
+        m, sets = self.m, self.sets
+        rows = m.rows
+        where = 'Assumption "contractive and stability"'
+        self.ledger.hypothesis("contraction", "ρ < 1", where, self.c.rho, math.nextafter(1.0, 0.0))
+        self.ledger.hypothesis("contraction's ball", "R_x ≤ R_C", where, sets.x_radius, self.c.R_C)
+        self.ledger.hypothesis(
+            "state in its ball",
+            "‖x_t‖, ‖x̃_t‖ ≤ R_x",
+            "Property 1",
+            max(rows.x.max(), rows.x_exact.max()),
+            sets.x_radius,
+        )
+        self.ledger.hypothesis(
+            "control in its ball",
+            "‖u_t‖, ‖u_t + f_t‖ ≤ R_u",
+            "Property 1",
+            max(rows.u.max(), rows.u_exact.max()),
+            sets.u_radius,
+        )
+        self.ledger.hypothesis(
+            "sensitivity in its ball",
+            "‖y_t‖, ‖ỹ_t‖ ≤ R_y",
+            "Property 1",
+            max(rows.y.max(), rows.y_exact.max()),
+            self.radii.y,
+        )
+        self.ledger.hypothesis(
+            "θ in Θ", "every θ_t is in the given Θ (0: yes)", "Property 1", float(not m.inside_theta), 0.0
+        )
+        self.ledger.hypothesis(
+            "a in 𝒜", "every â_t and a*_t is in the given 𝒜 (0: yes)", "Property 1", float(not m.inside_a), 0.0
+        )
+        self.ledger.hypothesis(
+            "slow θ", "‖θ_{t+1} − θ_t‖ ≤ ε_θ", 'Definition "S_ε"', rows.steps_theta.max(), sets.theta_step
+        )
+        self.ledger.hypothesis(
+            "non-negative cost", "F_t ≥ 0", 'Theorem "nonconvex biased OGD"', -m.surrogate.min(), 0.0
+        )
+        self.ledger.hypothesis(
+            "η in its range", "η ≤ η̄", 'Lemma "matched-disturbance robustness"', self.eta, self.rate_limit
+        )
+        limit = bounds.mismatch_limit(
+            self.lipschitz, self.joint, margin=self.radii.margin, perturbation_limit=self.zeta_limit
+        )
+        L = self.lipschitz
+        pushed = (L.alpha_x + L.alpha_y) * m.mismatch + (L.beta_x + L.beta_y) * m.mismatch_gradient
+        self.ledger.hypothesis(
+            "small mismatch of the state",
+            "(α_x + α_y) ε_t + (β_x + β_y) ε'_t ≤ min{√2 ζ̄ / (4 (L_θx + L_θy) C), min{R_x − R_x*, R_y − R_y*} / C}",
+            "Theorem 1",
+            pushed.max(),
+            limit,
+        )
+        turned = L.alpha_theta * m.mismatch + L.beta_theta * m.mismatch_gradient
+        self.ledger.hypothesis(
+            "small mismatch of the update", "α_θ ε_t + β_θ ε'_t ≤ ζ̄/2", "Theorem 1", turned.max(), self.zeta_limit / 2
+        )
+
+    def lipschitzness(self) -> None:
+        m, L = self.m, self.lipschitz
+        where = 'Property "Lipschitzness", Lemma "matched-disturbance Lipschitz"'
+        self.ledger.inequality(
+            "Lipschitzness of x",
+            "‖q_t^x(â_t) − q_t^x(a*_t)‖ ≤ α_x ε_t + β_x ε'_t",
+            where,
+            m.rows.change_x,
+            L.alpha_x * m.mismatch + L.beta_x * m.mismatch_gradient,
+            uses=("L_phi_u",),
+            needs=self.BALLS,
+            scale=self.scale_x,
+        )
+        self.ledger.inequality(
+            "Lipschitzness of θ",
+            "‖q_t^θ(â_t) − q_t^θ(a*_t)‖ ≤ α_θ ε_t + β_θ ε'_t",
+            where,
+            m.rows.change_theta,
+            L.alpha_theta * m.mismatch + L.beta_theta * m.mismatch_gradient,
+            uses=("all", "contraction"),
+            needs=self.BALLS,
+            scale=self.scale_theta,
+        )
+
+    def stability(self) -> None:
+        where = 'Property "Contraction Stability", Lemma "matched-disturbance contraction and stability"'
+        rows = self.m.rows
+        self.ledger.inequality(
+            "stability of x",
+            "‖x̃_t‖ ≤ R_x* = R_S + C̄ ‖x_0‖",
+            where,
+            rows.x_exact,
+            self.radii.x_star,
+            uses=("contraction",),
+            needs=("contraction", "slow θ", "θ in Θ"),
+            trivial=self.sets.x_radius,
+            says="no less than R_x",
+        )
+        self.ledger.inequality(
+            "stability of y",
+            "‖ỹ_t‖ ≤ R_y* = C̄ L_φu L_ψθ / (1 − ρ)",
+            where,
+            rows.y_exact,
+            self.radii.y_star,
+            uses=("L_phi_u", "L_psi_theta", "contraction"),
+            needs=("contraction", "slow θ", "θ in Θ", "state in its ball", "control in its ball"),
+        )
+
+    def meta_framework(self) -> None:
+        m, L, J = self.m, self.lipschitz, self.joint
+        sums: Any = dict(mismatch=float(m.mismatch.sum()), mismatch_gradient=float(m.mismatch_gradient.sum()))
+        apart = 2 * math.hypot(self.sets.x_radius, self.radii.y)
+        where = 'Theorem 1, "meta-framework"'
+        uses = ("all", "contraction")
+        per_step = bounds.gap_bound(L, J, m.mismatch, m.mismatch_gradient)
+        self.ledger.inequality(
+            "distance, at every step",
+            "‖(x_t, y_t) − (x̃_t, ỹ_t)‖ ≤ Σ_τ γ(τ) ((α_x + α_y) ε_{t−1−τ} + (β_x + β_y) ε'_{t−1−τ})",
+            where + ", proof",
+            m.rows.gap,
+            per_step,
+            uses=uses,
+            needs=self.CONTRACTS,
+            scale=self.scale_x,
+            trivial=apart,
+            says="no less than the size of the balls",
+        )
+        self.ledger.inequality(
+            "distance, in all",
+            "Σ_t ‖(x_t, y_t) − (x̃_t, ỹ_t)‖ ≤ C ((α_x + α_y) Σ ε_t + (β_x + β_y) Σ ε'_t)",
+            where,
+            m.rows.gap.sum(),
+            bounds.total_gap_bound(L, J, **sums),
+            uses=uses,
+            scale=self.scale_x * self.steps,
+            needs=self.CONTRACTS,
+            trivial=apart * self.steps,
+            says="no less than T times the size of the balls",
+        )
+        self.ledger.inequality(
+            "perturbation, at every step",
+            "‖ζ_t‖ ≤ α_θ ε_t + β_θ ε'_t + √2 (L_θx + L_θy) ‖(x_t, y_t) − (x̃_t, ỹ_t)‖",
+            where + ", proof",
+            m.zeta,
+            L.alpha_theta * m.mismatch
+            + L.beta_theta * m.mismatch_gradient
+            + math.sqrt(2) * (L.L_theta_x + L.L_theta_y) * m.rows.gap,
+            uses=uses,
+            needs=self.BALLS,
+            scale=self.scale_theta,
+            trivial=self.theta_size,
+            says="no less than the size of Θ",
+        )
+        self.ledger.inequality(
+            "perturbation, in all",
+            "Σ_t ‖ζ_t‖ ≤ (α_θ + √2 C (L_θx + L_θy)(α_x + α_y)) Σ ε_t + (β_θ + …) Σ ε'_t",
+            where,
+            m.zeta.sum(),
+            bounds.total_perturbation_bound(L, J, **sums),
+            uses=uses,
+            scale=self.scale_theta * self.steps,
+            needs=self.CONTRACTS,
+            trivial=self.theta_size * self.steps,
+            says="no less than T times the size of Θ",
+        )
+        self.ledger.inequality(
+            "perturbation below ζ̄",
+            "‖ζ_t‖ ≤ ζ̄",
+            where,
+            m.zeta,
+            max(self.zeta_limit, 0.0),
+            uses=uses,
+            scale=self.scale_theta,
+            needs=(*self.CONTRACTS, "small mismatch of the state", "small mismatch of the update", "η in its range"),
+        )
+
+    def gradient_bias(self) -> None:
+        m = self.m
+        uses = ("all", "contraction")
+        where = 'Theorem "trajectory distance"'
+        norm = np.linalg.norm(m.rows.gradient, axis=1)
+        self.ledger.inequality(
+            "size of the gradient",
+            "‖G̃_t‖, ‖∇F_t(θ_t)‖ ≤ C_{L,h,θ} / (1 − ρ)",
+            where,
+            np.maximum(norm, m.surrogate_gradient),
+            self.F.L,
+            uses=uses,
+            needs=self.CONTRACTS,
+        )
+        self.ledger.inequality(
+            "cost against surrogate",
+            "|h_t(x̃_t, ũ_t, θ_t) − F_t(θ_t)| ≤ L_h (1 + L_ux) C_{L,g,θ} "
+            "(ρ C_{L,h,θ} η / (1−ρ)³ + Σ ρ^{t−τ} ‖ζ_τ‖ / (1−ρ))",
+            where,
+            np.abs(m.rows.cost - m.surrogate) + m.surrogate_error,
+            bounds.surrogate_gap_bound(self.k, self.c, learning_rate=self.eta, perturbations=m.zeta),
+            uses=uses,
+            scale=float(np.abs(m.surrogate).max()),
+            needs=self.CONTRACTS,
+            trivial=2 * self.k.L_h * (1 + self.k.L_u_x) * self.sets.x_radius,
+            says="no less than the cost can differ on 𝒳",
+        )
+        self.ledger.inequality(
+            "gradient bias",
+            "‖G̃_t − ∇F_t(θ_t)‖ ≤ K η + Σ (Ĉ_3/(1−ρ) + Ĉ_4/(1−ρ)² + Ĉ_5 (t−τ)) ρ^{t−τ} ‖ζ_τ‖",
+            'Theorem "Gradient Bias"',
+            m.bias,
+            bounds.gradient_bias_bound(self.bias, learning_rate=self.eta, perturbations=m.zeta)
+            if self.c.contracts
+            else math.inf,
+            uses=uses,
+            scale=float(m.surrogate_gradient.max()),
+            needs=self.CONTRACTS,
+            trivial=2 * self.F.L,
+            says="no less than twice the bound on each gradient",
+        )
+
+    def regret(self) -> None:
+        m = self.m
+        trivial: Any = dict(trivial=self.steps * self.F.L**2, says="no less than T L_F²")
+        more: Any = dict(uses=("all", "contraction"), **trivial)
+        if self.variation_source == "sampled":
+            more["more_sampled"] = ("V_sys",)
+        needs = (*self.CONTRACTS, "non-negative cost", "η in its range")
+        S0 = self.surrogate_variation()
+        first = float(m.surrogate[0])
+        # β_t as measured: the update is ALG*'s plus ζ, and ALG*'s gradient is off by the bias.
+        biases = m.zeta / self.eta + m.bias
+        self.ledger.inequality(
+            "regret of biased OGD",
+            "Σ ‖∇_{Θ,η} F_t(θ_t)‖² ≤ (F_0(θ_0) + S_0) / (η (1 − η ℓ_F)) + (L_F Σ β_t + ℓ_F η Σ β_t²) / (1 − η ℓ_F), "
+            "β_t measured",
+            'Theorem "nonconvex biased OGD"',
+            m.local_regret,
+            bounds.biased_ogd_bound(
+                first=first,
+                variation=S0,
+                lipschitz=self.F.L,
+                smoothness=self.F.ell,
+                learning_rate=self.eta,
+                biases=biases,
+            ),
+            needs=needs,
+            **more,
+        )
+        sums = bounds.bias_sums(
+            self.bias,
+            learning_rate=self.eta,
+            perturbations=float(m.zeta.sum()),
+            squared_perturbations=float((m.zeta**2).sum()),
+            steps=self.steps,
+        )
+        self.ledger.inequality(
+            "regret of M-GAPS",
+            "R^L_η(T) ≤ 2/η (F_0(θ_0) + S_0) + 2 (L_F S_1 + ℓ_F η S_2), ζ measured",
+            'Lemma "matched-disturbance robustness"',
+            m.local_regret,
+            bounds.local_regret_bound(
+                first=first, variation=S0, lipschitz=self.F.L, smoothness=self.F.ell, learning_rate=self.eta, sums=sums
+            ),
+            needs=needs,
+            **more,
+        )
+
+    def surrogate_variation(self) -> float:
+        return bounds.surrogate_variation_bound(
+            self.k,
+            self.c,
+            x_radius=self.sets.x_radius,
+            system=self.variation,
+            residual=self.k.L_f_a * self.m.path,
+            w=self.m.path_w,
+        )
+
+    def derived(self) -> dict[str, float]:
+        """The numbers on the way, by the paper's symbol."""
+        L, J, R, B = self.lipschitz, self.joint, self.radii, self.bias
+        g, h = multi_step.multi_step_dynamics(self.k, self.c), multi_step.multi_step_cost(self.k, self.c)
+        limits = matched.mismatch_limits(L, J, R, perturbation_limit=self.zeta_limit)
+        named = {
+            "α_x": L.alpha_x, "β_x": L.beta_x, "α_y": L.alpha_y, "β_y": L.beta_y, "α_θ": L.alpha_theta,
+            "β_θ": L.beta_theta, "L_θx": L.L_theta_x, "L_θy": L.L_theta_y, "C": J.total, "γ(0)": J.gamma(0),
+            "R_x": R.x, "R_x*": R.x_star, "R_y": R.y, "R_y*": R.y_star, "η": self.eta, "η̄": self.rate_limit,
+            "ζ̄": self.zeta_limit, "L_F": self.F.L, "ℓ_F": self.F.ell, "C_f": limits.C_f, "C_f'": limits.C_f_prime,
+        }  # fmt: skip
+        for letter, each in (("g", g), ("h", h)):
+            named |= {
+                f"C_L{letter}x": each.L_x, f"C_L{letter}θ": each.L_theta, f"C_ℓ{letter}xx": each.l_x_x,
+                f"C_ℓ{letter}xθ": each.l_x_theta, f"C_ℓ{letter}θx": each.l_theta_x,
+                f"C_ℓ{letter}θθ": each.l_theta_theta,
+            }  # fmt: skip
+        return named | {f"Ĉ_{i}": value for i, value in enumerate((B.C0, B.C1, B.C2, B.C3, B.C4, B.C5))}

@@ -1,0 +1,178 @@
+"""The paper's claims about the estimator, and the main theorem that joins them to the tuner's: each a row."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..estimators import GradientEstimator
+from . import estimation
+from .claims import Claims
+from .constants import _number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    r"""What you know of the disturbance: $\|w_t\| \le \bar\epsilon$, and $\underline\sigma I$ below its covariance.
+
+    Both given the past, as Property "perturb the input" has them; $c = \underline\sigma / \bar\epsilon^2$.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> uniform = st.Noise(bound=0.1, covariance=0.1**2 / 3)  # each entry uniform in ±0.1
+    """
+
+    bound: float
+    covariance: float
+
+    def __post_init__(self) -> None:
+        for name in ("bound", "covariance"):
+            object.__setattr__(self, name, _number(name, getattr(self, name), positive=True))
+        if self.covariance > self.bound**2:
+            raise ValueError(f"covariance: expected at most bound², {self.bound**2}, got {self.covariance}")
+
+
+def estimator_rows(claims: Claims, noise: Noise | None) -> None:
+    """Write them all."""
+    ledger = claims.ledger
+    estimator = claims.problem.controller.estimator
+    m, k = claims.m, claims.k
+    rate = _plain_rate(estimator)
+    ledger.hypothesis(
+        "plain gradient estimator",
+        "EST is gradient descent with a constant rate, P a multiple of the identity, on 𝒜 (0: yes)",
+        'Algorithm "Gradient Estimator"',
+        float(rate is None),
+        0.0,
+    )
+    if rate is None:
+        return
+    reach = k.L_f_a * claims.a_size
+    ledger.hypothesis(
+        "residual affine in a",
+        "f_t(x, ·) is affine",
+        'Assumption "linear function approximation"',
+        m.affine,
+        1e-9 * (1 + reach),
+    )
+    shape: Any = dict(
+        diameter=claims.a_size,
+        path_length=m.path,
+        residual_range=reach,
+        noise=m.observation_noise,
+        slope=k.L_f_a,
+        steps=claims.steps,
+    )
+    loss = estimation.estimator_loss_bound(learning_rate=rate, **shape)
+    needs = ("plain gradient estimator", "residual affine in a", "a in 𝒜", "state in its ball")
+    ledger.inequality(
+        "estimator's loss",
+        "Σ (‖f̂_t − f̃_t‖² − ‖f_t − f̃_t‖²) ≤ (D² + 2 D P_T) / (2ι) + ι/2 (2 D_f (C_f + e_f))² T; "
+        "without noise the left side is Σ ε_t²",
+        'Lemma "gradient estimator"',
+        m.excess,
+        loss,
+        uses=("L_f_a",),
+        needs=needs,
+        trivial=claims.steps * reach**2,
+        says="no less than T C_f²",
+    )
+    if noise is not None:
+        _excitation(claims, noise, loss, needs)
+
+
+def _excitation(claims: Claims, noise: Noise, loss: float, needs: tuple[str, ...]) -> None:
+    ledger = claims.ledger
+    m, k = claims.m, claims.k
+    slope, curvature = 2 * k.L_f_x, 2 * k.ell_f_x
+    w = np.linalg.norm(np.asarray(claims.problem.scenario.w, float), axis=1)
+    dimension = int(claims.problem.run.f.shape[1])
+    where = 'Theorem 2, "gradient error bound"'
+    ledger.hypothesis("noise below ε̄", "‖w_t‖ ≤ ε̄", 'Property "perturb the input"', w.max(), noise.bound)
+    limit = estimation.excitation_limit(slope=slope, curvature=curvature)
+    ledger.hypothesis("small noise", "ε̄ ≤ min{1/4, 1/(2γ_e), 1/(4β_eγ_e)}", where, noise.bound, limit)
+    ledger.hypothesis("small loss", "E Σ ℓ_t ≤ ε̄³ T", where, loss, noise.bound**3 * claims.steps)
+    gradient_loss = estimation.gradient_error_bound(
+        noise_bound=noise.bound,
+        noise_covariance=noise.covariance,
+        slope=slope,
+        curvature=curvature,
+        dimension=dimension,
+        steps=claims.steps,
+    )
+    excited = (*needs, "noise below ε̄", "small noise", "small loss")
+    ledger.inequality(
+        "gradient error",
+        "E Σ (ε'_t)² ≤ 2k/σ (1 + γ_e + β_e γ_e) ε̄³ T + 2k γ_e² ε̄² T",
+        where,
+        float((m.mismatch_gradient**2).sum()),
+        gradient_loss,
+        uses=("L_f_x", "ell_f_x", "L_f_a"),
+        needs=excited,
+        trivial=claims.steps * dimension * slope**2,
+        says="no less than T k β_e²",
+        in_expectation=True,
+    )
+    more: Any = dict(uses=("all", "contraction"), in_expectation=True)
+    everything = (
+        *claims.CONTRACTS,
+        *excited,
+        "small mismatch of the state",
+        "small mismatch of the update",
+        "η in its range",
+    )
+    rows = m.rows
+    ledger.inequality(
+        "main theorem: distance",
+        "E Σ (‖x_t − x̃_t‖ + ‖y_t − ỹ_t‖) ≤ √2 C (α_x √(R_0 T) + β_x √(R_1 T)) = O(T^{3/4} + √(m ε̄) T)",
+        'Theorem 3, "matched disturbance"',
+        math.sqrt(2) * rows.gap.sum(),
+        estimation.main_distance_bound(
+            claims.lipschitz, claims.joint, loss=loss, gradient_loss=gradient_loss, steps=claims.steps
+        ),
+        needs=everything,
+        trivial=2 * math.sqrt(2) * math.hypot(claims.sets.x_radius, claims.radii.y) * claims.steps,
+        says="no less than T times the size of the balls",
+        **more,
+    )
+    ledger.inequality(
+        "main theorem: regret",
+        "E R^L_η(T) = O((1 + V_sys + ε̄ T)/η + η T + (√(m ε̄) + m ε̄) T), with its constants",
+        'Theorem 3, "matched disturbance"',
+        m.local_regret,
+        estimation.main_regret_bound(
+            claims.lipschitz,
+            claims.joint,
+            claims.bias,
+            first=float(m.surrogate[0]),
+            variation=claims.surrogate_variation(),
+            surrogate_lipschitz=claims.F.L,
+            surrogate_smoothness=claims.F.ell,
+            learning_rate=claims.eta,
+            perturbation_limit=claims.zeta_limit,
+            loss=loss,
+            gradient_loss=gradient_loss,
+            steps=claims.steps,
+        ),
+        needs=(*everything, "non-negative cost"),
+        trivial=claims.steps * claims.F.L**2,
+        says="no less than T L_F²",
+        **more,
+    )
+
+
+def _plain_rate(estimator: Any) -> float | None:
+    """ι of a gradient estimator that the lemma is about."""
+    if not isinstance(estimator, GradientEstimator) or estimator.normalized:
+        return None
+    if not isinstance(estimator.learning_rate, jax.Array):
+        return None
+    P = np.asarray(estimator.preconditioner, float)
+    if P.ndim == 2 and not np.allclose(P, P[0, 0] * np.eye(len(P)), rtol=1e-12, atol=0):
+        return None
+    if P.ndim == 1 and not np.allclose(P, P[0], rtol=1e-12):
+        return None
+    return float(estimator.learning_rate) * float(P.reshape(-1)[0])

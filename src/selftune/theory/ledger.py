@@ -1,0 +1,92 @@
+"""Where rows are written: a left side, a right side, what they rest on and what they need."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .certificate import Row
+from .constants import NAMES, Constants, Contraction
+
+# What is this close to a bound, relative to it, has not crossed it: both sides are sums of many rounded terms.
+ROUNDING = 1e-9
+# The same for a left side that is a difference of numbers of a given scale: some thousand roundings in float64.
+DIFFERENCE = 1e-12
+
+
+class Ledger:
+    """Rows in the order in which they are settled: a hypothesis before the inequality that needs it."""
+
+    def __init__(self, constants: Constants, contraction: Contraction):
+        self.k, self.c = constants, contraction
+        self.rows: list[Row] = []
+
+    def hypothesis(self, name: str, statement: str, reference: str, measured: Any, bound: float, **more: Any) -> None:
+        self.rows.append(
+            Row(
+                name=name,
+                kind="hypothesis",
+                statement=statement,
+                reference=reference,
+                measured=float(measured),
+                bound=float(bound),
+                **more,
+            )
+        )
+
+    def inequality(
+        self,
+        name: str,
+        statement: str,
+        reference: str,
+        measured: Any,
+        bound: Any,
+        *,
+        uses: tuple[str, ...],
+        needs: tuple[str, ...],
+        trivial: float = math.inf,
+        says: str = "",
+        scale: float = 0.0,
+        more_sampled: tuple[str, ...] = (),
+        **more: Any,
+    ) -> None:
+        left, right = np.atleast_1d(np.asarray(measured, float)), np.atleast_1d(np.asarray(bound, float))
+        right = np.broadcast_to(right, left.shape)
+        # An error of the machine is not one of the theory.
+        room = right + ROUNDING * np.abs(np.where(np.isfinite(right), right, 0)) + DIFFERENCE * scale
+        with np.errstate(divide="ignore", invalid="ignore"):
+            tightness = np.where(left <= 0, -np.inf, left / room)
+        step = int(np.argmax(np.where(np.isnan(tightness), np.inf, tightness)))
+        worst = float(room[step])
+        vacuous = ""
+        if not math.isfinite(worst):
+            vacuous = "the bound is infinite"
+        elif worst >= trivial:
+            vacuous = says
+        self.rows.append(
+            Row(
+                name=name,
+                kind="inequality",
+                statement=statement,
+                reference=reference,
+                measured=float(left[step]),
+                bound=worst,
+                step=step if left.size > 1 else None,
+                vacuous=vacuous,
+                failed_hypotheses=tuple(n for n in needs if not self.row(n).holds),
+                given=self._by_source(uses, "given"),
+                sampled=(*self._by_source(uses, "sampled"), *more_sampled),
+                **more,
+            )
+        )
+
+    def row(self, name: str) -> Row:
+        return next(row for row in self.rows if row.name == name)
+
+    def _by_source(self, uses: tuple[str, ...], source: str) -> tuple[str, ...]:
+        """Names of constants; "all" is every one of them, "contraction" is C̄, ρ and R_S."""
+        names = [name for name in NAMES if name in uses or "all" in uses]
+        found = [name for name in names if self.k.source[name] == source]
+        if "contraction" in uses and self.c.source == source:
+            found += ["C_bar", "rho", "R_S"]
+        return tuple(found)

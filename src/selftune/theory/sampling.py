@@ -1,0 +1,337 @@
+"""Lower estimates of the constants, by looking for the worst: many starts, then ascent on the norm."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from .. import _check
+from ..constraint import AbstractConstraint, Ball, Box, Product, Simplex
+from ..constraint import _is_constraint as is_constraint
+from ..regret import _inputs
+from ..scenario import Scenario
+from ..system import MatchedSystem
+from .constants import Constants, Contraction, Sets
+
+
+def sample_constants(
+    system: MatchedSystem,
+    scenario: Scenario,
+    sets: Sets,
+    *,
+    theta: Any,
+    key: PRNGKeyArray,
+    starts: int = 512,
+    ascents: int = 16,
+    iterations: int = 60,
+) -> Constants:
+    r"""L and ℓ of φ, ψ, f and h (Assumption "Lipschitz and smoothness"), as far as a search finds them.
+
+    The operator norm of the Jacobian, and of the second derivative, is evaluated at `starts` random points of the sets
+    and of the scenario's contexts, and from the best `ascents` of them climbed by projected gradient ascent. What comes
+    out was attained somewhere, so it is a *lower estimate*, and is labelled `sampled`.
+
+    **Arguments:** `theta`: policy parameters, for their shape. `scenario`: for the shapes of x and a, and for the
+    contexts t.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.1 * v,
+        ...     residual=lambda x, a, t: a * jnp.sin(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> scenario = st.Scenario(jnp.zeros(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> sets = st.Sets(x_radius=2.0, u_radius=9.0, theta=st.Box(0.5, 4.0), a=st.Box(-1.0, 1.0), theta_step=0.1)
+        >>> found = st.sample_constants(system, scenario, sets, theta=jnp.ones(1), key=jax.random.key(0))
+        >>> print(f"{found.L_phi_u:.3f} {found.L_psi_theta:.3f} {found.L_h_x:.3f} {found.source['L_h_x']}")
+        0.100 2.000 4.000 sampled
+    """
+    scenario, theta, key = _problem(system, scenario, sets, theta, key)
+    counts = [
+        _check.count(name, v) for name, v in {"starts": starts, "ascents": ascents, "iterations": iterations}.items()
+    ]
+    if counts[1] > counts[0]:
+        raise ValueError(f"ascents: expected at most as many as starts, {counts[0]}, got {counts[1]}")
+    a, x = jax.tree.map(lambda leaf: leaf[0], scenario.a_star), scenario.x0
+    u = jnp.zeros(system.check(x, theta, a, jax.eval_shape(lambda: scenario.row(0)).t).m, x.dtype)
+    blocks = {
+        "x": (x, Ball(sets.x_radius)),
+        "u": (u, Ball(sets.u_radius)),
+        "theta": (theta, sets.theta),
+        "a": (a, sets.a),
+    }
+    functions: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+        "phi": (lambda p, t: system.phi(p["x"], p["u"], t), ("x", "u")),
+        "psi": (lambda p, t: system.actuation(p["x"], p["theta"], t), ("x", "theta")),
+        "f": (lambda p, t: system.residual(p["x"], p["a"], t), ("x", "a")),
+        "h": (lambda p, t: system.cost(p["x"], p["u"], p["theta"], t)[None], ("x", "u", "theta")),
+    }
+    found: dict[str, float] = {}
+    for name, (function, names) in functions.items():
+        key, now = jax.random.split(key)
+        values = _search(function, {k: blocks[k] for k in names}, scenario, now, *counts)
+        for letter, numbers in zip(("L", "ell"), values, strict=True):
+            found |= {f"{letter}_{name}_{k}": float(v) for k, v in zip(names, numbers, strict=True)}
+    return Constants(**found, source=dict.fromkeys(found, "sampled"))
+
+
+def _search(
+    function: Callable[..., Any],
+    blocks: dict[str, tuple[PyTree, AbstractConstraint]],
+    scenario: Scenario,
+    key: PRNGKeyArray,
+    starts: int,
+    ascents: int,
+    iterations: int,
+) -> tuple[Array, Array]:
+    """The largest norms, (blocks,), of the Jacobian in each block and of the second derivative in it and in all."""
+    like = {name: value for name, (value, _) in blocks.items()}
+    _, unravel = ravel_pytree(like)
+    kd, kt, kb = jax.random.split(key, 3)
+    points = {}
+    for i, (name, (value, constraint)) in enumerate(blocks.items()):
+        draw = functools.partial(_draw, name, constraint, value)
+        points[name] = jax.vmap(draw)(jax.random.split(jax.random.fold_in(kd, i), starts))
+    z = jax.vmap(lambda point: ravel_pytree(point)[0])(points)
+    contexts = jax.vmap(lambda tau: scenario.row(tau).t)(jax.random.randint(kt, (starts,), 0, len(scenario)))
+    # In the order of `ravel_pytree`, which sorts by name; `blocks` keeps the caller's.
+    owner = np.asarray(
+        ravel_pytree({name: jnp.full_like(ravel_pytree(v)[0], i) for i, (name, v) in enumerate(like.items())})[0]
+    )
+    masks = jnp.stack([jnp.asarray(owner == i, z.dtype) for i in range(len(like))])
+    scale = jnp.max(z, axis=0) - jnp.min(z, axis=0)
+
+    def project(z: Array) -> Array:
+        p = unravel(z)
+        return ravel_pytree({name: blocks[name][1].project(p[name]) for name in like})[0]
+
+    def flat(z: Array, t: Any) -> Array:
+        return function(unravel(z), t)
+
+    def slope(z: Array, t: Any, mask: Array) -> Array:
+        J = jax.jacfwd(flat)(z, t) * mask
+        s, v = _top(jax.lax.stop_gradient(J))
+        return s @ J @ v
+
+    probes = jax.random.normal(kb, (4, z.shape[1]), z.dtype)
+
+    def curvature(z: Array, t: Any, mask: Array) -> Array:
+        second = jax.jacfwd(jax.jacfwd(flat))(z, t)
+        known = jax.lax.stop_gradient(second)
+
+        def climb(probe: Array) -> tuple[Array, Array, Array, Array]:
+            delta = _unit(probe * mask)
+            for _ in range(8):  # exact after one where the function or the block has one number
+                s, v = _top(known @ delta)
+                delta = _unit(jnp.einsum("kij,k,i->j", known, s, v) * mask)
+            s, v = _top(known @ delta)
+            return s @ (known @ delta) @ v, s, v, delta
+
+        value, s, v, delta = jax.vmap(climb)(probes)
+        best = jnp.argmax(value)
+        return jnp.einsum("kij,k,i,j->", second, s[best], v[best], delta[best])
+
+    @eqx.filter_jit
+    def largest(z: Array, contexts: PyTree) -> tuple[Array, Array]:
+        return tuple(
+            jax.vmap(lambda mask, norm=norm: climb_from(z, contexts, lambda z, t: norm(z, t, mask)))(masks)
+            for norm in (slope, curvature)
+        )  # pyright: ignore[reportReturnType]
+
+    def climb_from(z: Array, contexts: PyTree, norm: Callable[..., Array]) -> Array:
+        first = jax.vmap(norm)(z, contexts)
+        order = jnp.argsort(-first)[:ascents]
+        z, contexts = z[order], jax.tree.map(lambda leaf: leaf[order], contexts)
+        rates = jnp.geomspace(0.3, 1e-4, iterations, dtype=z.dtype)
+
+        def step(z: Array, rate: Array) -> tuple[Array, Array]:
+            value, gradient = jax.vmap(jax.value_and_grad(norm))(z, contexts)
+            gradient = jnp.where(jnp.isfinite(gradient), gradient, 0) * scale
+            moved = z + rate * scale * jax.vmap(_unit)(gradient)
+            return jax.vmap(project)(moved), value
+
+        last, values = jax.lax.scan(step, z, rates)
+        return jnp.maximum(jnp.max(first), jnp.maximum(jnp.max(values), jnp.max(jax.vmap(norm)(last, contexts))))
+
+    return largest(z, contexts)
+
+
+def _top(matrix: Float[Array, "k n"]) -> tuple[Array, Array]:
+    """The singular vectors of the largest singular value."""
+    U, _, Vt = jnp.linalg.svd(matrix, full_matrices=False)
+    return U[:, 0], Vt[0]
+
+
+def _unit(v: Array) -> Array:
+    length = jnp.linalg.norm(v)
+    return v / jnp.where(length > 0, length, 1)
+
+
+def sample_contraction(
+    system: MatchedSystem,
+    scenario: Scenario,
+    sets: Sets,
+    *,
+    theta: Any,
+    key: PRNGKeyArray,
+    sequences: int = 64,
+    horizon: int = 500,
+) -> Contraction:
+    r"""$(\bar C, \rho)$ and $R_S$ of Assumption "contractive and stability", as far as a search finds them.
+
+    From random $x \in B(0, R_x)$ and random steps τ, the closed loop with the exact model runs along `sequences` of θ
+    in $S_{\epsilon_\theta}$: a third constant, at random points of Θ and at its edge, the others walking in it by
+    $\epsilon_\theta$ a step, one half straight and one half at random. With N(k) the largest
+    $\|\partial g^*_{\tau+k|\tau} / \partial x\|$, the product of k Jacobians, ρ and $\bar C = \max_k N(k) \rho^{-k}$
+    are the pair with the smallest $\bar C / (1 - \rho)$, the leading term of the theory's constants. Where products do
+    not shrink within the horizon, ρ ≥ 1 says so. $R_S$ is the largest $\|g^*_{t|\tau}(0, \theta)\|$.
+
+    A *lower estimate*, labelled `sampled`. **Arguments:** as in `sample_constants`; `horizon`: the longest product.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.1 * v,
+        ...     residual=lambda x, a, t: a * jnp.sin(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> scenario = st.Scenario(jnp.zeros(1), a_star=jnp.ones((500, 1)), w=jnp.ones((500, 1)) / 10)
+        >>> sets = st.Sets(x_radius=2.0, u_radius=9.0, theta=st.Box(0.5, 4.0), a=st.Box(-1.0, 1.0), theta_step=0.1)
+        >>> found = st.sample_contraction(system, scenario, sets, theta=jnp.ones(1), key=jax.random.key(0))
+        >>> print(f"{found.C_bar:.2f} {found.rho:.2f} {found.source}")  # 1 − 0.1 · 0.5
+        1.00 0.95 sampled
+    """
+    scenario, theta, key = _problem(system, scenario, sets, theta, key)
+    sequences, horizon = _check.count("sequences", sequences), _check.count("horizon", horizon)
+    horizon = min(horizon, len(scenario))
+    flat, unravel = ravel_pytree(theta)
+
+    def project(flat: Array) -> Array:
+        return ravel_pytree(sets.theta.project(unravel(flat)))[0]
+
+    def draw(key: Array) -> Array:
+        return ravel_pytree(_draw("theta", sets.theta, theta, key))[0]
+
+    @eqx.filter_jit
+    def products(key: Array, kind: Array) -> tuple[Array, Array]:
+        k1, k2, k3, k4, k5, k6 = jax.random.split(key, 6)
+        inside = draw(k1)
+        # Far out along a random direction and back: a point of the edge, often a corner.
+        reach = jnp.linalg.norm(draw(k2) - inside) + 1
+        edge = project(inside + 1e6 * reach * _unit(jax.random.normal(k3, flat.shape, flat.dtype)))
+        first = jnp.where(jax.random.bernoulli(k4), inside, edge)
+        heading = _unit(draw(k5) - first)
+        start = jax.random.randint(k6, (), 0, len(scenario) - horizon + 1)
+        x = _draw("x", Ball(sets.x_radius), scenario.x0, jax.random.fold_in(key, 0))
+
+        def step(carry: Any, k: Array) -> tuple[Any, Any]:
+            x, zero, product, at = carry
+            now = scenario.row(start + k)
+            moved = jax.random.normal(jax.random.fold_in(k5, k), flat.shape, flat.dtype)
+            move = jnp.where(kind == 0, 0.0, sets.theta_step) * jnp.where(kind == 1, heading, _unit(moved))
+
+            def loop(x: Array) -> Array:
+                return system.step(x, unravel(at), now.a_star, now.t)[0] + now.w
+
+            x_next, push = jax.linearize(loop, x)
+            product = jax.vmap(push, in_axes=1, out_axes=1)(product)
+            zero = loop(zero)
+            return (x_next, zero, product, project(at + move)), (jnp.linalg.norm(product, 2), jnp.linalg.norm(zero))
+
+        identity = jnp.eye(x.shape[0], dtype=x.dtype)
+        _, (norms, radius) = jax.lax.scan(step, (x, jnp.zeros_like(x), identity, first), jnp.arange(horizon))
+        return norms, jnp.max(radius)
+
+    keys, kinds = jax.random.split(key, sequences), jnp.arange(sequences) % 3
+    norms, radii = jax.lax.map(lambda pair: products(*pair), (keys, kinds))
+    worst = np.concatenate([[1.0], np.max(np.asarray(norms, float), axis=0)])
+    C_bar, rho = fit_contraction(worst)
+    return Contraction(C_bar=C_bar, rho=rho, R_S=float(jnp.max(radii)), R_C=float(sets.x_radius), source="sampled")
+
+
+def fit_contraction(norms: np.ndarray) -> tuple[float, float]:
+    r"""The $(\bar C, \rho)$ with $N(k) \le \bar C \rho^k$ for all k and the smallest $\bar C / (1 - \rho)$."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.asarray(norms, float))
+    k = np.arange(len(logs))
+    if not np.all(np.isfinite(norms)):
+        return math.inf, 1.0
+    if logs[-1] >= 0:
+        rate = float(np.exp(logs[-1] / k[-1]))
+        return float(np.exp(np.max(logs - k * np.log(rate)))), rate
+    # Candidates: the rates at which one k alone would be tight, and a grid between them.
+    single = np.exp(logs[1:] / k[1:])
+    rates = np.concatenate([single[(single > 0) & (single < 1)], 1 - np.geomspace(1e-6, 1 - 1e-3, 400)])
+    worst = np.max(np.where(np.isfinite(logs), logs, -np.inf)[None] - k[None] * np.log(rates)[:, None], axis=1)
+    best = int(np.argmin(worst - np.log1p(-rates)))
+    return max(1.0, float(np.exp(worst[best]))), float(rates[best])
+
+
+def diameter(constraint: AbstractConstraint, like: PyTree) -> float:
+    """The largest distance of two points of a bounded set."""
+    if isinstance(constraint, Box):
+        low, high = constraint._like("low", constraint.low, like), constraint._like("high", constraint.high, like)
+        return float(jnp.linalg.norm(ravel_pytree(high)[0] - ravel_pytree(low)[0]))
+    if isinstance(constraint, Ball):
+        return 2 * float(constraint.radius)
+    if isinstance(constraint, Simplex):
+        return math.sqrt(2) * float(constraint.total) if ravel_pytree(like)[0].size > 1 else 0.0
+    if isinstance(constraint, Product):
+        return math.hypot(*(diameter(part, value) for part, value in _parts(constraint, like)))
+    return math.inf
+
+
+def _parts(constraint: Product, like: PyTree) -> list[tuple[AbstractConstraint, PyTree]]:
+    parts, structure = jax.tree.flatten(constraint.parts, is_leaf=is_constraint)
+    return list(zip(parts, structure.flatten_up_to(like), strict=True))
+
+
+def _draw(name: str, constraint: AbstractConstraint, like: PyTree, key: Array) -> PyTree:
+    """A random point of a bounded set."""
+    flat, unravel = ravel_pytree(like)
+    if isinstance(constraint, Box):
+        low, high = constraint._like("low", constraint.low, like), constraint._like("high", constraint.high, like)
+        low, high = ravel_pytree(low)[0], ravel_pytree(high)[0]
+        return unravel(low + (high - low) * jax.random.uniform(key, flat.shape, flat.dtype))
+    if isinstance(constraint, Ball):
+        kd, kr = jax.random.split(key)
+        direction = _unit(jax.random.normal(kd, flat.shape, flat.dtype))
+        reach = constraint.radius.astype(flat.dtype) * jax.random.uniform(kr, (), flat.dtype) ** (1 / flat.size)
+        center = 0 if constraint.center is None else ravel_pytree(constraint.center)[0].astype(flat.dtype)
+        return unravel(center + reach * direction)
+    if isinstance(constraint, Simplex):
+        shares = jax.random.exponential(key, flat.shape, flat.dtype)
+        return unravel(constraint.total.astype(flat.dtype) * shares / jnp.sum(shares))
+    if isinstance(constraint, Product):
+        parts, structure = jax.tree.flatten(constraint.parts, is_leaf=is_constraint)
+        keys = jax.random.split(key, len(parts))
+        values = [_draw(name, part, v, k) for (part, v), k in zip(_parts(constraint, like), keys, strict=True)]
+        return jax.tree.unflatten(structure, values)
+    raise ValueError(f"{name}: expected a bounded Box, Ball, Simplex or Product, got {constraint!r}")
+
+
+def _problem(system: Any, scenario: Any, sets: Any, theta: Any, key: Any) -> tuple[Scenario, PyTree, Array]:
+    if not isinstance(system, MatchedSystem):
+        raise ValueError(f"system: expected a MatchedSystem, which the theory is about, got {_check.describe(system)}")
+    if not isinstance(sets, Sets):
+        raise ValueError(f"sets: expected Sets, got {_check.describe(sets)}")
+    scenario = _inputs.problem(system, scenario)
+    theta = _check.real_tree("theta", theta, dtype=scenario.x0.dtype)
+    a = jax.tree.map(lambda leaf: leaf[0], scenario.a_star)
+    for name, constraint, value in (("theta", sets.theta, theta), ("a", sets.a, a)):
+        size = diameter(constraint, value)
+        if not math.isfinite(size):
+            raise ValueError(f"sets.{name}: expected a bounded Box, Ball, Simplex or Product, got {constraint!r}")
+    return scenario, theta, _check.key("key", key)

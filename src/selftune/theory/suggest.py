@@ -1,0 +1,131 @@
+"""Which learning rate: what the theory admits, and what the run suggests."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import PRNGKeyArray
+
+from .. import _check
+from ..controller import Controller
+from ..regret import surrogate
+from ..run import Run
+from ..scenario import Scenario
+from . import multi_step
+from .constants import Constants, Contraction, Sets
+from .measure import Problem
+from .sampling import _draw, diameter, sample_constants, sample_contraction
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    r"""Two answers for η, each the smaller of a limit on the step of θ and one on the curvature."""
+
+    admissible: float
+    r"""$\bar\eta = \min\{\epsilon_\theta / L_F, 1 / (2 \ell_F)\}$, of the theory: safe, and often tiny."""
+    measured: float
+    """The same with the gradients and curvatures that were seen: what to try, below a guard."""
+    gradient: tuple[float, float]
+    r"""$L_F$, and the largest $\|\nabla F_t(\theta_t)\|$ or $\|G_t\|$ of the run."""
+    curvature: tuple[float, float]
+    r"""$\ell_F$, and the largest $\|\nabla F_t(\theta + \delta) - \nabla F_t(\theta)\| / \|\delta\|$ around the run."""
+    sampled: bool
+    """Whether the theory's constants were sampled, so that `admissible` may be too large."""
+
+    def __str__(self) -> str:
+        source = "sampled constants" if self.sampled else "given constants"
+        return (
+            f"admissible: {self.admissible:.3g} (gradient up to {self.gradient[0]:.3g}, "
+            f"curvature up to {self.curvature[0]:.3g}; {source})\n"
+            f"measured:   {self.measured:.3g} (gradient up to {self.gradient[1]:.3g}, "
+            f"curvature up to {self.curvature[1]:.3g}; on this run)"
+        )
+
+
+def suggest_learning_rate(
+    controller: Controller,
+    scenario: Scenario,
+    run: Run,
+    sets: Sets,
+    *,
+    constants: Constants | None = None,
+    contraction: Contraction | None = None,
+    key: PRNGKeyArray,
+    directions: int = 4,
+    window: int | str | None = "auto",
+) -> LearningRates:
+    r"""η for M-GAPS: from the admissible range of Lemma "matched-disturbance robustness", and from what a run measured.
+
+    $$\bar\eta = \min\left\{\frac{\epsilon_\theta}{L_F}, \frac{1}{2 \ell_F}\right\}$$
+
+    once with the theory's constants, which hold wherever the sets allow, and once with the largest gradient and
+    curvature of the surrogate that were seen: along the run, and at `directions` random points of Θ each a hundredth of
+    its size away.
+
+    **Arguments:** as in `certify`; `key`: for the directions, and for whatever is sampled.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.5 * x + 0.1 * v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: 0.5 * jnp.sum(x**2) + 0.05 * jnp.sum(u**2),
+        ... )
+        >>> gains, model = st.Box(0.0, 1.0), st.Box(-0.1, 0.1)
+        >>> controller = st.Controller(
+        ...     system, st.MGAPS(1e-3, constraint=gains), st.GradientEstimator(0.05, constraint=model)
+        ... )
+        >>> w = st.Uniform(0.1)(jax.random.key(0), 500, 1)
+        >>> scenario = st.Scenario(jnp.zeros(1), a_star=jnp.full((500, 1), 0.1), w=w)
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> sets = st.Sets(x_radius=0.5, u_radius=1.0, theta=gains, a=model, theta_step=0.1)
+        >>> rates = st.suggest_learning_rate(controller, scenario, run, sets, key=jax.random.key(1))
+        >>> bool(rates.admissible < rates.measured)  # the worst case is worse than what happened
+        True
+    """
+    problem = Problem.make(controller, scenario, run, sets)
+    directions = _check.count("directions", directions)
+    keys = jax.random.split(_check.key("key", key), directions + 2)
+    theta = jax.tree.map(lambda leaf: leaf[0], run.theta)
+    arguments: Any = (problem.system, problem.scenario, sets)
+    if constants is None:
+        constants = sample_constants(*arguments, theta=theta, key=keys[0])
+    if contraction is None:
+        contraction = sample_contraction(*arguments, theta=theta, key=keys[1])
+    F = multi_step.surrogate_constants(constants, contraction)
+    here = np.asarray(surrogate(problem.system, problem.scenario, run.theta, window=window).gradient, float)
+    largest = max(np.linalg.norm(here, axis=1).max(), float(jnp.linalg.norm(run.gradient, axis=1).max()))
+    reach, curvature = diameter(sets.theta, theta) / 100, 0.0
+    for each in keys[2:]:
+        # Towards a random point of Θ, so that a convex set is not left.
+        target = ravel_pytree(_draw("theta", sets.theta, theta, each))[0]
+
+        def shift(theta: Any, target: jax.Array = target) -> Any:
+            flat, unravel = ravel_pytree(theta)
+            way = target - flat
+            return unravel(flat + way * jnp.minimum(1.0, reach / jnp.maximum(jnp.linalg.norm(way), 1e-30)))
+
+        moved = jax.vmap(shift)(run.theta)
+        there = np.asarray(surrogate(problem.system, problem.scenario, moved, window=window).gradient, float)
+        step = jax.vmap(lambda a, b: jnp.linalg.norm(ravel_pytree(a)[0] - ravel_pytree(b)[0]))(moved, run.theta)
+        step = np.asarray(step, float)
+        far = step > reach / 1e3  # what is too close divides rounding by next to nothing
+        if far.any():
+            curvature = max(curvature, float((np.linalg.norm(there - here, axis=1)[far] / step[far]).max()))
+    return LearningRates(
+        admissible=_smallest(sets.theta_step, F.L, F.ell),
+        measured=_smallest(sets.theta_step, largest, curvature),
+        gradient=(F.L, float(largest)),
+        curvature=(F.ell, curvature),
+        sampled=bool(constants.sampled) or contraction.source == "sampled",
+    )
+
+
+def _smallest(theta_step: float, gradient: float, curvature: float) -> float:
+    with np.errstate(divide="ignore"):
+        return float(min(np.divide(theta_step, gradient), np.divide(1.0, 2 * curvature)))
