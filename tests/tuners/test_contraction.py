@@ -124,7 +124,7 @@ def test_a_bad_memory_is_refused(bad, as_a_user):
 def test_it_does_not_change_the_gradient():
     key = jax.random.key(0)
     A = 0.3 * jax.random.normal(key, (3, 3))
-    make = lambda memory: loop(lambda x, theta, t: jnp.tanh(A @ x) + theta * jnp.cos(x), memory=memory)  # noqa: E731
+    make = lambda memory: loop(lambda x, theta, t: jnp.tanh(A @ x) + theta * jnp.cos(x), memory=memory)
     scenario = st.Scenario(jnp.ones(3), a_star=jnp.zeros((50, 1)), w=jnp.ones((50, 3)))
     with_it, without = (
         st.simulate(make(memory), scenario, theta=jnp.ones(1), a_hat=jnp.zeros(1)) for memory in (10.0, None)

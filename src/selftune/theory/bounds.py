@@ -106,7 +106,7 @@ def surrogate_gap_bound(
 def biased_ogd_bound(
     *, first: float, variation: float, lipschitz: float, smoothness: float, learning_rate: float, biases: np.ndarray
 ) -> float:
-    r"""Online gradient descent with biased gradients (appendix "Local Regret of Online Gradient Descent").
+    r"""Theorem "nonconvex biased OGD" (appendix "Local Regret of Online Gradient Descent").
 
     For $\|\theta_{t+1} - (\theta_t - \eta \nabla_{\Theta,\eta} F_t(\theta_t))\| \le \eta \beta_t$, $F_t \ge 0$
     and $\eta < 1/\ell_F$:

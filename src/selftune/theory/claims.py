@@ -9,7 +9,7 @@ import numpy as np
 
 from . import bounds, matched, multi_step
 from .constants import Constants, Contraction
-from .ledger import Ledger
+from .ledger import Ledger, times
 from .measure import Measured, Problem
 from .sampling import diameter
 
@@ -114,7 +114,7 @@ class Claims:
             pushed.max(),
             limit,
         )
-        turned = L.alpha_theta * m.mismatch + L.beta_theta * m.mismatch_gradient
+        turned = times(L.alpha_theta, m.mismatch) + times(L.beta_theta, m.mismatch_gradient)
         self.ledger.hypothesis(
             "small mismatch of the update", "α_θ ε_t + β_θ ε'_t ≤ ζ̄/2", "Theorem 1", turned.max(), self.zeta_limit / 2
         )
@@ -137,7 +137,7 @@ class Claims:
             "‖q_t^θ(â_t) − q_t^θ(a*_t)‖ ≤ α_θ ε_t + β_θ ε'_t",
             where,
             m.rows.change_theta,
-            L.alpha_theta * m.mismatch + L.beta_theta * m.mismatch_gradient,
+            times(L.alpha_theta, m.mismatch) + times(L.beta_theta, m.mismatch_gradient),
             uses=("all", "contraction"),
             needs=self.BALLS,
             scale=self.scale_theta,
@@ -203,9 +203,9 @@ class Claims:
             "‖ζ_t‖ ≤ α_θ ε_t + β_θ ε'_t + √2 (L_θx + L_θy) ‖(x_t, y_t) − (x̃_t, ỹ_t)‖",
             where + ", proof",
             m.zeta,
-            L.alpha_theta * m.mismatch
-            + L.beta_theta * m.mismatch_gradient
-            + math.sqrt(2) * (L.L_theta_x + L.L_theta_y) * m.rows.gap,
+            times(L.alpha_theta, m.mismatch)
+            + times(L.beta_theta, m.mismatch_gradient)
+            + times(math.sqrt(2) * (L.L_theta_x + L.L_theta_y), m.rows.gap),
             uses=uses,
             needs=self.BALLS,
             scale=self.scale_theta,

@@ -90,3 +90,8 @@ class Ledger:
         if "contraction" in uses and self.c.source == source:
             found += ["C_bar", "rho", "R_S"]
         return tuple(found)
+
+
+def times(factor: float, values: np.ndarray) -> np.ndarray:
+    """The product, where nothing of something unbounded is nothing."""
+    return np.where(values == 0, 0.0, factor * np.where(values == 0, 1.0, values))

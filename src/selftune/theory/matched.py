@@ -72,6 +72,8 @@ class GradientBias:
         r"""$K = \frac{\hat C_0}{1-\rho} + \frac{\hat C_1 + \hat C_2}{(1-\rho)^2} + \frac{\hat C_2}{(1-\rho)^3}$: the
         bias is at most $K \eta$ where there are no perturbations."""
         s = 1 - self.rho
+        if s <= 0:
+            return math.inf
         return self.C0 / s + (self.C1 + self.C2) / s**2 + self.C2 / s**3
 
     @property
@@ -79,6 +81,8 @@ class GradientBias:
         r"""$Z = \frac{\hat C_3 + \hat C_5}{(1-\rho)^2} + \frac{\hat C_4}{(1-\rho)^3}$: a perturbation adds at most
         $Z \|\zeta\|$ to all later biases together."""
         s = 1 - self.rho
+        if s <= 0:
+            return math.inf
         return (self.C3 + self.C5) / s**2 + self.C4 / s**3
 
 

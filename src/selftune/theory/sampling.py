@@ -93,23 +93,23 @@ def _search(
     starts: int,
     ascents: int,
     iterations: int,
-) -> tuple[Array, Array]:
+) -> list[Array]:
     """The largest norms, (blocks,), of the Jacobian in each block and of the second derivative in it and in all."""
     like = {name: value for name, (value, _) in blocks.items()}
-    _, unravel = ravel_pytree(like)
-    kd, kt, kb = jax.random.split(key, 3)
-    points = {}
-    for i, (name, (value, constraint)) in enumerate(blocks.items()):
-        draw = functools.partial(_draw, name, constraint, value)
-        points[name] = jax.vmap(draw)(jax.random.split(jax.random.fold_in(kd, i), starts))
-    z = jax.vmap(lambda point: ravel_pytree(point)[0])(points)
-    contexts = jax.vmap(lambda tau: scenario.row(tau).t)(jax.random.randint(kt, (starts,), 0, len(scenario)))
+    flat_like, unravel = ravel_pytree(like)
     # In the order of `ravel_pytree`, which sorts by name; `blocks` keeps the caller's.
-    owner = np.asarray(
-        ravel_pytree({name: jnp.full_like(ravel_pytree(v)[0], i) for i, (name, v) in enumerate(like.items())})[0]
-    )
-    masks = jnp.stack([jnp.asarray(owner == i, z.dtype) for i in range(len(like))])
-    scale = jnp.max(z, axis=0) - jnp.min(z, axis=0)
+    sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(like[name])) for name in sorted(like)}
+    owner = np.concatenate([np.full(size, list(like).index(name)) for name, size in sizes.items()])
+    masks = jnp.asarray(owner[None] == np.arange(len(like))[:, None], flat_like.dtype)
+
+    def draw(key: Array) -> tuple[Array, PyTree]:
+        kd, kt = jax.random.split(key)
+        points = {}
+        for i, (name, (value, constraint)) in enumerate(blocks.items()):
+            one = functools.partial(_draw, name, constraint, value)
+            points[name] = jax.vmap(one)(jax.random.split(jax.random.fold_in(kd, i), starts))
+        steps = jax.random.randint(kt, (starts,), 0, len(scenario))
+        return jax.vmap(lambda p: ravel_pytree(p)[0])(points), jax.vmap(lambda tau: scenario.row(tau).t)(steps)
 
     def project(z: Array) -> Array:
         p = unravel(z)
@@ -123,17 +123,18 @@ def _search(
         s, v = _top(jax.lax.stop_gradient(J))
         return s @ J @ v
 
-    probes = jax.random.normal(kb, (4, z.shape[1]), z.dtype)
-
     def curvature(z: Array, t: Any, mask: Array) -> Array:
+        probes = jnp.cos(jnp.arange(1.0, 4 * z.size + 1).reshape(4, z.size) ** 2).astype(z.dtype)
         second = jax.jacfwd(jax.jacfwd(flat))(z, t)
         known = jax.lax.stop_gradient(second)
 
         def climb(probe: Array) -> tuple[Array, Array, Array, Array]:
-            delta = _unit(probe * mask)
-            for _ in range(8):  # exact after one where the function or the block has one number
+            def turn(_: Any, delta: Array) -> Array:
                 s, v = _top(known @ delta)
-                delta = _unit(jnp.einsum("kij,k,i->j", known, s, v) * mask)
+                return _unit(jnp.einsum("kij,k,i->j", known, s, v) * mask)
+
+            # One turn is exact where the function or the block has one number.
+            delta = jax.lax.fori_loop(0, 8, turn, _unit(probe * mask))
             s, v = _top(known @ delta)
             return s @ (known @ delta) @ v, s, v, delta
 
@@ -141,33 +142,37 @@ def _search(
         best = jnp.argmax(value)
         return jnp.einsum("kij,k,i,j->", second, s[best], v[best], delta[best])
 
-    @eqx.filter_jit
-    def largest(z: Array, contexts: PyTree) -> tuple[Array, Array]:
-        return tuple(
-            jax.vmap(lambda mask, norm=norm: climb_from(z, contexts, lambda z, t: norm(z, t, mask)))(masks)
-            for norm in (slope, curvature)
-        )  # pyright: ignore[reportReturnType]
-
     def climb_from(z: Array, contexts: PyTree, norm: Callable[..., Array]) -> Array:
-        first = jax.vmap(norm)(z, contexts)
-        order = jnp.argsort(-first)[:ascents]
-        z, contexts = z[order], jax.tree.map(lambda leaf: leaf[order], contexts)
-        rates = jnp.geomspace(0.3, 1e-4, iterations, dtype=z.dtype)
+        scale = jnp.max(z, axis=0) - jnp.min(z, axis=0)
+        first, order = jax.lax.top_k(jax.vmap(norm)(z, contexts), ascents)
+        contexts = jax.tree.map(lambda leaf: leaf[order], contexts)
 
         def step(z: Array, rate: Array) -> tuple[Array, Array]:
             value, gradient = jax.vmap(jax.value_and_grad(norm))(z, contexts)
             gradient = jnp.where(jnp.isfinite(gradient), gradient, 0) * scale
             moved = z + rate * scale * jax.vmap(_unit)(gradient)
-            return jax.vmap(project)(moved), value
+            return jax.vmap(project)(moved), jnp.max(value)
 
-        last, values = jax.lax.scan(step, z, rates)
-        return jnp.maximum(jnp.max(first), jnp.maximum(jnp.max(values), jnp.max(jax.vmap(norm)(last, contexts))))
+        rates = jnp.geomspace(0.3, 1e-4, iterations + 1, dtype=z.dtype)
+        _, values = jax.lax.scan(step, z[order], rates)
+        return jnp.maximum(first[0], jnp.max(values))
 
-    return largest(z, contexts)
+    # All of it, draws included, in one compilation, and one that does not try hard: compiling is most of the time.
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    def largest(key: Array) -> list[Array]:
+        z, contexts = draw(key)
+        return [
+            jax.vmap(lambda mask, norm=norm: climb_from(z, contexts, lambda z, t: norm(z, t, mask)))(masks)
+            for norm in (slope, curvature)
+        ]
+
+    return largest(key)
 
 
 def _top(matrix: Float[Array, "k n"]) -> tuple[Array, Array]:
     """The singular vectors of the largest singular value."""
+    if matrix.shape[0] == 1:
+        return jnp.ones(1, matrix.dtype), _unit(matrix[0])
     U, _, Vt = jnp.linalg.svd(matrix, full_matrices=False)
     return U[:, 0], Vt[0]
 

@@ -84,9 +84,15 @@ def suggest_learning_rate(
         >>> scenario = st.Scenario(jnp.zeros(1), a_star=jnp.full((500, 1), 0.1), w=w)
         >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
         >>> sets = st.Sets(x_radius=0.5, u_radius=1.0, theta=gains, a=model, theta_step=0.1)
-        >>> rates = st.suggest_learning_rate(controller, scenario, run, sets, key=jax.random.key(1))
-        >>> bool(rates.admissible < rates.measured)  # the worst case is worse than what happened
-        True
+        >>> constants = st.Constants(
+        ...     L_phi_x=0.5, L_phi_u=0.1, ell_phi_x=0, ell_phi_u=0, L_psi_x=1, L_psi_theta=0.5, ell_psi_x=1,
+        ...     ell_psi_theta=1, L_f_x=0, L_f_a=1, ell_f_x=0, ell_f_a=0, L_h_x=0.5, L_h_u=0.1, L_h_theta=0, ell_h_x=1,
+        ...     ell_h_u=0.1, ell_h_theta=0,
+        ... )  # fmt: skip
+        >>> known = dict(constants=constants, contraction=st.Contraction(C_bar=1, rho=0.5, R_S=0.2))
+        >>> rates = st.suggest_learning_rate(controller, scenario, run, sets, **known, key=jax.random.key(1))
+        >>> print(f"{rates.admissible:.2g} {rates.measured:.2g}")  # the worst case is worse than what happened
+        0.2 25
     """
     problem = Problem.make(controller, scenario, run, sets)
     directions = _check.count("directions", directions)
