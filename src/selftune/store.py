@@ -306,18 +306,21 @@ def digest(values: np.ndarray) -> str:
     return hashlib.sha256(f"{plain.dtype.str}{list(values.shape)}".encode() + plain.tobytes()).hexdigest()
 
 
-_REDO = "; restore the folder, or start anew with another"
+_REDO = "; restore the folder, or start anew (--fresh, or another folder)"
 
 
 def _check_same_run(folder: Path, there: Manifest, asked: Manifest) -> None:
     if there.kind != asked.kind:
         raise StoreError(f"{folder}: holds a run of another kind: {there.kind!r} there, {asked.kind!r} now")
     if texts := manifests.differing(there.settings, asked.settings):
-        raise StoreError(f"{folder}: holds a run of other settings: {'; '.join(texts)}")
+        raise StoreError(f"{folder}: holds a run of other settings: {'; '.join(texts)}; choose another folder")
     if there.state == "complete":
         return
     if texts := computed_otherwise(there, asked):
-        raise StoreError(f"{folder}: begun by other code, so its end would not be that of one run: {'; '.join(texts)}")
+        raise StoreError(
+            f"{folder}: begun by other code, so its end would not be that of one run: "
+            f"{'; '.join(texts)}; start anew (--fresh, or another folder)"
+        )
 
 
 def computed_otherwise(there: Manifest, now: Manifest | None = None) -> list[str]:

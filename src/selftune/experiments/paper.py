@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 DELTA = 0.01
 NOISES = ("outside", "inside")
 """x + Δ(u + f) + w as the appendix writes it, and x + Δ(u + f + w) as the example does."""
+GIVEN = ("learning_rate", "decay", "sigma", "period")
+"""The settings that the paper gives."""
 ALGORITHMS = ("M-GAPS", "fixed gain", "exact model", "GAPS")
 
 
