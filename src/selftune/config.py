@@ -184,7 +184,9 @@ class Loaded:
             sys.path.remove(beside)
         function = getattr(module, name, None)
         if not callable(function):
-            near = _nearest(name, [other for other in dir(module) if not other.startswith("_")])
+            near = _nearest(
+                name, [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+            )
             raise self.refuse("system.make", f"module {module_name!r} has no function {name!r}{near}")
         try:
             system = function(**self.config.system.arguments)
@@ -202,7 +204,8 @@ class Loaded:
         if kind == "extra_forbidden":
             text = f"unknown key{_nearest(keys[-1], valid)}; expected one of {', '.join(valid)}"
         elif kind == "missing":
-            where, text = ".".join(keys[:-1]) or keys[-1], f"{keys[-1]} is missing"
+            *table, key = keys
+            where, text = (".".join(table), f"{key} is missing") if table else (key, "this table is missing")
         elif kind == "union_tag_invalid":
             tags = [tag.strip("' ") for tag in context["expected_tags"].split(",")]
             where = f"{where}.{context['discriminator'].strip(chr(39))}"

@@ -122,7 +122,7 @@ class RunStore:
             else:
                 # First of all, so that a folder that we began is never taken for somebody else's.
                 _files.write(known, _files.as_json(asked))
-            if not (folder / "data.zarr").exists():
+            if not (folder / "data.zarr").exists() and not (folder / "tasks").exists():
                 _create_arrays(folder, layout)
             store = cls(folder)
             store._lock = lock
