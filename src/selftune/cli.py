@@ -16,6 +16,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from .experiments.summary import Summary
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -150,8 +152,8 @@ def reproduce(
             {
                 "folder": str(out),
                 "report": None if report is None else str(report),
-                "manifest": manifest.model_dump(mode="json"),
-                "summary": summary.model_dump(mode="json"),
+                "manifest": _plain(manifest),
+                "summary": _plain(summary),
             }
         )
     _exit(screen, summary.ok and set(manifest.results) == {"0"})
@@ -192,9 +194,9 @@ def run(
         screen.give(
             {
                 "folder": str(folder),
-                "total_cost": cost.model_dump(),
+                "total_cost": _plain(cost),
                 "failed_seeds": failed,
-                "manifest": manifest.model_dump(mode="json"),
+                "manifest": _plain(manifest),
             }
         )
     _exit(screen, not failed)
@@ -234,7 +236,7 @@ def compare(
             ratio = "" if row.ratio is None else str(row.ratio)
             table.add_row(escape(row.name), str(row.seeds), escape(str(row.cost)), escape(ratio))
         screen.show(table)
-        screen.give([row.model_dump() for row in rows])
+        screen.give([_plain(row) for row in rows])
 
 
 @app.command(epilog="Examples:  selftune info   |   selftune info results/paper --json")
@@ -250,7 +252,7 @@ def info(
         if folder is not None:
             from .store import read_manifest
 
-            facts["manifest"] = read_manifest(folder).model_dump(mode="json")
+            facts["manifest"] = _plain(read_manifest(folder))
         for name, value in facts.items():
             for key, one in value.items() if isinstance(value, dict) else [("", value)]:
                 screen.show(f"{name} {key}".strip() + f": {one}")
@@ -273,7 +275,7 @@ def _facts() -> dict[str, Any]:
     return {
         "versions": manifest.versions(),
         "platform": manifest.machine(),
-        "git": None if git is None else git.model_dump(),
+        "git": None if git is None else _plain(git),
         "devices": ", ".join(str(device) for device in jax.devices()),
         "cores": os.cpu_count(),
         "compiler": version.partition("\n")[0] or "none found (cc)",
@@ -330,8 +332,8 @@ def _paper_tables(summary: "Summary") -> list[Table]:
         costs.add_row(*start, *(f"{row.cost[name].mean:.4g}" for name in names), f"{row.static_cost.mean:.4g}")
         ratios.add_row(*start, *("" if one is None else escape(str(one)) for one in (row.ratio, row.after)))
     ratios.caption = (
-        "* in hindsight, from the second period on. Inside Δ(…) the noise is Δ times weaker and gradients are Δ² times\n"
-        "  smaller: with η M-GAPS is still on its way; with η/Δ² it arrives, as the checks show."
+        "* in hindsight, from the second period on. Inside Δ(…) the noise is Δ times weaker and\n"
+        "  gradients Δ² times smaller: with η M-GAPS is still on its way, with η/Δ² it arrives."
     )
     words = {True: "[green]holds[/]", False: "[red]FAILS[/]", None: "not judged"}
     for check in summary.checks:
@@ -343,6 +345,11 @@ def _paper_tables(summary: "Summary") -> list[Table]:
 
 def _table(title: str, *columns: str) -> Table:
     return Table(*columns, title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
+
+
+def _plain(model: "BaseModel") -> Any:
+    """As JSON has it, where what is not a finite number is null."""
+    return json.loads(model.model_dump_json())
 
 
 def _exit(screen: Screen, ok: bool) -> None:

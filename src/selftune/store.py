@@ -80,7 +80,8 @@ class RunStore:
                 if _dims(array) == (name,):
                     self._coords[name] = np.asarray(array[:])
                 else:
-                    self._arrays[name] = array
+                    # Zarr leaves out a chunk that equals the fill value; but not every NaN has the same bits.
+                    self._arrays[name] = array.with_config({"write_empty_chunks": True})
         except Exception as error:
             raise StoreError(f"{self.folder / 'data.zarr'}: cannot be read ({error}){_REDO}") from error
         sizes = [len(self._coords[dim]) for dim in self.manifest.task_dims]
