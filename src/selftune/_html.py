@@ -94,10 +94,6 @@ def number(value: Any, form: str | None = None) -> str:
     return format(value, form).replace("-", "−")
 
 
-def listed(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 def scroll(table: str, label: str) -> str:
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}">{table}</div>'
 

@@ -5,7 +5,7 @@ Text and grid are coloured by the page's style sheet, so that they follow its li
 
 from collections.abc import Iterable
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import plotly.graph_objects as go
@@ -84,7 +84,8 @@ def panels(dataset: xr.Dataset, gain: float) -> list[Panel]:
         Panel(
             "Local regret",
             "R<sup>L</sup><sub>η</sub>(T) of M-GAPS, the sum of squared projected gradients of the surrogate cost, "
-            "with the slope that fits it on these axes. Slope 1 is no progress; below 1, gradients shrink on average.",
+            "with the slope that fits it on these axes. Below 1, the gradients shrink on average. Noise that goes on "
+            "keeps them from vanishing: a gain that has settled has slope 1.",
             _each(dataset, "local-regret", "local regret against the horizon", _local_regret),
         ),
     ]
@@ -114,9 +115,10 @@ def traces(dataset: xr.Dataset) -> list[Panel]:
             component = escape(label) if columns.shape[-1] == 1 else f"{escape(label)}[{i}]"
             _band(figure, thinned.time.values, _summary.band(columns[..., i]), PALETTE[i], component)
         more = "" if shown == columns.shape[-1] else f" The first {shown} of {columns.shape[-1]} components."
-        _time(figure)
+        _time(figure, dataset)
         plot = Plot(f"trace-{len(made)}", "", f"{label} over time, mean over seeds", figure)
-        made.append(Panel(label, f"Mean over seeds, with its 95 % band.{more}", [plot]))
+        what = escape(str(values.attrs.get("long_name", ""))).rstrip(".")
+        made.append(Panel(label, f"{f'{what}. ' if what else ''}Mean over seeds, with its 95 % band.{more}", [plot]))
     return made
 
 
@@ -171,7 +173,7 @@ def _parameters(dataset: xr.Dataset, gain: float) -> go.Figure:
         sub = f"<sub>{int(feature) + 1}</sub>"
         _line(figure, dataset.time.values, one.a_hat.sel(feature=feature), color, f"â{sub}")
         _line(figure, dataset.time.values, one.a_star.sel(feature=feature), color, f"a*{sub}", dash=DASHED)
-    return _time(figure)
+    return _time(figure, dataset)
 
 
 def _distance(dataset: xr.Dataset, gain: float) -> go.Figure:
@@ -180,7 +182,7 @@ def _distance(dataset: xr.Dataset, gain: float) -> go.Figure:
     for noise, color in zip(dataset.noise.values, (BLUE, GREEN), strict=False):
         _band(figure, dataset.time.values, _summary.band(gap.sel(noise=noise)), color, str(NOISE.get(noise, noise)))
     figure.update_yaxes(rangemode="tozero")
-    return _time(figure)
+    return _time(figure, dataset)
 
 
 def _gains(dataset: xr.Dataset, noise: Any) -> go.Figure:
@@ -193,7 +195,7 @@ def _gains(dataset: xr.Dataset, noise: Any) -> go.Figure:
         made = _summary.band(dataset.theta.sel(noise=noise, gain=gain, algorithm=OURS))
         _band(figure, time, made, BLUE, OURS, showlegend=i == 0, hover=f"M-GAPS from {gain:.3g}")
     figure.update_yaxes(rangemode="tozero")
-    return _time(figure)
+    return _time(figure, dataset)
 
 
 def _model_error(dataset: xr.Dataset, noise: Any, gain: float) -> go.Figure:
@@ -209,8 +211,8 @@ def _model_error(dataset: xr.Dataset, noise: Any, gain: float) -> go.Figure:
                 name,
                 shown=name in (OURS, FIXED),
             )
-    figure.update_yaxes(type="log", exponentformat="power", nticks=7)
-    return _time(_switches(figure, dataset))
+    _decades(figure)
+    return _time(_switches(figure, dataset), dataset)
 
 
 def _tracking_error(dataset: xr.Dataset, noise: Any, gain: float) -> go.Figure:
@@ -220,7 +222,7 @@ def _tracking_error(dataset: xr.Dataset, noise: Any, gain: float) -> go.Figure:
         made = Band(*(np.sqrt(part) for part in _summary.band(squared)))
         _band(figure, squared.time.values, made, _summary.color(name, i), name, shown=name in (OURS, FIXED))
     figure.update_yaxes(rangemode="tozero")
-    return _time(_switches(figure, dataset))
+    return _time(_switches(figure, dataset), dataset)
 
 
 def _regret_difference(dataset: xr.Dataset, noise: Any) -> go.Figure:
@@ -230,7 +232,7 @@ def _regret_difference(dataset: xr.Dataset, noise: Any) -> go.Figure:
         made = _summary.band(difference.sel(noise=noise, gain=gain))
         _band(figure, dataset.time.values, made, color, f"θ<sub>0</sub> = {gain:.3g}")
     figure.update_yaxes(zeroline=True, exponentformat="power")
-    return _time(figure)
+    return _time(figure, dataset)
 
 
 def _local_regret(dataset: xr.Dataset, noise: Any) -> go.Figure:
@@ -244,7 +246,7 @@ def _local_regret(dataset: xr.Dataset, noise: Any) -> go.Figure:
         _band(figure, horizon, made, color, text, hover=f"θ<sub>0</sub> = {gain:.3g}", mode="lines+markers")
     _line(figure, horizon, lowest / 2 * horizon / horizon[0], GREY, "slope 1", dash=DASHED, hoverinfo="skip")
     figure.update_xaxes(type="log", showgrid=False, tickvals=horizon, tickformat="~s")
-    figure.update_yaxes(type="log", exponentformat="power", nticks=6)
+    _decades(figure)
     return figure.update_layout(legend=dict(orientation="v"), height=400)
 
 
@@ -304,8 +306,18 @@ def _figure(y: str, x: str = "") -> go.Figure:
     )
 
 
-def _time(figure: go.Figure) -> go.Figure:
-    return figure.update_xaxes(title=dict(text="step t"), hoverformat=",d", tickformat="~s", nticks=7)
+def _time(figure: go.Figure, dataset: Any) -> go.Figure:
+    whole = [0, _summary.steps(dataset)]
+    return figure.update_xaxes(title=dict(text="step t"), range=whole, hoverformat=",d", tickformat="~s", nticks=7)
+
+
+def _decades(figure: go.Figure) -> None:
+    """A logarithmic axis with whole powers of ten alone, which plotly writes larger than other numbers."""
+    values = np.concatenate([np.ravel(trace["y"]) for trace in cast(Any, figure.data)])
+    span = np.ptp(np.log10(values[values > 0])) if (values > 0).any() else 1.0
+    figure.update_yaxes(
+        type="log", exponentformat="power", dtick=max(1, round(float(span) / 5)), tickfont=dict(size=10)
+    )
 
 
 def _switches(figure: go.Figure, dataset: xr.Dataset) -> go.Figure:

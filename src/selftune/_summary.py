@@ -9,6 +9,7 @@ import xarray as xr
 from .regret import bands
 
 OURS, FIXED, EXACT = "M-GAPS", "fixed gain", "exact model"
+RESCALED = "M-GAPS, η/Δ²"
 CELL = ("noise", "gain", "algorithm")
 DIMENSIONS: dict[str, tuple[str, ...]] = {
     "a_star": ("seed", "time", "feature"),
@@ -38,7 +39,7 @@ BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW = (
 )
 GREY = "#808080"
 PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW, GREY)
-COLORS = {OURS: BLUE, FIXED: VERMILLION, EXACT: GREEN, "GAPS": PURPLE}
+COLORS = {OURS: BLUE, FIXED: VERMILLION, EXACT: GREEN, "GAPS": PURPLE, RESCALED: SKY}
 NOISE = {"outside": "noise outside Δ(…)", "inside": "noise inside Δ(…)"}
 
 
@@ -51,13 +52,18 @@ class Band(NamedTuple):
 
 
 def band(values: Any) -> Band:
-    """Of an array with the seeds first, or of a DataArray with a dimension `seed`."""
+    """Of an array with the seeds first, or of a DataArray with them; NaN where some seed has no finite number."""
     array = np.asarray(values.transpose("seed", ...) if isinstance(values, xr.DataArray) else values, dtype=float)
-    if len(array) < 2:
-        return Band(array[0], np.full(array.shape[1:], np.nan), np.full(array.shape[1:], np.nan))
-    # A fixed key: the same data always gives the same figures.
-    made = bands(array, key=jax.random.key(0))
-    return Band(np.asarray(made.mean), np.asarray(made.low), np.asarray(made.high))
+    known = np.isfinite(array).all(axis=0)
+    made = np.full((3, *array.shape[1:]), np.nan)
+    if len(array) == 1:
+        made[0] = array[0]
+    elif known.any():
+        # A fixed key: the same data always gives the same figures.
+        with jax.enable_x64(True):
+            over = bands(array if known.all() else array[:, known], key=jax.random.key(0))
+        made[:, known] = np.stack([over.mean, over.low, over.high]).reshape(3, -1)
+    return Band(*made)
 
 
 def is_paper(dataset: xr.Dataset) -> bool:
@@ -75,6 +81,8 @@ def check(dataset: xr.Dataset) -> None:
     for name in (OURS, FIXED, EXACT):
         if name not in dataset.algorithm.values:
             raise ValueError(f"dataset: expected an algorithm {name!r}, got {list(dataset.algorithm.values)}")
+    if not usable(dataset)[0].sizes["seed"]:
+        raise ValueError(f"dataset: expected a seed whose runs all ended well, got none of {dataset.sizes['seed']}")
 
 
 def usable(dataset: xr.Dataset) -> tuple[xr.Dataset, list[int]]:
@@ -82,10 +90,8 @@ def usable(dataset: xr.Dataset) -> tuple[xr.Dataset, list[int]]:
     if "result_code" not in dataset:
         return dataset, []
     code = dataset.result_code
-    failed = (code != 0).any([name for name in code.dims if name != "seed"])
-    if bool(failed.all()):
-        raise ValueError(f"dataset: expected a seed whose runs all ended well, got none of {failed.size}")
-    return dataset.isel(seed=np.flatnonzero(~failed.values)), [int(seed) for seed in dataset.seed[failed.values]]
+    failed = (code != 0).any([name for name in code.dims if name != "seed"]).values
+    return dataset.isel(seed=np.flatnonzero(~failed)), [int(seed) for seed in dataset.seed.values[failed]]
 
 
 def present(values: xr.DataArray) -> xr.DataArray:

@@ -9,7 +9,8 @@ import numpy as np
 import xarray as xr
 
 from . import _html, _interactive, _summary
-from ._summary import NOISE, OURS
+from ._summary import NOISE, OURS, RESCALED
+from .experiments.paper import Settings
 from .manifest import Manifest, StoreError
 from .store import open_run
 
@@ -35,7 +36,10 @@ def write(folder: Path) -> Path:
     dataset, manifest = open_run(folder)
     kept, failed = _summary.usable(dataset)
     if _summary.is_paper(dataset):
-        _summary.check(dataset)
+        try:
+            _summary.check(dataset)
+        except ValueError as error:
+            raise StoreError(f"{folder}: cannot be reported on: {error}") from None
         page = _paper(manifest, kept, failed, _certificate(folder / "certificate.json"))
     else:
         page = _generic(manifest, kept, failed, folder.resolve().name)
@@ -66,7 +70,7 @@ def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], certifica
     ]
     if certificate is not None and certificate["rows"]:
         sections.append(("theory", "Theory, checked on the data", _theory(certificate)))
-    sections.append(("about", "About this run", _about(manifest, "selftune reproduce")))
+    sections.append(("about", "About this run", _about(manifest, _command(manifest.settings))))
     lead = "".join(f'<p class="lead">{sentence}</p>' for sentence in _answer(dataset, table))
     head = lead + _left_out(failed) + _html.cards(_headlines(dataset, table, failed))
     eyebrow = "selftune · Online Policy Optimization in Unknown Nonlinear Systems, simulation appendix"
@@ -101,16 +105,16 @@ def _answer(dataset: xr.Dataset, table: xr.Dataset) -> list[str]:
 
 def _compared(ours: xr.Dataset) -> str:
     ratios = [
-        f"from {'' if i else 'θ<sub>0</sub> = '}{gain:.3g} {'' if i else 'M-GAPS costs '}"
-        f"<b>{_html.number(ours.to_fixed.sel(gain=gain, band='mean'))}</b>"
-        f"{'' if i else ' of what that gain costs when held fixed'}"
-        for i, gain in enumerate(ours.gain.values)
+        (f"{gain:.3g}", f"<b>{_html.number(ours.to_fixed.sel(gain=gain, band='mean'))}</b>")
+        for gain in ours.gain.values
     ]
+    (first, ratio), others = ratios[0], "; ".join(f"from {gain}: {ratio}" for gain, ratio in ratios[1:])
+    text = f"started from θ<sub>0</sub> = {first}, M-GAPS costs {ratio} of what that gain costs when held fixed"
     name, when = ("to_static_later", "after the first period") if "to_static_later" in ours else ("to_static", "in all")
     means = ours[name].sel(band="mean").values
     low, high = _html.number(means.min()), _html.number(means.max())
     span = f"{low} times" if low == high else f"between {low} and {high} times"
-    return f"{_html.listed(ratios)}; {when} it costs {span} what the best static gain"
+    return f"{text}{f' ({others})' if others else ''}; {when} it costs {span} what the best static gain"
 
 
 def _headlines(dataset: xr.Dataset, table: xr.Dataset, failed: list[int]) -> list[tuple[str, str]]:
@@ -126,7 +130,11 @@ def _headlines(dataset: xr.Dataset, table: xr.Dataset, failed: list[int]) -> lis
         return int(np.argmax(ours[name].sel(band="mean").values))
 
     runs = int(np.prod([dataset.sizes[name] for name in (*_summary.CELL, "seed")]))
-    size = f"runs: {dataset.sizes['seed']} seeds of {_summary.steps(dataset):,} steps, {len(failed)} seeds left out"
+    size = (
+        f"runs of {_summary.steps(dataset):,} steps: {dataset.sizes['noise']} forms of noise, {dataset.sizes['gain']} "
+        f"starts, {dataset.sizes['algorithm']} algorithms, {dataset.sizes['seed']} seeds; "
+        f"{len(failed) or 'no'} seed{'s' if len(failed) != 1 else ''} left out"
+    )
     cards = [
         card("to_fixed", int(np.argmin(ours.to_fixed.sel(band="mean").values)), "of the fixed gain's cost, at best,")
     ]
@@ -150,7 +158,7 @@ def _results(dataset: xr.Dataset, table: xr.Dataset) -> str:
         for gain in table.gain.values:
             rows = {str(name): table.sel(noise=noise, gain=gain, algorithm=name) for name in table.algorithm.values}
             if noise == "inside" and (rescaled := _summary.rescaled(dataset)) is not None:
-                rows["M-GAPS, η/Δ²"] = rescaled.sel(gain=gain)
+                rows[RESCALED] = rescaled.sel(gain=gain)
             groups.append(_group(f"{gain:.3g}", rows, columns))
         title = escape(str(NOISE.get(noise, noise)))
         inside = f"<caption>{title}</caption><thead><tr>{head}</tr></thead>{''.join(groups)}"
@@ -245,6 +253,14 @@ def _about(manifest: Manifest, command: str) -> str:
         f"<h3>Settings</h3>{note}{_html.mapping(manifest.settings, marked)}<h3>Provenance</h3>"
         + "".join(_html.details(title, _html.mapping(value)) for title, value in folded.items() if value)
     )
+
+
+def _command(settings: dict) -> str:
+    """What makes the same run, as far as the command line has options for it."""
+    default = Settings()
+    other = {name: settings.get(name) for name in ("seeds", "periods", "period")}
+    options = [f"--{name} {value}" for name, value in other.items() if value not in (None, getattr(default, name))]
+    return " ".join(["selftune reproduce", *options])
 
 
 def _left_out(failed: list[int]) -> str:
