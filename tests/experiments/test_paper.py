@@ -48,7 +48,7 @@ def test_every_run_is_what_simulate_gives(dataset):
         kept = dataset.sel(noise="inside", gain=3.0, algorithm=name, seed=1)
         np.testing.assert_array_equal(kept.theta, np.float32(run.theta[:, 0]))
         np.testing.assert_array_equal(kept.a_hat, np.float32(run.a_hat))
-        np.testing.assert_array_equal(kept.model_error, np.float32(run.f_hat - run.f)[:, 0])
+        np.testing.assert_array_equal(kept.model_error, np.float32((run.f_hat - run.f)[:, 0]))
         # The same sum in another order.
         np.testing.assert_allclose(kept.total_cost, jnp.sum(run.cost), rtol=1e-12)
         np.testing.assert_allclose(kept.cumulative_cost[-1], kept.total_cost, rtol=1e-12)
