@@ -25,6 +25,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "static_cost": ("noise", "seed"),
     "static_period_cost": ("noise", "seed", "period"),
     "local_regret": ("noise", "gain", "seed", "horizon"),
+    "rescaled_period_cost": ("gain", "seed", "period"),
 }
 
 # Okabe and Ito's palette: told apart with any colour vision. One algorithm, one colour, everywhere.
@@ -141,10 +142,8 @@ def table(dataset: xr.Dataset) -> xr.Dataset:
     return _compared(dataset, dataset.period_cost, dataset.total_cost)
 
 
-def rescaled(dataset: xr.Dataset) -> xr.Dataset | None:
-    """The same for M-GAPS with the learning rate η/Δ² and the noise inside Δ(…), where it was run: (gain, band)."""
-    if "rescaled_period_cost" not in dataset or "inside" not in dataset.noise.values:
-        return None
+def rescaled(dataset: xr.Dataset) -> xr.Dataset:
+    """The same for M-GAPS with the learning rate η/Δ² and the noise inside Δ(…): (gain, band)."""
     costs = dataset.rescaled_period_cost
     return _compared(dataset.sel(noise="inside", drop=True), costs, costs.sum("period"))
 

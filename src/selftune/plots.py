@@ -103,7 +103,7 @@ def parameters(dataset: xr.Dataset, *, seed: int | None = None, gain: float | No
     seed = int(data.seed[0]) if seed is None else seed
     ours = _summary.thin(data.sel(algorithm=OURS, gain=gain))
     one = ours.sel(seed=seed, noise=data.noise.values[0])
-    figure, axes = _stack(2, height=1.55, ratios=(1.25, 1))
+    figure, axes = _stack(2, height=1.55, ratios=(1.25, 1.0))
     for feature, color in zip(data.feature.values, (BLUE, VERMILLION, GREEN), strict=False):
         name = int(feature) + 1
         axes[0].plot(ours.time, one.a_hat.sel(feature=feature), color=color, label=rf"$\hat a_{name}$")
