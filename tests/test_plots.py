@@ -36,7 +36,7 @@ def test_labels_sizes_and_colours(data, name):
     figure = getattr(plots, name)(data)
     found = texts(figure)
     assert set(FIGURES[name]) <= {text.get_text() for text in found}
-    assert min(text.get_fontsize() for text in found) >= 8
+    assert min(float(text.get_fontsize()) for text in found) >= 8
     assert figure.get_size_inches()[0] == plots.WIDTH
     for axis in figure.axes:
         drawn = [line.get_color() for line in axis.lines]

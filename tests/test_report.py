@@ -10,7 +10,8 @@ import pytest
 import xarray as xr
 
 import selftune as st
-from selftune import _html, report, store
+from selftune import _html, report
+from selftune.manifest import StoreError
 from tests import browser, paper_run
 
 
@@ -169,13 +170,13 @@ def test_a_single_seed_has_no_band_and_a_failed_one_no_results(tmp_path, failed)
 
 
 def test_what_is_no_complete_run_is_refused(tmp_path):
-    with pytest.raises(store.StoreError, match="not a selftune run"):
+    with pytest.raises(StoreError, match="not a selftune run"):
         report.write(tmp_path)
     begun = paper_run.folder(tmp_path / "begun", data=a_run(2), kind="run", finish=False)
-    with pytest.raises(store.StoreError, match="not complete"):
+    with pytest.raises(StoreError, match="not complete"):
         report.write(begun)
     broken = paper_run.folder(tmp_path / "broken", data=paper_run.dataset().drop_vars("theta"))
-    with pytest.raises(store.StoreError, match="cannot be reported on: dataset: expected a variable 'theta'"):
+    with pytest.raises(StoreError, match="cannot be reported on: dataset: expected a variable 'theta'"):
         report.write(broken)
     assert not [path for path in tmp_path.rglob("*report*") if path.suffix == ".html"]
 
@@ -184,7 +185,7 @@ def test_what_is_no_complete_run_is_refused(tmp_path):
 def test_a_broken_certificate_is_refused(tmp_path, text):
     path = tmp_path / "certificate.json"
     path.write_text(text)
-    with pytest.raises(store.StoreError, match=r"certificate\.json: not"):
+    with pytest.raises(StoreError, match=r"certificate\.json: not"):
         report._certificate(path)
 
 

@@ -55,16 +55,25 @@ class Band(NamedTuple):
 def band(values: Any) -> Band:
     """Of an array with the seeds first, or of a DataArray with them; NaN where some seed has no finite number."""
     array = np.asarray(values.transpose("seed", ...) if isinstance(values, xr.DataArray) else values, dtype=float)
-    known = np.isfinite(array).all(axis=0)
-    made = np.full((3, *array.shape[1:]), np.nan)
+    columns = array.reshape(len(array), -1)
+    known = np.flatnonzero(np.isfinite(columns).all(axis=0))
+    made = np.full((3, columns.shape[1]), np.nan)
     if len(array) == 1:
-        made[0] = array[0]
-    elif known.any():
-        # A fixed key: the same data always gives the same figures.
-        with jax.enable_x64(True):
-            over = bands(array if known.all() else array[:, known], key=jax.random.key(0))
-        made[:, known] = np.stack([over.mean, over.low, over.high]).reshape(3, -1)
-    return Band(*made)
+        made[0] = columns[0]
+    else:
+        for start in range(0, known.size, _AT_ONCE):
+            part = known[start : start + _AT_ONCE]
+            block = np.zeros((len(array), _AT_ONCE))
+            block[:, : part.size] = columns[:, part]
+            # A fixed key: the same data always gives the same figures.
+            with jax.enable_x64(True):
+                over = bands(block, key=jax.random.key(0))
+            made[:, part] = np.stack([over.mean, over.low, over.high])[:, : part.size]
+    return Band(*made.reshape(3, *array.shape[1:]))
+
+
+# Columns in blocks of one size: compiling takes a second for each size, and computing a block some milliseconds.
+_AT_ONCE = 128
 
 
 def is_paper(dataset: xr.Dataset) -> bool:

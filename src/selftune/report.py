@@ -235,7 +235,9 @@ def _theory(certificate: dict) -> str:
     titles = ("inequality", "statement", "measured", "bound", "slack", "verdict", "constants")
     left = {"inequality", "statement", "verdict", "constants"}
     head = "".join(f'<th scope="col"{" class=left" if title in left else ""}>{title}</th>' for title in titles)
-    table = _html.scroll(f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>", "certificate")
+    table = _html.scroll(
+        f"<table class=theory><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>", "certificate"
+    )
     said = [_verdict(row)[0] for row in certificate["rows"]]
     counted = ", ".join(f"{said.count(word)} {word}" for word in dict.fromkeys(said))
     constants = certificate.get("constants") or {}
