@@ -36,7 +36,8 @@ def dataset() -> xr.Dataset:
     scenarios = [st.Scenario(jnp.zeros(1), a, n * s) for s in (1.0, 0.01) for a, n in zip(a_star, w, strict=True)]
 
     def run(controller, gain):
-        runs = [st.simulate(controller, s, theta=jnp.full(1, gain), a_hat=jnp.zeros(3)) for s in scenarios]
+        start = dict(theta=jnp.full(1, gain), a_hat=jnp.zeros(3))
+        runs = [st.simulate(controller, s, **start) for s in scenarios]
         fields = ("x", "theta", "a_hat", "cost", "gradient", "f", "f_hat")
         return {name: np.stack([getattr(r, name) for r in runs]).reshape(2, SEEDS, STEPS, -1) for name in fields}
 
@@ -53,6 +54,10 @@ def dataset() -> xr.Dataset:
     best = tried.sum(-1).argmin(0)
     least = np.take_along_axis(tried, best[None, ..., None], axis=0)[0]
     squared = np.cumsum(stacked(lambda r: r["gradient"][..., 0] ** 2)[:, :, 0], axis=-1)
+    faster = st.Controller(system, st.MGAPS(1.0, constraint=box), estimator)
+    rescaled = np.stack(
+        [run(faster, gain)["cost"][1, ..., 0].reshape(SEEDS, PERIODS, PERIOD).sum(-1) for gain in GAINS]
+    )
     every = slice(None, None, STRIDE)
     return xr.Dataset(
         {
@@ -69,6 +74,7 @@ def dataset() -> xr.Dataset:
             "static_cost": (("noise", "seed"), least.sum(-1)),
             "static_period_cost": (("noise", "seed", "period"), least.reshape(2, SEEDS, PERIODS, PERIOD).sum(-1)),
             "local_regret": (("noise", "gain", "seed", "horizon"), squared[..., HORIZONS - 1]),
+            "rescaled_period_cost": (("gain", "seed", "period"), rescaled),
         },
         coords={
             "noise": list(NOISES),
@@ -110,7 +116,8 @@ def folder(path: Path, *, data: xr.Dataset | None = None, kind: str = "paper", f
             str(name): store.Variable(tuple(map(str, values.dims)), str(values.dtype)) for name, values in data.items()
         },
     )
-    settings = {"learning_rate": 1e-4, "seeds": SEEDS, "gains": list(GAINS), "note": "<b>x</b> & </script>"}
+    given = {"learning_rate": 1e-4, "decay": 0.95, "sigma": 0.1, "period": PERIOD}
+    settings = given | {"periods": PERIODS, "seeds": SEEDS, "gains": list(GAINS), "note": "<b>x</b> & </script>"}
     with store.RunStore.begin(path, kind=kind, settings=settings, layout=layout) as made:
         for (i,) in made.tasks:
             made.write((i,), {str(name): values.isel(seed=i).values for name, values in data.items()})

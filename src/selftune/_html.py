@@ -10,7 +10,7 @@ import numpy as np
 import plotly.io
 from plotly.offline import get_plotlyjs
 
-from . import _interactive
+from . import _plotly
 from ._interactive import Panel
 
 # The browser itself refuses whatever would leave the page.
@@ -55,15 +55,16 @@ def panels(shown: list[Panel]) -> str:
         layout = "pair" if len(panel.plots) > 1 else "wide"
         # Captions are ours, with <sub> in them; a title may be a variable's name.
         made.append(
-            f'<section class="panel"><h3>{escape(panel.title)}</h3><p class="caption">{panel.caption}</p>'
-            f'<figure class="{layout}">{plots}</figure></section>'
+            f'<section class="panel"><h3>{escape(panel.title)}</h3><figure>'
+            f'<figcaption class="caption">{panel.caption}</figcaption><div class="{layout}">{plots}</div>'
+            "</figure></section>"
         )
     return "".join(made)
 
 
 def _json(figure: Any) -> str:
     """The figure, as JSON that cannot end the element it stands in."""
-    made = json.loads(plotly.io.to_json(figure, validate=False) or "{}") | {"config": _interactive.CONFIG}
+    made = json.loads(plotly.io.to_json(figure, validate=False) or "{}") | {"config": _plotly.CONFIG}
     return json.dumps(made, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -1,26 +1,14 @@
-"""The report's plots, in plotly: the same data as the printed figures, to hover over and to zoom into.
+"""The report's plots: the same data as the printed figures, to hover over and to zoom into."""
 
-Text and grid are coloured by the page's style sheet, so that they follow its light and dark.
-"""
-
-from collections.abc import Iterable
 from html import escape
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from . import _summary
+from . import _plotly, _summary
 from ._summary import BLUE, EXACT, FIXED, GREEN, GREY, NOISE, OURS, PALETTE, VERMILLION, Band
-
-CONFIG = {
-    "responsive": True,
-    "displaylogo": False,
-    "displayModeBar": "hover",
-    "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
-}
-DASHED = "6px,3px"
 
 
 class Plot(NamedTuple):
@@ -53,7 +41,7 @@ def panels(dataset: xr.Dataset, gain: float) -> list[Panel]:
         ),
         Panel(
             "Parameters: a* and â",
-            "Left, one seed: a* (dashed) is drawn anew each period and â follows. Right, the distance over all seeds. "
+            "Left, one seed: a* (wide and pale) is drawn anew each period, and â follows. Right, the distance, all seeds. "
             "â need not reach a*: it only has to predict φ(x)a* where the state goes.",
             [
                 Plot("parameters", _one(dataset), "traces of a* and â on one seed", _parameters(thinned, gain)),
@@ -110,12 +98,12 @@ def traces(dataset: xr.Dataset) -> list[Panel]:
         thinned = _summary.thin(values.transpose("seed", "time", ...))
         columns = thinned.values.reshape(*thinned.shape[:2], -1)
         label, shown = str(name), min(columns.shape[-1], len(PALETTE))
-        figure = _figure(f"<b>{escape(label)}</b>")
+        figure = _plotly.figure(f"<b>{escape(label)}</b>")
         for i in range(shown):
             component = escape(label) if columns.shape[-1] == 1 else f"{escape(label)}[{i}]"
-            _band(figure, thinned.time.values, _summary.band(columns[..., i]), PALETTE[i], component)
+            _plotly.band(figure, thinned.time.values, _summary.band(columns[..., i]), PALETTE[i], component)
         more = "" if shown == columns.shape[-1] else f" The first {shown} of {columns.shape[-1]} components."
-        _time(figure, dataset)
+        _plotly.time(figure, dataset)
         plot = Plot(f"trace-{len(made)}", "", f"{label} over time, mean over seeds", figure)
         what = escape(str(values.attrs.get("long_name", ""))).rstrip(".")
         made.append(Panel(label, f"{f'{what}. ' if what else ''}Mean over seeds, with its 95 % band.{more}", [plot]))
@@ -133,7 +121,7 @@ def _each(dataset: xr.Dataset, name: str, description: str, draw: Any) -> list[P
 
 def _overview(dataset: xr.Dataset, noise: Any) -> go.Figure:
     ratios = _summary.table(dataset).to_static.sel(noise=noise)
-    figure = _figure("", "total cost / that of the best static gain")
+    figure = _plotly.figure("", "total cost / that of the best static gain")
     rows, names = np.arange(dataset.sizes["gain"]), [str(name) for name in dataset.algorithm.values]
     for i, name in enumerate(names):
         mean, low, high = ratios.sel(algorithm=name).transpose("band", "gain").values
@@ -168,42 +156,48 @@ def _one(dataset: xr.Dataset) -> str:
 
 def _parameters(dataset: xr.Dataset, gain: float) -> go.Figure:
     one = dataset.isel(seed=0, noise=0).sel(gain=gain, algorithm=OURS)
-    figure = _figure("a*, â")
+    figure = _plotly.figure("a*, â")
     for feature, color in zip(dataset.feature.values, (BLUE, VERMILLION, GREEN), strict=False):
         sub = f"<sub>{int(feature) + 1}</sub>"
-        _line(figure, dataset.time.values, one.a_hat.sel(feature=feature), color, f"â{sub}")
-        _line(figure, dataset.time.values, one.a_star.sel(feature=feature), color, f"a*{sub}", dash=DASHED)
-    return _time(figure, dataset)
+        _plotly.line(figure, dataset.time.values, one.a_hat.sel(feature=feature), color, f"â{sub}")
+        _plotly.line(
+            figure, dataset.time.values, one.a_star.sel(feature=feature), color, f"a*{sub}", width=6.0, opacity=0.35
+        )
+    return _plotly.time(figure, dataset)
 
 
 def _distance(dataset: xr.Dataset, gain: float) -> go.Figure:
     gap = _summary.distance(dataset.sel(gain=gain, algorithm=OURS))
-    figure = _figure("‖â − a*‖")
+    figure = _plotly.figure("‖â − a*‖")
     for noise, color in zip(dataset.noise.values, (BLUE, GREEN), strict=False):
-        _band(figure, dataset.time.values, _summary.band(gap.sel(noise=noise)), color, str(NOISE.get(noise, noise)))
+        _plotly.band(
+            figure, dataset.time.values, _summary.band(gap.sel(noise=noise)), color, str(NOISE.get(noise, noise))
+        )
     figure.update_yaxes(rangemode="tozero")
-    return _time(figure, dataset)
+    return _plotly.time(figure, dataset)
 
 
 def _gains(dataset: xr.Dataset, noise: Any) -> go.Figure:
-    figure, time = _figure("θ"), dataset.time.values
+    figure, time = _plotly.figure("θ"), dataset.time.values
     ends = time[[0, -1]]
     best = _summary.band(dataset.static_gain.sel(noise=noise))
-    _band(figure, ends, Band(*(np.full(2, part) for part in best)), GREEN, "best static gain")
+    _plotly.band(figure, ends, Band(*(np.full(2, part) for part in best)), GREEN, "best static gain")
     for i, gain in enumerate(dataset.gain.values):
-        _line(figure, ends, np.full(2, gain), VERMILLION, FIXED, dash=DASHED, showlegend=i == 0, legendgroup=FIXED)
+        _plotly.line(
+            figure, ends, np.full(2, gain), VERMILLION, FIXED, dash=_plotly.DASHED, showlegend=i == 0, legendgroup=FIXED
+        )
         made = _summary.band(dataset.theta.sel(noise=noise, gain=gain, algorithm=OURS))
-        _band(figure, time, made, BLUE, OURS, showlegend=i == 0, hover=f"M-GAPS from {gain:.3g}")
+        _plotly.band(figure, time, made, BLUE, OURS, showlegend=i == 0, hover=f"M-GAPS from {gain:.3g}")
     figure.update_yaxes(rangemode="tozero")
-    return _time(figure, dataset)
+    return _plotly.time(figure, dataset)
 
 
 def _model_error(dataset: xr.Dataset, noise: Any, gain: float) -> go.Figure:
-    figure = _figure("|φ(x)â − φ(x)a*|")
-    for i, name in enumerate(str(name) for name in dataset.algorithm.values):
+    figure = _plotly.figure("|φ(x)â − φ(x)a*|")
+    for i, name in _under(dataset):
         if name != EXACT:  # it has none
             error = abs(dataset.model_error.sel(noise=noise, gain=gain, algorithm=name))
-            _band(
+            _plotly.band(
                 figure,
                 dataset.time.values,
                 _summary.band(error),
@@ -211,52 +205,61 @@ def _model_error(dataset: xr.Dataset, noise: Any, gain: float) -> go.Figure:
                 name,
                 shown=name in (OURS, FIXED),
             )
-    _decades(figure)
-    return _time(_switches(figure, dataset), dataset)
+    _plotly.decades(figure)
+    figure.update_layout(legend_traceorder="reversed")
+    return _plotly.time(_plotly.switches(figure, dataset), dataset)
+
+
+def _under(dataset: xr.Dataset) -> list[tuple[int, str]]:
+    """The algorithms with their places, the first last: it lies on top, and the legend turns them back."""
+    return [(i, str(name)) for i, name in enumerate(dataset.algorithm.values)][::-1]
 
 
 def _tracking_error(dataset: xr.Dataset, noise: Any, gain: float) -> go.Figure:
-    figure = _figure("RMS of x")
-    for i, name in enumerate(str(name) for name in dataset.algorithm.values):
+    figure = _plotly.figure("RMS of x")
+    for i, name in _under(dataset):
         squared = _summary.average(dataset.x.sel(noise=noise, gain=gain, algorithm=name) ** 2)
         made = Band(*(np.sqrt(part) for part in _summary.band(squared)))
-        _band(figure, squared.time.values, made, _summary.color(name, i), name, shown=name in (OURS, FIXED))
+        _plotly.band(figure, squared.time.values, made, _summary.color(name, i), name, shown=name in (OURS, FIXED))
     figure.update_yaxes(rangemode="tozero")
-    return _time(_switches(figure, dataset), dataset)
+    figure.update_layout(legend_traceorder="reversed")
+    return _plotly.time(_plotly.switches(figure, dataset), dataset)
 
 
 def _regret_difference(dataset: xr.Dataset, noise: Any) -> go.Figure:
     difference = _summary.regret_difference(dataset)
-    figure = _figure("difference of cumulative costs")
-    for gain, color in zip(dataset.gain.values, _cycle(), strict=False):
+    figure = _plotly.figure("difference of cumulative costs")
+    for gain, color in zip(dataset.gain.values, _plotly.cycle(), strict=False):
         made = _summary.band(difference.sel(noise=noise, gain=gain))
-        _band(figure, dataset.time.values, made, color, f"θ<sub>0</sub> = {gain:.3g}")
+        _plotly.band(figure, dataset.time.values, made, color, f"θ<sub>0</sub> = {gain:.3g}")
     figure.update_yaxes(zeroline=True, exponentformat="power")
-    return _time(figure, dataset)
+    return _plotly.time(figure, dataset)
 
 
 def _local_regret(dataset: xr.Dataset, noise: Any) -> go.Figure:
     regret, slope = _summary.present(dataset.local_regret), _summary.slopes(dataset)
     horizon = regret.horizon.values
-    figure, lowest = _figure("R<sup>L</sup><sub>η</sub>(T)", "T"), np.inf
-    for gain, color in zip(dataset.gain.values, _cycle(), strict=False):
+    figure, lowest = _plotly.figure("R<sup>L</sup><sub>η</sub>(T)", "T"), np.inf
+    for gain, color in zip(dataset.gain.values, _plotly.cycle(), strict=False):
         made = _summary.band(regret.sel(noise=noise, gain=gain))
         lowest = min(lowest, float(made.mean[0]))
         text = f"θ<sub>0</sub> = {gain:.3g}: slope {_summary.interval(slope.sel(noise=noise, gain=gain), '.2f')}"
-        _band(figure, horizon, made, color, text, hover=f"θ<sub>0</sub> = {gain:.3g}", mode="lines+markers")
-    _line(figure, horizon, lowest / 2 * horizon / horizon[0], GREY, "slope 1", dash=DASHED, hoverinfo="skip")
+        _plotly.band(figure, horizon, made, color, text, hover=f"θ<sub>0</sub> = {gain:.3g}", mode="lines+markers")
+    _plotly.line(
+        figure, horizon, lowest / 2 * horizon / horizon[0], GREY, "slope 1", dash=_plotly.DASHED, hoverinfo="skip"
+    )
     figure.update_xaxes(type="log", showgrid=False, tickvals=horizon, tickformat="~s")
-    _decades(figure)
+    _plotly.decades(figure)
     return figure.update_layout(legend=dict(orientation="v"), height=400)
 
 
 def _bounds(rows: list[dict]) -> go.Figure:
-    figure = _figure("", "value")
+    figure = _plotly.figure("", "value")
     names = [escape(str(row["name"])) for row in rows]
     for i, row in enumerate(rows):
         measured, bound = _summary.placeable(row["measured"]), _summary.placeable(row["bound"])
         if measured and bound:
-            _line(figure, [measured, bound], [i, i], GREY, "", showlegend=False, hoverinfo="skip")
+            _plotly.line(figure, [measured, bound], [i, i], GREY, "", showlegend=False, hoverinfo="skip")
     groups: dict[str, tuple[str, str, list[tuple[int, float]]]] = {
         "measured": (BLUE, "circle", []),
         "bound, holds": (GREEN, "square", []),
@@ -283,103 +286,3 @@ def _bounds(rows: list[dict]) -> go.Figure:
     figure.update_xaxes(type="log", exponentformat="power", showgrid=True)
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=names, range=[len(rows) - 0.5, -0.5], showgrid=False)
     return figure.update_layout(hovermode="closest", height=140 + 34 * len(rows))
-
-
-def _figure(y: str, x: str = "") -> go.Figure:
-    axis: dict[str, Any] = dict(
-        showline=False, zeroline=False, ticks="", automargin=True, tickfont_size=12, gridcolor=GREY, title_standoff=8
-    )
-    return go.Figure(
-        layout=dict(
-            template="none",
-            paper_bgcolor="rgba(0,0,0,0)",
-            plot_bgcolor="rgba(0,0,0,0)",
-            font=dict(family="inherit", size=13),
-            margin=dict(l=8, r=8, t=8, b=8),
-            height=320,
-            hovermode="x unified",
-            hoverlabel=dict(namelength=-1),
-            legend=dict(orientation="h", yanchor="bottom", y=1.02, xanchor="left", x=0),
-            xaxis=axis | dict(title=dict(text=x), showgrid=False),
-            yaxis=axis | dict(title=dict(text=y)),
-        )
-    )
-
-
-def _time(figure: go.Figure, dataset: Any) -> go.Figure:
-    whole = [0, _summary.steps(dataset)]
-    return figure.update_xaxes(title=dict(text="step t"), range=whole, hoverformat=",d", tickformat="~s", nticks=7)
-
-
-def _decades(figure: go.Figure) -> None:
-    """A logarithmic axis with whole powers of ten alone, which plotly writes larger than other numbers."""
-    values = np.concatenate([np.ravel(trace["y"]) for trace in cast(Any, figure.data)])
-    span = np.ptp(np.log10(values[values > 0])) if (values > 0).any() else 1.0
-    figure.update_yaxes(
-        type="log", exponentformat="power", dtick=max(1, round(float(span) / 5)), tickfont=dict(size=10)
-    )
-
-
-def _switches(figure: go.Figure, dataset: xr.Dataset) -> go.Figure:
-    for step in _summary.switches(dataset):
-        figure.add_vline(x=int(step), line=dict(color=GREY, width=1, dash="dot"), layer="below")
-    return figure
-
-
-def _line(figure: go.Figure, x: Any, y: Any, color: str, name: str, dash: str | None = None, **options: Any) -> None:
-    form = dict(hovertemplate="%{y:.4g}") if "hoverinfo" not in options else {}
-    line = dict(color=color, width=1.8, dash=dash)
-    figure.add_scatter(x=_single(x), y=_single(y), mode="lines", line=line, name=name, **(form | options))
-
-
-def _band(
-    figure: go.Figure,
-    x: Any,
-    made: Band,
-    color: str,
-    name: str,
-    *,
-    hover: str | None = None,
-    shown: bool = True,
-    mode: str = "lines",
-    showlegend: bool = True,
-) -> None:
-    """The mean, and under it the band; one click in the legend takes both."""
-    common: dict[str, Any] = dict(legendgroup=name, visible=True if shown else "legendonly")
-    if np.isfinite(made.low).all():
-        figure.add_scatter(
-            x=_single(np.concatenate([x, x[::-1]])),
-            y=_single(np.concatenate([made.high, made.low[::-1]])),
-            fill="toself",
-            fillcolor=_translucent(color),
-            line=dict(width=0),
-            mode="lines",
-            hoverinfo="skip",
-            showlegend=False,
-            **common,
-        )
-    figure.add_scatter(
-        x=_single(x),
-        y=_single(made.mean),
-        customdata=np.stack([made.low, made.high], axis=-1).astype(np.float32),
-        mode=mode,
-        line=dict(color=color, width=1.8),
-        name=name,
-        showlegend=showlegend,
-        hovertemplate=f"{hover or name}: %{{y:.4g}} [%{{customdata[0]:.4g}}, %{{customdata[1]:.4g}}]<extra></extra>",
-        **common,
-    )
-
-
-def _single(values: Any) -> np.ndarray:
-    """Seven digits are more than a screen shows, and half the bytes."""
-    return np.asarray(values, dtype=np.float32)
-
-
-def _translucent(color: str) -> str:
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.22)"
-
-
-def _cycle() -> Iterable[str]:
-    return PALETTE * 8

@@ -103,12 +103,13 @@ def parameters(dataset: xr.Dataset, *, seed: int | None = None, gain: float | No
     seed = int(data.seed[0]) if seed is None else seed
     ours = _summary.thin(data.sel(algorithm=OURS, gain=gain))
     one = ours.sel(seed=seed, noise=data.noise.values[0])
-    figure, axes = _stack(2, height=1.55, ratios=(1.25, 1))
+    figure, axes = _stack(2, height=1.55, ratios=(1.25, 1.0))
     for feature, color in zip(data.feature.values, (BLUE, VERMILLION, GREEN), strict=False):
         name = int(feature) + 1
         axes[0].plot(ours.time, one.a_hat.sel(feature=feature), color=color, label=rf"$\hat a_{name}$")
         truth = one.a_star.sel(feature=feature)
-        axes[0].plot(ours.time, truth, color=color, linestyle=(0, (4, 1.5)), linewidth=0.9, label=rf"$a^*_{name}$")
+        # Wide and pale: where â has found a* both are seen.
+        axes[0].plot(ours.time, truth, color=color, linewidth=3.5, alpha=0.35, zorder=1, label=rf"$a^*_{name}$")
     axes[0].set_ylabel(r"$a^*$, $\hat a$")
     axes[0].set_ylim(-0.29, 0.29)
     axes[0].set_title(f"seed {seed}, {NOISE.get(str(one.noise.values), one.noise.values)}", loc="left", pad=3)

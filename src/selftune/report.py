@@ -11,6 +11,7 @@ import xarray as xr
 from . import _html, _interactive, _summary
 from ._summary import NOISE, OURS, RESCALED
 from .experiments.paper import Settings
+from .experiments.summary import summarize
 from .manifest import Manifest, StoreError
 from .store import open_run
 
@@ -66,6 +67,7 @@ def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], certifica
     panels = _interactive.panels(dataset, _summary.start(dataset))
     sections = [
         ("results", "Results", _results(dataset, table)),
+        ("checks", "Checks", _checks(dataset, manifest.settings)),
         ("figures", "Figures", _html.panels(panels)),
     ]
     if certificate is not None and certificate["rows"]:
@@ -97,8 +99,10 @@ def _answer(dataset: xr.Dataset, table: xr.Dataset) -> list[str]:
         text = f"With the {escape(str(NOISE.get(noise, noise)))}, {_compared(table.sel(noise=noise, algorithm=OURS))}"
         best = _html.number(dataset.static_gain.sel(noise=noise).mean(), ".3g")
         text += f" in hindsight does (θ = {best}, mean over seeds)."
-        if noise == "inside" and (rescaled := _summary.rescaled(dataset)) is not None:
-            text += f" With the learning rate η/Δ<sup>2</sup> in place of η, {_compared(rescaled)} does."
+        if noise == "inside":
+            text += (
+                f" With the learning rate η/Δ<sup>2</sup> in place of η, {_compared(_summary.rescaled(dataset))} does."
+            )
         said.append(text)
     return said
 
@@ -146,7 +150,7 @@ def _headlines(dataset: xr.Dataset, table: xr.Dataset, failed: list[int]) -> lis
 
 
 def _results(dataset: xr.Dataset, table: xr.Dataset) -> str:
-    columns = [name for name in COLUMNS if name in table]
+    columns, rescaled = [name for name in COLUMNS if name in table], _summary.rescaled(dataset)
     head = "".join(f'<th scope="col" class="left">{title}</th>' for title in ("θ<sub>0</sub>", "algorithm"))
     head += "".join(f'<th scope="col">{COLUMNS[name]}</th>' for name in columns)
     made = [
@@ -157,7 +161,7 @@ def _results(dataset: xr.Dataset, table: xr.Dataset) -> str:
         groups = []
         for gain in table.gain.values:
             rows = {str(name): table.sel(noise=noise, gain=gain, algorithm=name) for name in table.algorithm.values}
-            if noise == "inside" and (rescaled := _summary.rescaled(dataset)) is not None:
+            if noise == "inside":
                 rows[RESCALED] = rescaled.sel(gain=gain)
             groups.append(_group(f"{gain:.3g}", rows, columns))
         title = escape(str(NOISE.get(noise, noise)))
@@ -180,11 +184,29 @@ def _group(start: str, rows: dict[str, xr.Dataset], columns: list[str]) -> str:
     return f'<tbody class="group">{"".join(made)}</tbody>'
 
 
+def _checks(dataset: xr.Dataset, settings: dict) -> str:
+    """What `selftune reproduce` demands of the numbers."""
+    words = {True: ("holds", "good"), False: ("fails", "bad"), None: ("not judged", "none")}
+    rows = []
+    for check in summarize(dataset, settings).checks:
+        word, kind = words[check.holds]
+        low, high = (np.nan if end is None else end for end in (check.measured.low, check.measured.high))
+        rows.append(
+            f'<tr><th scope="row">{escape(check.name)}</th><td>{escape(check.expected)}</td>'
+            f'{_html.cell((check.measured.mean, low, high), ".4f")}<td class="left {kind}">{word}</td></tr>'
+        )
+    head = '<th scope="col" class="left">check</th><th scope="col">expected</th><th scope="col">measured</th>'
+    head += '<th scope="col" class="left">verdict</th>'
+    note = '<p class="caption">A check of the whole interval, but for “±”, which is of the mean.</p>'
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return note + _html.scroll(table, "checks")
+
+
 def _costs(dataset: xr.Dataset) -> str:
     """The totals of any run: those of its variables that have one number for each seed."""
     rows = []
     for name, values in dataset.data_vars.items():
-        if values.dims == ("seed",) and values.dtype.kind == "f":
+        if values.dims == ("seed",) and values.dtype.kind == "f" and values.size:
             made = _summary.band(values.values)
             extremes = f"<td>{_html.number(values.min())}</td><td>{_html.number(values.max())}</td>"
             rows.append(f'<tr><th scope="row">{escape(str(name))}</th>{_html.cell(np.array(made))}{extremes}</tr>')
@@ -213,7 +235,9 @@ def _theory(certificate: dict) -> str:
     titles = ("inequality", "statement", "measured", "bound", "slack", "verdict", "constants")
     left = {"inequality", "statement", "verdict", "constants"}
     head = "".join(f'<th scope="col"{" class=left" if title in left else ""}>{title}</th>' for title in titles)
-    table = _html.scroll(f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>", "certificate")
+    table = _html.scroll(
+        f"<table class=theory><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>", "certificate"
+    )
     said = [_verdict(row)[0] for row in certificate["rows"]]
     counted = ", ".join(f"{said.count(word)} {word}" for word in dict.fromkeys(said))
     constants = certificate.get("constants") or {}
