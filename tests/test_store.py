@@ -164,6 +164,14 @@ def test_another_run_is_refused(complete, changes, message):
         begin(complete, **changes)
 
 
+def test_other_arrays_are_another_version(complete):
+    fewer = {name: variable for name, variable in LAYOUT.variables.items() if name != "cost"}
+    with pytest.raises(StoreError, match=r"other arrays or coordinates \(cost\), as another version writes them"):
+        begin(complete, layout=Layout(LAYOUT.task_dims, LAYOUT.coords, fewer))
+    with pytest.raises(StoreError, match="other arrays or coordinates, as another version"):
+        begin(complete, layout=Layout(LAYOUT.task_dims, {**LAYOUT.coords, "time": np.arange(5)}, LAYOUT.variables))
+
+
 def test_only_a_complete_run_may_be_of_other_code(tmp_path, complete, monkeypatch):
     begun = run(tmp_path / "begun", tasks=[(0, 0)])
     monkeypatch.setattr(manifests, "versions", lambda: {"jax": "99"})

@@ -279,7 +279,6 @@ def _facts() -> dict[str, Any]:
         "devices": ", ".join(str(device) for device in jax.devices()),
         "cores": os.cpu_count(),
         "compiler": version.partition("\n")[0] or "none found (cc)",
-        "float64": True,
     }
 
 
@@ -313,8 +312,10 @@ def _present(screen: Screen, out: Path, dataset: Any, *, anew: bool) -> Path:
     if anew or not written.is_file():
         certificate = out / "certificate.json"
         known = json.loads(certificate.read_text(encoding="utf-8")) if certificate.is_file() else None
-        with screen.progress("drawing and writing"):
+        with screen.progress("drawing and writing") as progress:
+            progress(0, 2)
             plots.draw_all(dataset, out / "figures", certificate=known)
+            progress(1, 2)
             written = reports.write(out)
     return written
 

@@ -171,23 +171,26 @@ class Loaded:
             raise self.refuse(f"{where}.{name}" if known else where, text if known else str(error)) from None
 
     def _load_system(self) -> tuple[st.System, Path | None]:
-        module_name, _, name = self.config.system.make.partition(":")
         beside = str(self.path.resolve().parent)
         sys.path.insert(0, beside)
+        try:
+            return self._import_system(*self.config.system.make.split(":"))
+        finally:
+            sys.path.remove(beside)
+
+    def _import_system(self, module_name: str, name: str) -> tuple[st.System, Path | None]:
         try:
             module = importlib.import_module(module_name)
         except Exception as error:
             raise self.refuse(
                 "system.make", f"module {module_name!r} cannot be imported ({type(error).__name__}: {error})"
             ) from error
-        finally:
-            sys.path.remove(beside)
         function = getattr(module, name, None)
         if not callable(function):
-            near = _nearest(
-                name, [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+            functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+            raise self.refuse(
+                "system.make", f"module {module_name!r} has no function {name!r}{_nearest(name, functions)}"
             )
-            raise self.refuse("system.make", f"module {module_name!r} has no function {name!r}{near}")
         try:
             system = function(**self.config.system.arguments)
         except Exception as error:

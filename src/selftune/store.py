@@ -126,8 +126,9 @@ class RunStore:
             if not (folder / "data.zarr").exists() and not (folder / "tasks").exists():
                 _create_arrays(folder, layout)
             store = cls(folder)
-            store._lock = lock
+            store._check_layout(layout)
             store.verify()
+            store._lock = lock
         except BaseException:
             lock.close()
             raise
@@ -233,6 +234,20 @@ class RunStore:
             name: (_dims(self._arrays[name]), values, dict(self._arrays[name].attrs)) for name, values in read.items()
         }
         return xr.Dataset(data, coords={name: (name, values) for name, values in self._coords.items()})
+
+    def _check_layout(self, layout: Layout) -> None:
+        """The same settings may mean other arrays to another version."""
+        there = {name: (_dims(array), array.dtype.name) for name, array in self._arrays.items()}
+        asked = {name: (one.dims, np.dtype(one.dtype).name) for name, one in layout.variables.items()}
+        sums = {name: digest(layout.coordinate(name)) for name in layout.coords}
+        if there != asked or sums != {name: self.manifest.checksums.get(name) for name in self._coords}:
+            changed = sorted(name for name in there.keys() | asked.keys() if there.get(name) != asked.get(name))
+            names = f" ({', '.join(changed)})" if changed else ""
+            raise StoreError(
+                f"{self.folder}: holds a run of the same settings with other arrays or coordinates{names}, "
+                "as another version writes them; "
+                "start anew (--fresh, or another folder)"
+            )
 
     def _as_running(self) -> Manifest:
         coordinates = {name: sum_ for name, sum_ in self.manifest.checksums.items() if name in self._coords}
