@@ -225,6 +225,7 @@ def _swap(path):
         ("data.zarr/cost/c/1/0", _truncate, "task noise=outside,seed=1, array cost: "),
         ("data.zarr/seed/c/0", _remove, "coordinate seed: not what was written"),
         ("data.zarr/x/zarr.json", _truncate, r"data\.zarr: cannot be read"),
+        ("data.zarr/seed/zarr.json", _remove, r"data\.zarr: cannot be read"),
         ("data.zarr/zarr.json", _remove, r"data\.zarr: cannot be read"),
         ("tasks/noise-0_seed-2.json", _remove, r"noise-0_seed-2\.json: missing, in a run that was complete"),
         ("tasks/noise-0_seed-2.json", _truncate, r"not the marker of task noise=outside,seed=2"),

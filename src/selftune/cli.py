@@ -15,12 +15,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ._errors import InputError
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from .experiments.summary import Summary
 
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     name="selftune",
@@ -81,18 +83,12 @@ class Screen:
 @contextmanager
 def refusing() -> Iterator[None]:
     """What is the user's to mend is one message and exit code 2, not a traceback."""
-    from .manifest import StoreError
-
     try:
         yield
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; the same command continues")
         raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
-        # `config` is imported by `run` alone, and no other command raises what it defines.
-        config = sys.modules.get("selftune.config")
-        if not isinstance(error, StoreError) and not (config and isinstance(error, config.ConfigError)):
-            raise
+    except InputError as error:
         Console(stderr=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(BAD_INPUT) from None
 

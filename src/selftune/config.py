@@ -15,8 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 import selftune as st
 
+from ._errors import InputError
 
-class ConfigError(Exception):
+
+class ConfigError(InputError):
     """What is wrong in a configuration, and where."""
 
 

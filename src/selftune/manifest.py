@@ -12,12 +12,14 @@ from typing import Any, Literal
 import jax
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from ._errors import InputError
+
 FORMAT = "selftune run"
 SCHEMA_VERSION = 1
 _PACKAGES = ("selftune", "jax", "jaxlib", "numpy", "equinox", "optax", "xarray", "zarr")
 
 
-class StoreError(Exception):
+class StoreError(InputError):
     """A folder that cannot be used as asked; the message says which, why, and what to do."""
 
 

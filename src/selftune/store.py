@@ -16,7 +16,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +61,11 @@ class Layout:
         return np.asarray(self.coords[name])
 
 
-@dataclass
 class RunStore:
     """A run's folder. `RunStore.begin` makes or continues one; `RunStore(folder)` attaches to one that another owns."""
 
-    folder: Path
-    manifest: Manifest = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.folder = Path(self.folder)
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self._lock: Any = None
         self._group = _open_group(self.folder)
@@ -82,9 +78,9 @@ class RunStore:
                 else:
                     # Zarr leaves out a chunk that equals the fill value; but not every NaN has the same bits.
                     self._arrays[name] = array.with_config({"write_empty_chunks": True})
+            sizes = [len(self._coords[dim]) for dim in self.manifest.task_dims]
         except Exception as error:
             raise StoreError(f"{self.folder / 'data.zarr'}: cannot be read ({error}){_REDO}") from error
-        sizes = [len(self._coords[dim]) for dim in self.manifest.task_dims]
         self.tasks: list[Task] = list(itertools.product(*map(range, sizes)))
 
     @classmethod
