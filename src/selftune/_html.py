@@ -91,7 +91,8 @@ def number(value: Any, form: str | None = None) -> str:
     if value != 0 and not 1e-3 <= size < 1e9:
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{mantissa} × 10<sup>{int(exponent)}</sup>".replace("-", "−")
-    form = form or (",.0f" if size >= 1000 else ".1f" if size >= 100 else ".3f")
+    if form is None or size >= 1000:
+        form = ",.0f" if size >= 1000 else ".1f" if size >= 100 else ".3f"
     return format(value, form).replace("-", "−")
 
 

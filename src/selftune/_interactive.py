@@ -41,7 +41,7 @@ def panels(dataset: xr.Dataset, gain: float) -> list[Panel]:
         ),
         Panel(
             "Parameters: a* and â",
-            "Left, one seed: a* (wide and pale) is drawn anew each period, and â follows. Right, the distance, all seeds. "
+            "Left, one seed: a* (wide and pale) is drawn anew each period, and â follows. Right, the distance. "
             "â need not reach a*: it only has to predict φ(x)a* where the state goes.",
             [
                 Plot("parameters", _one(dataset), "traces of a* and â on one seed", _parameters(thinned, gain)),
@@ -135,7 +135,8 @@ def _overview(dataset: xr.Dataset, noise: Any) -> go.Figure:
             ),
             name=escape(name),
             customdata=np.stack([dataset.gain.values, low, high], axis=-1),
-            hovertemplate="from %{customdata[0]:.3g}: %{x:.4f} [%{customdata[1]:.4f}, %{customdata[2]:.4f}]",
+            hovertemplate=f"{escape(name)} from %{{customdata[0]:.3g}}: "
+            "%{x:.4f} [%{customdata[1]:.4f}, %{customdata[2]:.4f}]<extra></extra>",
         )
     ticks = [1, 1.2, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100]
     figure.update_xaxes(type="log", showgrid=True, tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
@@ -260,18 +261,14 @@ def _bounds(rows: list[dict]) -> go.Figure:
         measured, bound = _summary.placeable(row["measured"]), _summary.placeable(row["bound"])
         if measured and bound:
             _plotly.line(figure, [measured, bound], [i, i], GREY, "", showlegend=False, hoverinfo="skip")
-    groups: dict[str, tuple[str, str, list[tuple[int, float]]]] = {
-        "measured": (BLUE, "circle", []),
-        "bound, holds": (GREEN, "square", []),
-        "bound, vacuous": (GREEN, "square-open", []),
-        "bound, fails": (VERMILLION, "square", []),
-    }
+    groups: dict[str, tuple[str, str, list[tuple[int, float]]]] = {"measured": (BLUE, "circle", [])}
+    for kind, color in _summary.VERDICTS.items():
+        groups[f"bound, {kind}"] = (color, "square-open" if kind == "vacuous" else "square", [])
     for i, row in enumerate(rows):
         if value := _summary.placeable(row["measured"]):
             groups["measured"][2].append((i, value))
         if value := _summary.placeable(row["bound"]):
-            kind = "fails" if row.get("holds") is False else "vacuous" if row.get("vacuous") else "holds"
-            groups[f"bound, {kind}"][2].append((i, value))
+            groups[f"bound, {_summary.verdict(row)}"][2].append((i, value))
     for group, (color, symbol, points) in groups.items():
         if points:
             figure.add_scatter(
@@ -281,7 +278,7 @@ def _bounds(rows: list[dict]) -> go.Figure:
                 name=group,
                 marker=dict(color=color, symbol=symbol, size=10, line=dict(width=2, color=color)),
                 text=[names[i] for i, _ in points],
-                hovertemplate="%{text}: %{x:.4g}",
+                hovertemplate=f"%{{text}}, {group}: %{{x:.4g}}<extra></extra>",
             )
     figure.update_xaxes(type="log", exponentformat="power", showgrid=True)
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=names, range=[len(rows) - 0.5, -0.5], showgrid=False)

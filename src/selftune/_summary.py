@@ -40,6 +40,7 @@ BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW = (
 )
 GREY = "#808080"
 PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW, GREY)
+VERDICTS = {"holds": GREEN, "vacuous": GREEN, "fails": VERMILLION, "not checked": GREY}
 COLORS = {OURS: BLUE, FIXED: VERMILLION, EXACT: GREEN, "GAPS": PURPLE, RESCALED: SKY}
 NOISE = {"outside": "noise outside Δ(…)", "inside": "noise inside Δ(…)"}
 
@@ -201,6 +202,13 @@ def color(name: str, index: int) -> str:
 def placeable(value: Any) -> float | None:
     """A number that has a place on a logarithmic axis, or 0; None for what is missing, infinite or below zero."""
     return None if value is None or not np.isfinite(float(value)) or float(value) < 0 else float(value)
+
+
+def verdict(row: dict) -> str:
+    """What became of a certificate's inequality: it holds, is vacuous (true, and says nothing), fails, or is open."""
+    if row.get("holds") is None:
+        return "not checked"
+    return "fails" if not row["holds"] else "vacuous" if row.get("vacuous") else "holds"
 
 
 def start(dataset: xr.Dataset) -> float:

@@ -293,15 +293,14 @@ def bounds(certificate: dict) -> Figure:
     left, right = low / 10, high * 10
     for i, row in enumerate(rows):
         measured, bound = _summary.placeable(row["measured"]), _summary.placeable(row["bound"])
-        vacuous, color = bool(row.get("vacuous")), VERMILLION if row.get("holds") is False else GREEN
         start, end = measured or left, bound or right
         if measured is not None:
-            linestyle = (0, (1, 1.5)) if bound is None or measured == 0 else "solid"
-            axis.plot([start, end], [i, i], color=GREY, linewidth=1, linestyle=linestyle, zorder=1)
+            dotted = measured == 0 or bound is None
+            axis.plot([start, end], [i, i], color=GREY, linewidth=1, linestyle=":" if dotted else "-", zorder=1)
             axis.plot(start, i, "o" if measured else "<", color=BLUE, markersize=4.5)
         if bound is not None:
-            axis.plot(end, i, "s", color=color, markerfacecolor="white" if vacuous else color, markersize=4.5)
-        elif row["bound"] is None or np.isinf(float(row["bound"])):
+            axis.plot(end, i, **_square(_summary.verdict(row)))
+        elif measured is not None:
             axis.plot(end, i, ">", color=GREY, markersize=4.5)
     axis.set_xscale("log")
     axis.set_yticks(range(len(rows)), [str(row["name"]) for row in rows])
@@ -309,15 +308,18 @@ def bounds(certificate: dict) -> Figure:
     axis.tick_params(axis="y", length=0)
     axis.spines["left"].set_visible(False)
     axis.set_xlabel("value")
-    for mark, color, fill, text in (
-        ("o", BLUE, BLUE, "measured"),
-        ("s", GREEN, GREEN, "bound, holds"),
-        ("s", GREEN, "white", "vacuous"),
-        ("s", VERMILLION, VERMILLION, "fails"),
-    ):
-        axis.plot([], [], mark, color=color, markerfacecolor=fill, markersize=4.5, label=text)
+    axis.plot([], [], "o", color=BLUE, markersize=4.5, label="measured")
+    for kind in [kind for kind in _summary.VERDICTS if kind in map(_summary.verdict, rows)]:
+        axis.plot([], [], label=f"bound, {kind}", **_square(kind))
     _legend(figure, axis, ncols=2)
     return figure
+
+
+def _square(verdict: str) -> dict[str, Any]:
+    """A bound's mark, hollow where it is vacuous."""
+    color = _summary.VERDICTS[verdict]
+    fill = "white" if verdict == "vacuous" else color
+    return dict(marker="s", linestyle="none", color=color, markerfacecolor=fill, markersize=4.5)
 
 
 def _prepared(dataset: xr.Dataset, gain: float | None) -> tuple[xr.Dataset, float]:

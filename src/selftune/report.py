@@ -17,6 +17,7 @@ from .store import open_run
 
 # What the paper's appendix says; the other settings of its simulation are chosen.
 GIVEN = {"learning_rate", "decay", "sigma", "period"}
+VERDICTS = {"holds": "good", "vacuous": "warn", "fails": "bad", "not checked": "none"}
 COLUMNS = {
     "total_cost": "total cost",
     "to_fixed": "relative to fixed gain",
@@ -197,7 +198,10 @@ def _checks(dataset: xr.Dataset, settings: dict) -> str:
         )
     head = '<th scope="col" class="left">check</th><th scope="col">expected</th><th scope="col">measured</th>'
     head += '<th scope="col" class="left">verdict</th>'
-    note = '<p class="caption">A check of the whole interval, but for “±”, which is of the mean.</p>'
+    note = (
+        '<p class="caption">The form of the noise, the start, and what is compared; *, in hindsight and from the '
+        "second period on. The whole interval is checked, but for “±”, which is of the mean.</p>"
+    )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return note + _html.scroll(table, "checks")
 
@@ -220,7 +224,7 @@ def _costs(dataset: xr.Dataset) -> str:
 def _theory(certificate: dict) -> str:
     rows = []
     for row in certificate["rows"]:
-        verdict, kind = _verdict(row)
+        verdict = _summary.verdict(row)
         failed = "; ".join(escape(str(one)) for one in row.get("failed_hypotheses") or [])
         notes = f'<small class="bad">hypotheses that fail: {failed}</small>' if failed else ""
         used = "; ".join(
@@ -230,7 +234,7 @@ def _theory(certificate: dict) -> str:
         numbers = "".join(f"<td>{_html.number(row.get(key), ',.4g')}</td>" for key in ("measured", "bound", "slack"))
         rows.append(
             f'<tr><th scope="row">{name}<small>{reference}</small></th><td class="left">{statement}{notes}</td>'
-            f'{numbers}<td class="left {kind}">{verdict}</td><td class="left">{used}</td></tr>'
+            f'{numbers}<td class="left {VERDICTS[verdict]}">{verdict}</td><td class="left">{used}</td></tr>'
         )
     titles = ("inequality", "statement", "measured", "bound", "slack", "verdict", "constants")
     left = {"inequality", "statement", "verdict", "constants"}
@@ -238,24 +242,16 @@ def _theory(certificate: dict) -> str:
     table = _html.scroll(
         f"<table class=theory><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>", "certificate"
     )
-    said = [_verdict(row)[0] for row in certificate["rows"]]
-    counted = ", ".join(f"{said.count(word)} {word}" for word in dict.fromkeys(said))
+    said = [_summary.verdict(row) for row in certificate["rows"]]
+    counted = ", ".join(f"{said.count(word)} {word}" for word in VERDICTS if word in said)
     constants = certificate.get("constants") or {}
     return (
-        f'<p class="caption">{len(said)} inequalities: {counted}. A vacuous bound is true but says nothing here; a '
+        f'<p class="caption">{len(said)} inequalities: {counted}. A vacuous bound holds but says nothing here; a '
         "constant is given where it follows from the problem, and sampled where it was estimated on the data.</p>"
         + _html.panels([_interactive.bounds(certificate)])
         + table
         + (_html.details("Constants", _html.mapping(constants)) if constants else "")
     )
-
-
-def _verdict(row: dict) -> tuple[str, str]:
-    if row.get("holds") is None:
-        return "not checked", "none"
-    if not row["holds"]:
-        return "fails", "bad"
-    return ("holds (vacuous)", "warn") if row.get("vacuous") else ("holds", "good")
 
 
 def _about(manifest: Manifest, command: str) -> str:
