@@ -104,7 +104,7 @@ def start_jax() -> None:
     jax.config.update("jax_enable_x64", True)
 
 
-@app.command(epilog="Examples:  selftune reproduce   |   selftune reproduce --seeds 4 --periods 2 -o /tmp/small")
+@app.command(epilog="Examples:  selftune reproduce   |   selftune reproduce --seeds 4 --periods 2 -o results/small")
 def reproduce(
     out: Out = Path("results/paper"),
     seeds: Annotated[int | None, typer.Option(min=1, help="How many; 32 by default.")] = None,
@@ -284,7 +284,9 @@ def _paper_settings(seeds: int | None, periods: int | None, period: int | None) 
     given = {"seeds": seeds, "periods": periods, "period": period}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     steps = chosen.get("period", Settings.period) * chosen.get("periods", Settings.periods)
-    horizons = tuple(horizon for horizon in Settings.horizons if horizon <= steps) or (steps,)
+    horizons = tuple(horizon for horizon in Settings.horizons if horizon <= steps)
+    if len(horizons) < 3:  # too few to show growth
+        horizons = tuple(sorted({max(2, steps // part) for part in (4, 2, 1)}))
     return Settings(**chosen, horizons=horizons)
 
 
