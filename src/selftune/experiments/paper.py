@@ -50,7 +50,7 @@ class Settings:
     buffer: int = 100  # open: B of GAPS
     rows: int = 1_000  # open: how many steps of each run are kept
     regret_seeds: int = 8  # open: the first ones, of which the local regret is computed
-    horizons: tuple[int, ...] = (2_500, 5_000, 10_000, 20_000, 40_000)  # open: T at which it is given
+    horizons: tuple[int, ...] = (1_250, 2_500, 5_000, 10_000, 20_000)  # open: T at which it is given
     regret_tolerance: float = 0.01  # open: of its gradients, as a share of the tuner's root mean square
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ def run(
         return store.manifest
 
 
-_RUN, _GAPS, _STATIC, _REGRET = 1, 3, 8, 50
+_RUN, _GAPS, _STATIC, _REGRET = 1, 3, 8, 25
 
 
 def _work(settings: Settings, seed: int) -> int:
