@@ -36,7 +36,7 @@ def panels(dataset: xr.Dataset, gain: float) -> list[Panel]:
         Panel(
             "Cost against the best static gain",
             "Total cost of each algorithm from each start, as a multiple of the best static gain's in hindsight. "
-            "Dots are means of the ratio within a seed, whiskers 95 % intervals. Inside Δ(…) the noise is Δ times weaker "
+            "Dots are means of the ratio within a seed, whiskers 95 % intervals. Inside Δ(…) noise is Δ times weaker "
             "and the gradient Δ<sup>2</sup> times smaller; M-GAPS, η/Δ² makes up for that.",
             _each(dataset, "overview", "total cost relative to the best static gain", _overview),
         ),

@@ -1,14 +1,13 @@
 """One page about a run: `report.html`, with everything inside it and nothing fetched."""
 
 import json
-import os
 from html import escape
 from pathlib import Path
 
 import numpy as np
 import xarray as xr
 
-from . import _html, _interactive, _summary
+from . import _files, _html, _interactive, _summary
 from ._summary import NOISE, OURS, RESCALED
 from .experiments.paper import Settings
 from .experiments.summary import summarize
@@ -45,9 +44,8 @@ def write(folder: Path) -> Path:
         page = _paper(manifest, kept, failed, _certificate(folder / "certificate.json"))
     else:
         page = _generic(manifest, kept, failed, folder.resolve().name)
-    path, partial = folder / "report.html", folder / f".report.{os.getpid()}.html"
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, path)
+    path = folder / "report.html"
+    _files.write(path, page.encode())
     return path
 
 
