@@ -160,6 +160,15 @@ def test_a_run_of_anything(tmp_path):
     assert "chosen here" not in text
 
 
+def test_the_paper_s_simulation_with_one_seed_and_one_period_has_fewer_numbers(tmp_path):
+    data = paper_run.dataset().isel(seed=[0], period=[0])
+    text = report.write(paper_run.folder(tmp_path / "one", data=data)).read_text()
+    (row, *_) = [row for row in Reader(text).rows if "fixed gain" in row]
+    assert numbers(row[-3]) == [1.0]
+    assert "after the first period" not in text
+    assert not re.search(r"\bnan\b", re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL))
+
+
 @pytest.mark.parametrize("failed", [0, 1])
 def test_a_single_seed_has_no_band_and_a_failed_one_no_results(tmp_path, failed):
     data = a_run(1)

@@ -20,8 +20,8 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 def mapping(values: Any, marked: Iterable[str] = ()) -> str:
     """A nested mapping as a table of two columns, names joined by dots."""
     rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{f"<code>{escape(_plain(value))}</code>"}'
-        f"{_BADGE if name.split('.')[0] in marked or name in marked else ''}</td></tr>"
+        f'<tr><th scope="row">{escape(name)}</th><td><code>{escape(_plain(value))}</code>'
+        f"{_BADGE if name.split('.')[0] in marked else ''}</td></tr>"
         for name, value in _flat(values)
     )
     return scroll(f'<table class="plain"><tbody>{rows}</tbody></table>', "values")
@@ -119,7 +119,7 @@ def page(title: str, eyebrow: str, head: str, sections: list[tuple[str, str, str
 <script>{get_plotlyjs()}</script>
 </head>
 <body>
-<a class="skip" href="#results">To the results</a>
+<a class="skip" href="#{sections[0][0]}">To the content</a>
 <header>
 <p class="eyebrow">{escape(eyebrow)}</p>
 <h1>{escape(title)}</h1>

@@ -158,6 +158,18 @@ def rescaled(dataset: xr.Dataset) -> xr.Dataset:
     return _compared(dataset.sel(noise="inside", drop=True), costs, costs.sum("period"))
 
 
+def standings(dataset: xr.Dataset) -> dict[str, dict[str, xr.Dataset]]:
+    """`table` and `rescaled` by noise and by name, in the order in which they are shown: each (gain, band)."""
+    costs = table(dataset)
+    made = {
+        str(noise): {str(name): costs.sel(noise=noise, algorithm=name) for name in costs.algorithm.values}
+        for noise in costs.noise.values
+    }
+    if "inside" in made:
+        made["inside"][RESCALED] = rescaled(dataset)
+    return made
+
+
 def _compared(dataset: xr.Dataset, periods: xr.DataArray, total: xr.DataArray) -> xr.Dataset:
     """Costs against the yardsticks of `dataset`."""
     later = slice(1, None)

@@ -250,16 +250,14 @@ def local_regret(dataset: xr.Dataset) -> Figure:
 def overview(dataset: xr.Dataset) -> Figure:
     """Total cost of every algorithm from every start, as a multiple of the best static gain's in hindsight."""
     data, _ = _prepared(dataset, None)
-    ratios = _summary.table(data).to_static
-    names = [str(name) for name in data.algorithm.values]
-    figure = Figure(figsize=(WIDTH, 0.75 + 0.34 * data.sizes["gain"] * data.sizes["noise"]), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.75 + 0.36 * data.sizes["gain"] * data.sizes["noise"]), layout="constrained")
     axes = figure.subplots(data.sizes["noise"], 1, sharex=True, squeeze=False)[:, 0]
     rows = np.arange(data.sizes["gain"])
-    for axis, noise in zip(axes, data.noise.values, strict=True):
+    for axis, (noise, shown) in zip(axes, _summary.standings(data).items(), strict=True):
         axis.axvline(1, color=GREY, linewidth=0.8)
-        for i, name in enumerate(names):
-            mean, low, high = ratios.sel(noise=noise, algorithm=name).transpose("band", "gain").values
-            place = rows + 0.17 * (i - (len(names) - 1) / 2)
+        for i, (name, costs) in enumerate(shown.items()):
+            mean, low, high = costs.to_static.transpose("band", "gain").values
+            place = rows + 0.17 * (i - (len(shown) - 1) / 2)
             color = _summary.color(name, i)
             axis.hlines(place, low, high, color=color, linewidth=1.2)
             axis.plot(mean, place, "osD^vPX*"[i % 8], color=color, markersize=3.5, label=name)
@@ -273,7 +271,7 @@ def overview(dataset: xr.Dataset) -> Figure:
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
     axes[-1].set_xlabel("total cost / that of the best static gain")
-    _legend(figure, axes[0], ncols=2)
+    _legend(figure, axes[-1], ncols=2)
     return figure
 
 

@@ -1,14 +1,13 @@
 """One page about a run: `report.html`, with everything inside it and nothing fetched."""
 
 import json
-import os
 from html import escape
 from pathlib import Path
 
 import numpy as np
 import xarray as xr
 
-from . import _html, _interactive, _summary
+from . import _files, _html, _interactive, _summary
 from ._summary import NOISE, OURS, RESCALED
 from .experiments.paper import Settings
 from .experiments.summary import summarize
@@ -45,9 +44,8 @@ def write(folder: Path) -> Path:
         page = _paper(manifest, kept, failed, _certificate(folder / "certificate.json"))
     else:
         page = _generic(manifest, kept, failed, folder.resolve().name)
-    path, partial = folder / "report.html", folder / f".report.{os.getpid()}.html"
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, path)
+    path = folder / "report.html"
+    _files.write(path, page.encode())
     return path
 
 
@@ -64,18 +62,18 @@ def _certificate(path: Path) -> dict | None:
 
 
 def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], certificate: dict | None) -> str:
-    table = _summary.table(dataset)
+    standings = _summary.standings(dataset)
     panels = _interactive.panels(dataset, _summary.start(dataset))
     sections = [
-        ("results", "Results", _results(dataset, table)),
+        ("results", "Results", _results(standings)),
         ("checks", "Checks", _checks(dataset, manifest.settings)),
         ("figures", "Figures", _html.panels(panels)),
     ]
     if certificate is not None and certificate["rows"]:
         sections.append(("theory", "Theory, checked on the data", _theory(certificate)))
     sections.append(("about", "About this run", _about(manifest, _command(manifest.settings))))
-    lead = "".join(f'<p class="lead">{sentence}</p>' for sentence in _answer(dataset, table))
-    head = lead + _left_out(failed) + _html.cards(_headlines(dataset, table, failed))
+    lead = "".join(f'<p class="lead">{sentence}</p>' for sentence in _answer(dataset, standings))
+    head = lead + _left_out(failed) + _html.cards(_headlines(dataset, standings, failed))
     eyebrow = "selftune · Online Policy Optimization in Unknown Nonlinear Systems, simulation appendix"
     return _html.page("M-GAPS against a fixed gain", eyebrow, head, sections)
 
@@ -93,17 +91,15 @@ def _generic(manifest: Manifest, dataset: xr.Dataset, failed: list[int], name: s
     return _html.page(name, "selftune · a run", head, sections)
 
 
-def _answer(dataset: xr.Dataset, table: xr.Dataset) -> list[str]:
+def _answer(dataset: xr.Dataset, standings: dict[str, dict[str, xr.Dataset]]) -> list[str]:
     """What came out, in a few words for each form of the noise, with the data's own numbers."""
     said = []
-    for noise in table.noise.values:
-        text = f"With the {escape(str(NOISE.get(noise, noise)))}, {_compared(table.sel(noise=noise, algorithm=OURS))}"
+    for noise, shown in standings.items():
         best = _html.number(dataset.static_gain.sel(noise=noise).mean(), ".3g")
-        text += f" in hindsight does (θ = {best}, mean over seeds)."
-        if noise == "inside":
-            text += (
-                f" With the learning rate η/Δ<sup>2</sup> in place of η, {_compared(_summary.rescaled(dataset))} does."
-            )
+        text = f"With the {escape(NOISE.get(noise, noise))}, {_compared(shown[OURS])} in hindsight does"
+        text += f" (θ = {best}, mean over seeds)."
+        if RESCALED in shown:
+            text += f" With the learning rate η/Δ<sup>2</sup> in place of η, {_compared(shown[RESCALED])} does."
         said.append(text)
     return said
 
@@ -122,9 +118,11 @@ def _compared(ours: xr.Dataset) -> str:
     return f"{text}{f' ({others})' if others else ''}; {when} it costs {span} what the best static gain"
 
 
-def _headlines(dataset: xr.Dataset, table: xr.Dataset, failed: list[int]) -> list[tuple[str, str]]:
-    ours = table.isel(noise=0).sel(algorithm=OURS)
-    noise = escape(str(NOISE.get(table.noise.values[0], table.noise.values[0])))
+def _headlines(
+    dataset: xr.Dataset, standings: dict[str, dict[str, xr.Dataset]], failed: list[int]
+) -> list[tuple[str, str]]:
+    form, shown = next(iter(standings.items()))
+    ours, noise = shown[OURS], escape(NOISE.get(form, form))
 
     def card(name: str, pick: int, text: str) -> tuple[str, str]:
         mean, low, high = (float(value) for value in ours[name].isel(gain=pick))
@@ -150,22 +148,21 @@ def _headlines(dataset: xr.Dataset, table: xr.Dataset, failed: list[int]) -> lis
     return [*cards, (f"{runs:,}", size)]
 
 
-def _results(dataset: xr.Dataset, table: xr.Dataset) -> str:
-    columns, rescaled = [name for name in COLUMNS if name in table], _summary.rescaled(dataset)
+def _results(standings: dict[str, dict[str, xr.Dataset]]) -> str:
+    first = next(iter(next(iter(standings.values())).values()))
+    columns = [name for name in COLUMNS if name in first]
     head = "".join(f'<th scope="col" class="left">{title}</th>' for title in ("θ<sub>0</sub>", "algorithm"))
     head += "".join(f'<th scope="col">{COLUMNS[name]}</th>' for name in columns)
     made = [
         '<p class="caption">Means over seeds, with 95 % bootstrap intervals. A ratio is taken within a seed, between '
         "runs on the same a* and w; below 1 is cheaper.</p>"
     ]
-    for noise in table.noise.values:
-        groups = []
-        for gain in table.gain.values:
-            rows = {str(name): table.sel(noise=noise, gain=gain, algorithm=name) for name in table.algorithm.values}
-            if noise == "inside":
-                rows[RESCALED] = rescaled.sel(gain=gain)
-            groups.append(_group(f"{gain:.3g}", rows, columns))
-        title = escape(str(NOISE.get(noise, noise)))
+    for noise, shown in standings.items():
+        groups = [
+            _group(f"{gain:.3g}", {name: costs.sel(gain=gain) for name, costs in shown.items()}, columns)
+            for gain in first.gain.values
+        ]
+        title = escape(NOISE.get(noise, noise))
         inside = f"<caption>{title}</caption><thead><tr>{head}</tr></thead>{''.join(groups)}"
         made.append(_html.scroll(f"<table class=groups>{inside}</table>", title))
     return "".join(made)
