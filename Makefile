@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: reproduce test test-slow check format bench lock clean
 
 reproduce: $(READY)
-	$(BIN)/python -m selftune.experiments.paper
+	$(BIN)/selftune reproduce
 
 test: $(READY)
 	$(BIN)/pytest -n auto -m "not slow"

@@ -1,0 +1,229 @@
+"""The numbers that the figures and the report both show, of a dataset as `selftune reproduce` keeps it."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import xarray as xr
+
+from .regret import bands
+
+OURS, FIXED, EXACT = "M-GAPS", "fixed gain", "exact model"
+RESCALED = "M-GAPS, η/Δ²"
+CELL = ("noise", "gain", "algorithm")
+DIMENSIONS: dict[str, tuple[str, ...]] = {
+    "a_star": ("seed", "time", "feature"),
+    "a_hat": (*CELL, "seed", "time", "feature"),
+    "theta": (*CELL, "seed", "time"),
+    "model_error": (*CELL, "seed", "time"),
+    "x": (*CELL, "seed", "time"),
+    "cumulative_cost": (*CELL, "seed", "time"),
+    "total_cost": (*CELL, "seed"),
+    "period_cost": (*CELL, "seed", "period"),
+    "result_code": (*CELL, "seed"),
+    "static_gain": ("noise", "seed"),
+    "static_cost": ("noise", "seed"),
+    "static_period_cost": ("noise", "seed", "period"),
+    "local_regret": ("noise", "gain", "seed", "horizon"),
+    "rescaled_period_cost": ("gain", "seed", "period"),
+}
+
+# Okabe and Ito's palette: told apart with any colour vision. One algorithm, one colour, everywhere.
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#F0E442",
+)
+GREY = "#808080"
+PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW, GREY)
+VERDICTS = {"holds": GREEN, "vacuous": GREEN, "fails": VERMILLION, "not checked": GREY}
+COLORS = {OURS: BLUE, FIXED: VERMILLION, EXACT: GREEN, "GAPS": PURPLE, RESCALED: SKY}
+NOISE = {"outside": "noise outside Δ(…)", "inside": "noise inside Δ(…)"}
+
+
+class Band(NamedTuple):
+    """Mean over seeds and its 95 % bootstrap interval, which is NaN where there is a single seed."""
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def band(values: Any) -> Band:
+    """Of an array with the seeds first, or of a DataArray with them; NaN where some seed has no finite number."""
+    array = np.asarray(values.transpose("seed", ...) if isinstance(values, xr.DataArray) else values, dtype=float)
+    columns = array.reshape(len(array), -1)
+    known = np.flatnonzero(np.isfinite(columns).all(axis=0))
+    made = np.full((3, columns.shape[1]), np.nan)
+    if len(array) == 1:
+        made[0] = columns[0]
+    else:
+        for start in range(0, known.size, _AT_ONCE):
+            part = known[start : start + _AT_ONCE]
+            block = np.zeros((len(array), _AT_ONCE))
+            block[:, : part.size] = columns[:, part]
+            # A fixed key: the same data always gives the same figures.
+            with jax.enable_x64(True):
+                over = bands(block, key=jax.random.key(0))
+            made[:, part] = np.stack([over.mean, over.low, over.high])[:, : part.size]
+    return Band(*made.reshape(3, *array.shape[1:]))
+
+
+# Columns in blocks of one size: compiling takes a second for each size, and computing a block some milliseconds.
+_AT_ONCE = 128
+
+
+def is_paper(dataset: xr.Dataset) -> bool:
+    """Whether it is the paper's simulation, rather than a run of anything."""
+    return all(name in dataset.dims for name in CELL)
+
+
+def check(dataset: xr.Dataset) -> None:
+    """Refuse what is not the paper's simulation, by the first variable that is not as expected."""
+    for name, dims in DIMENSIONS.items():
+        if name not in dataset:
+            raise ValueError(f"dataset: expected a variable {name!r} with dimensions {dims}, got {list(dataset)}")
+        if set(dataset[name].dims) != set(dims):
+            raise ValueError(f"dataset: expected {name!r} with dimensions {dims}, got {dataset[name].dims}")
+    for name in (OURS, FIXED, EXACT):
+        if name not in dataset.algorithm.values:
+            raise ValueError(f"dataset: expected an algorithm {name!r}, got {list(dataset.algorithm.values)}")
+    if not usable(dataset)[0].sizes["seed"]:
+        raise ValueError(f"dataset: expected a seed whose runs all ended well, got none of {dataset.sizes['seed']}")
+
+
+def usable(dataset: xr.Dataset) -> tuple[xr.Dataset, list[int]]:
+    """Without the seeds of which some run failed, so that what is compared stays paired; and those seeds."""
+    if "result_code" not in dataset:
+        return dataset, []
+    code = dataset.result_code
+    failed = (code != 0).any([name for name in code.dims if name != "seed"]).values
+    return dataset.isel(seed=np.flatnonzero(~failed)), [int(seed) for seed in dataset.seed.values[failed]]
+
+
+def present(values: xr.DataArray) -> xr.DataArray:
+    """The seeds of which every number is there."""
+    return values.dropna("seed")
+
+
+def thin(data: Any, most: int = 500) -> Any:
+    """Every k-th recorded step, with the least k that leaves at most `most`."""
+    return data.isel(time=slice(None, None, -(-data.sizes["time"] // most)))
+
+
+def average(data: xr.DataArray, most: int = 100) -> xr.DataArray:
+    """The mean over stretches of time, at most `most` of them, each at the middle of its stretch."""
+    width = -(-data.sizes["time"] // most)
+    return data.coarsen(time=width, boundary="trim").mean()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def switches(dataset: xr.Dataset) -> np.ndarray:
+    """The recorded steps at which a* is a new one."""
+    changed = (dataset.a_star.diff("time") != 0).any(["seed", "feature"])
+    return changed.time.values[changed.values]
+
+
+def steps(dataset: xr.Dataset) -> int:
+    """T, as far as it can be told from the recorded steps."""
+    time = dataset.time.values
+    return int(2 * time[-1] - time[-2]) if time.size > 1 else int(time[-1]) + 1
+
+
+def distance(dataset: xr.Dataset) -> xr.DataArray:
+    """‖â − a*‖."""
+    return np.sqrt(((dataset.a_hat - dataset.a_star) ** 2).sum("feature"))  # pyright: ignore[reportReturnType]
+
+
+def regret_difference(dataset: xr.Dataset) -> xr.DataArray:
+    """Cumulative cost of M-GAPS minus that of the same gain held fixed, seed by seed."""
+    cost = dataset.cumulative_cost
+    return cost.sel(algorithm=OURS, drop=True) - cost.sel(algorithm=FIXED, drop=True)
+
+
+def table(dataset: xr.Dataset) -> xr.Dataset:
+    """Total costs and their ratios, each with its interval: (noise, gain, algorithm, band).
+
+    A ratio is taken within a seed, between runs on the same a* and w, and then averaged over seeds.
+    """
+    return _compared(dataset, dataset.period_cost, dataset.total_cost)
+
+
+def rescaled(dataset: xr.Dataset) -> xr.Dataset:
+    """The same for M-GAPS with the learning rate η/Δ² and the noise inside Δ(…): (gain, band)."""
+    costs = dataset.rescaled_period_cost
+    return _compared(dataset.sel(noise="inside", drop=True), costs, costs.sum("period"))
+
+
+def standings(dataset: xr.Dataset) -> dict[str, dict[str, xr.Dataset]]:
+    """`table` and `rescaled` by noise and by name, in the order in which they are shown: each (gain, band)."""
+    costs = table(dataset)
+    made = {
+        str(noise): {str(name): costs.sel(noise=noise, algorithm=name) for name in costs.algorithm.values}
+        for noise in costs.noise.values
+    }
+    if "inside" in made:
+        made["inside"][RESCALED] = rescaled(dataset)
+    return made
+
+
+def _compared(dataset: xr.Dataset, periods: xr.DataArray, total: xr.DataArray) -> xr.Dataset:
+    """Costs against the yardsticks of `dataset`."""
+    later = slice(1, None)
+    ratios = {
+        "total_cost": total,
+        "to_fixed": total / dataset.total_cost.sel(algorithm=FIXED, drop=True),
+        "to_exact": total / dataset.total_cost.sel(algorithm=EXACT, drop=True),
+        "to_static": total / dataset.static_cost,
+    }
+    if dataset.sizes["period"] > 1:
+        best = dataset.static_period_cost.isel(period=later).sum("period")
+        ratios["to_static_later"] = periods.isel(period=later).sum("period") / best
+    dims = [name for name in CELL if name in total.dims]
+    made = {name: np.stack(band(values.transpose("seed", *dims)), axis=-1) for name, values in ratios.items()}
+    coords: dict[str, Any] = {name: dataset[name] for name in dims} | {"band": list(Band._fields)}
+    return xr.Dataset({name: ((*dims, "band"), values) for name, values in made.items()}, coords)
+
+
+def slopes(dataset: xr.Dataset) -> xr.DataArray:
+    """d log R / d log T of the local regret, by least squares for each seed, then over seeds: (noise, gain, band)."""
+    regret = present(dataset.local_regret).transpose("seed", "noise", "gain", "horizon")
+    centred = np.log(regret.horizon.values)
+    centred = centred - centred.mean()
+    # The least number stands for a zero, of which there is no logarithm.
+    logs = np.log(np.maximum(regret.values, np.finfo(float).tiny))
+    fitted = (logs * centred).sum(-1) / (centred**2).sum()
+    coords: dict[str, Any] = {"noise": dataset.noise, "gain": dataset.gain, "band": list(Band._fields)}
+    return xr.DataArray(np.stack(band(fitted), axis=-1), coords, ("noise", "gain", "band"))
+
+
+def interval(values: Any, form: str = ".3g") -> str:
+    """`mean [low, high]` of (mean, low, high), in words that fit a table."""
+    mean, low, high = (float(value) for value in values)
+    return format(mean, form) if np.isnan(low) else f"{mean:{form}} [{low:{form}}, {high:{form}}]"
+
+
+def color(name: str, index: int) -> str:
+    """An algorithm's own, or for one that has none the next of the palette."""
+    return COLORS.get(name, PALETTE[(4 + index) % len(PALETTE)])
+
+
+def placeable(value: Any) -> float | None:
+    """A number that has a place on a logarithmic axis, or 0; None for what is missing, infinite or below zero."""
+    return None if value is None or not np.isfinite(float(value)) or float(value) < 0 else float(value)
+
+
+def verdict(row: dict) -> str:
+    """What became of a certificate's inequality: it holds, is vacuous (true, and says nothing), fails, or is open."""
+    if row.get("holds") is None:
+        return "not checked"
+    return "fails" if not row["holds"] else "vacuous" if row.get("vacuous") else "holds"
+
+
+def start(dataset: xr.Dataset) -> float:
+    """The start that is shown where only one is: the one nearest to 1."""
+    gains = dataset.gain.values
+    return float(gains[np.abs(gains - 1).argmin()])

@@ -1,0 +1,288 @@
+"""`selftune run`'s configuration: TOML, checked by pydantic, refused with its place in the file."""
+
+import difflib
+import importlib
+import inspect
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args
+
+import jax
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+
+import selftune as st
+
+from ._errors import InputError
+
+
+class ConfigError(InputError):
+    """What is wrong in a configuration, and where."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+Number = float | int
+Recorded = Literal["x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation"]
+Numbers = Number | list[Number] | list[list[Number]]
+
+
+def _part(kind: type, tag: str, **types: Any) -> type[_Part]:
+    """A table that makes one `kind`: its constructor's arguments are the keys, which its own checks refuse or take."""
+    fields: dict[str, Any] = {tag: (Literal[kind.__name__], ...)}
+    for parameter in inspect.signature(kind).parameters.values():
+        needed = parameter.default is inspect.Parameter.empty and parameter.name != "constraint"
+        annotation = types.get(parameter.name, Numbers)
+        fields[parameter.name] = (annotation, ...) if needed else (annotation | None, None)
+    return create_model(kind.__name__, __base__=_Part, **fields)
+
+
+def _one_of(tag: str, *kinds: type, **types: Any) -> Any:
+    parts = tuple(_part(kind, tag, **types) for kind in kinds)
+    return Annotated[Union[parts], Field(discriminator=tag)]  # noqa: UP007 - of a tuple
+
+
+if TYPE_CHECKING:
+    # Made at run time, out of what the library has.
+    Tuner: TypeAlias = Any
+    Estimator: TypeAlias = Any
+    Process: TypeAlias = Any
+else:
+    Constraint = _one_of("name", st.Box, st.Ball, st.Simplex, st.Unconstrained)
+    Process = _one_of(
+        "process",
+        *(st.OrnsteinUhlenbeck, st.Uniform, st.Gaussian, st.PiecewiseConstant, st.RandomWalk, st.Sinusoid, st.Constant),
+        period=Number,
+    )
+    _WHOLE = {"buffer": int, "episode": int}
+    Tuner = _one_of(
+        "name",
+        st.MGAPS,
+        st.GAPS,
+        st.DiffTune,
+        st.OPRF,
+        st.Fixed,
+        learning_rate=Number,
+        constraint=Constraint,
+        key=int,
+        **_WHOLE,
+    )
+    Estimator = _one_of(
+        "name",
+        *(st.GradientEstimator, st.RLS, st.KalmanEstimator, st.Known, st.Frozen),
+        learning_rate=Number,
+        constraint=Constraint,
+        normalized=bool,
+    )
+
+
+class SystemPart(_Part):
+    """Where the system comes from: a function of a module beside the configuration, or of any that is installed."""
+
+    make: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="module:function, which gives a System")
+    arguments: dict[str, Number | str | bool | list[Number]] = {}
+
+
+class ScenarioPart(_Part):
+    x0: list[Number]
+    steps: int = Field(gt=0)
+    a_star: Process
+    w: Process
+    v: Process | None = None
+
+
+class RunPart(_Part):
+    seeds: int | list[int] = Field(description="How many, from 0; or which.")
+    theta: list[Number]
+    a_hat: list[Number]
+    stride: int = Field(default=1, gt=0)
+    record: list[Recorded] = ["x", "theta", "cost"]
+
+    @model_validator(mode="after")
+    def _some_seeds(self) -> "RunPart":
+        seeds = self.seed_list
+        if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
+            raise ValueError(f"seeds: expected at least one whole number >= 0, each once, got {self.seeds}")
+        return self
+
+    @property
+    def seed_list(self) -> list[int]:
+        return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+
+class Config(_Part):
+    """One controller on one scenario, over seeds."""
+
+    system: SystemPart
+    tuner: Tuner
+    estimator: Estimator
+    scenario: ScenarioPart
+    run: RunPart
+
+
+class Loaded:
+    """A configuration with the objects that it names, made once and so checked by their own constructors."""
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        try:
+            self.text = self.path.read_text(encoding="utf-8")
+            raw = tomllib.loads(self.text)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{self.path}: not TOML: {error}") from None
+        try:
+            self.config = Config.model_validate(raw)
+        except ValidationError as error:
+            problems = [self._problem(problem) for problem in error.errors()]
+            raise ConfigError("\n".join(dict.fromkeys(problems))) from None
+        with jax.enable_x64(True):  # as the run will be
+            self.tuner = self._make("tuner", self.config.tuner)
+            self.estimator = self._make("estimator", self.config.estimator)
+            scenario = self.config.scenario
+            self.processes = {
+                name: self._make(f"scenario.{name}", part)
+                for name in ("a_star", "w", "v")
+                if (part := getattr(scenario, name)) is not None
+            }
+            self.system, self.source = self._load_system()
+
+    def refuse(self, where: str, text: str) -> ConfigError:
+        """A `ConfigError` about the value at `where`, as `table.key`."""
+        line = line_of(self.text, tuple(where.split(".")))
+        return ConfigError(f"{self.path}:{line}: {where}: {text}" if line else f"{self.path}: {where}: {text}")
+
+    def _make(self, where: str, part: Any) -> Any:
+        """The object of a part. Its constructor's messages begin with the argument's name, which is the key here."""
+        values = {name: value for name in type(part).model_fields if (value := getattr(part, name)) is not None}
+        kind = values.pop("process", None) or values.pop("name")
+        if "constraint" in values:
+            values["constraint"] = self._make(f"{where}.constraint", values["constraint"])
+        if kind == "OPRF":
+            values["key"] = jax.random.key(values["key"])
+        try:
+            return getattr(st, kind)(**values)
+        except ValueError as error:
+            name, _, text = str(error).partition(": ")
+            known = name in type(part).model_fields
+            raise self.refuse(f"{where}.{name}" if known else where, text if known else str(error)) from None
+
+    def _load_system(self) -> tuple[st.System, Path | None]:
+        beside = str(self.path.resolve().parent)
+        sys.path.insert(0, beside)
+        try:
+            return self._import_system(*self.config.system.make.split(":"))
+        finally:
+            sys.path.remove(beside)
+
+    def _import_system(self, module_name: str, name: str) -> tuple[st.System, Path | None]:
+        try:
+            module = importlib.import_module(module_name)
+        except Exception as error:
+            raise self.refuse(
+                "system.make", f"module {module_name!r} cannot be imported ({type(error).__name__}: {error})"
+            ) from error
+        function = getattr(module, name, None)
+        if not callable(function):
+            functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+            raise self.refuse(
+                "system.make", f"module {module_name!r} has no function {name!r}{_nearest(name, functions)}"
+            )
+        try:
+            system = function(**self.config.system.arguments)
+        except Exception as error:
+            raise self.refuse("system.make", f"{name} failed ({type(error).__name__}: {error})") from error
+        if not isinstance(system, st.System):
+            raise self.refuse("system.make", f"expected {name} to give a selftune.System, got {type(system).__name__}")
+        source = getattr(module, "__file__", None)
+        return system, Path(source) if source else None
+
+    def _problem(self, problem: Mapping[str, Any]) -> str:
+        loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
+        keys, valid = _walk(loc)
+        where = ".".join(keys)
+        if kind == "extra_forbidden":
+            text = f"unknown key{_nearest(keys[-1], valid)}; expected one of {', '.join(valid)}"
+        elif kind == "missing":
+            *table, key = keys
+            where, text = (".".join(table), f"{key} is missing") if table else (key, "this table is missing")
+        elif kind == "union_tag_invalid":
+            tags = [tag.strip("' ") for tag in context["expected_tags"].split(",")]
+            where = f"{where}.{context['discriminator'].strip(chr(39))}"
+            text = f"expected one of {', '.join(tags)}, got {context['tag']!r}{_nearest(context['tag'], tags)}"
+        elif kind == "union_tag_not_found":
+            text = f"{context['discriminator'].strip(chr(39))} is missing"
+        elif kind == "literal_error":
+            names = re.findall(r"'([^']*)'", context["expected"])
+            text = (
+                f"expected one of {', '.join(names)}, got {problem['input']!r}{_nearest(str(problem['input']), names)}"
+            )
+        elif kind == "string_pattern_mismatch":
+            text = f"expected module:function, got {problem['input']!r}"
+        elif kind == "value_error":
+            name, _, text = problem["msg"].removeprefix("Value error, ").partition(": ")
+            where = f"{where}.{name}"
+        else:
+            text = f"{problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}"
+        return str(self.refuse(where, text))
+
+
+def _walk(loc: tuple[Any, ...]) -> tuple[list[str], list[str]]:
+    """The keys of a place in the file, without the kinds that pydantic puts between them; and the names valid there."""
+    keys, node, valid = [], Config, list(Config.model_fields)
+    for item in loc:
+        if isinstance(item, int):
+            continue
+        if isinstance(node, type) and issubclass(node, BaseModel):
+            valid = list(node.model_fields)
+            keys.append(item)
+            node = node.model_fields[item].annotation if item in node.model_fields else None
+            node = _unwrap(node)
+        elif isinstance(node, dict):
+            node = node.get(item)
+    return keys, valid
+
+
+def _unwrap(annotation: Any) -> Any:
+    """A model; or, of a union of models, the dictionary of them by name."""
+    models = [one for one in _leaves(annotation) if isinstance(one, type) and issubclass(one, BaseModel)]
+    if annotation in models:
+        return annotation
+    return {model.__name__: model for model in models} or None
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    inner = [one for part in get_args(annotation) for one in _leaves(part)]
+    return inner or [annotation]
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def line_of(text: str, keys: tuple[str, ...]) -> int | None:
+    """The line of the longest part of `keys` that can be found: TOML's parser keeps no places."""
+    table: tuple[str, ...] = ()
+    best, line = 0, None
+    for number, content in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[+\s*([^\[\]]+?)\s*\]+\s*(#.*)?$", content):
+            found = table = _split(header[1])
+        elif key := re.match(
+            r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=", content
+        ):
+            found = (*table, *_split(key[1]))
+        else:
+            continue
+        if found == keys[: len(found)] and len(found) > best:
+            best, line = len(found), number
+    return line
+
+
+def _split(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))

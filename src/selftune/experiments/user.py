@@ -1,0 +1,132 @@
+"""A user's controller on a scenario, over seeds, as one stored run: what `selftune run CONFIG.toml` does."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import selftune as st
+
+from ..config import Loaded
+from ..store import Layout, RunStore, Variable
+from ._tasks import run_tasks
+
+if TYPE_CHECKING:
+    from ..manifest import Manifest
+
+_DIMS = {
+    "x": ("state",),
+    "u": ("control",),
+    "theta": ("parameter",),
+    "a_hat": ("model_parameter",),
+    "cost": (),
+    "y": ("state", "parameter"),
+    "gradient": ("parameter",),
+    "f": ("residual",),
+    "f_hat": ("residual",),
+    "innovation": ("residual",),
+}
+
+
+def run(
+    loaded: Loaded,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int], Any] | None = None,
+) -> "Manifest":
+    """Compute what is not yet in `folder`, in float64, and give its manifest. A task is a seed."""
+    with jax.enable_x64(True):
+        config, seeds = loaded.config, loaded.config.run.seed_list
+        settings = config.model_dump(mode="json", exclude_none=True)
+        if loaded.source is not None:
+            # The system is code: if it changes, so do the numbers.
+            settings["system"]["sha256"] = hashlib.sha256(loaded.source.read_bytes()).hexdigest()
+        made = _controller(loaded)
+        with RunStore.begin(folder, kind="run", settings=settings, layout=_layout(loaded)) as store:
+            run_tasks(
+                store,
+                lambda task, tell: _one_seed(loaded, made, seeds[task[0]], tell),
+                [1] * len(seeds),
+                workers=workers,
+                progress=progress,
+            )
+            return store.manifest
+
+
+def _controller(loaded: Loaded) -> st.Controller:
+    try:
+        return st.Controller(loaded.system, loaded.tuner, loaded.estimator)
+    except ValueError as error:
+        raise loaded.refuse("system", str(error)) from error
+
+
+def _sizes(loaded: Loaded) -> dict[str, int]:
+    part = loaded.config.run
+    x, theta, a_hat = (jnp.asarray(values, float) for values in (loaded.config.scenario.x0, part.theta, part.a_hat))
+    try:
+        sizes = loaded.system.check(x, theta, a_hat, jax.ShapeDtypeStruct((), jnp.int32))
+    except ValueError as error:
+        raise loaded.refuse("run", f"does not fit the system: {error}") from error
+    return dict(
+        state=sizes.n, control=sizes.m, residual=sizes.k, parameter=len(part.theta), model_parameter=len(part.a_hat)
+    )
+
+
+def _recorded(loaded: Loaded) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(loaded.config.run.record))
+
+
+def _layout(loaded: Loaded) -> Layout:
+    config, sizes = loaded.config, _sizes(loaded)
+    variables = {
+        name: Variable(("seed", "time", *_DIMS[name]), "float64", getattr(st.Run, name).__doc__ or "")
+        for name in _recorded(loaded)
+    }
+    used = {dim for variable in variables.values() for dim in variable.dims}
+    return Layout(
+        task_dims=("seed",),
+        coords={
+            "seed": np.asarray(config.run.seed_list),
+            "time": np.arange(0, config.scenario.steps, config.run.stride),
+            **{dim: np.arange(size) for dim, size in sizes.items() if dim in used},
+        },
+        variables={
+            **variables,
+            "total_cost": Variable(("seed",), "float64", "cost of all steps"),
+            "result_code": Variable(("seed",), "int32", "how the run ended; 0 is ok"),
+            "failed_at": Variable(("seed",), "int64", "the step at which it went wrong; -1 where it did not"),
+        },
+    )
+
+
+def _one_seed(
+    loaded: Loaded, controller: st.Controller, seed: int, tell: Callable[[int], Any]
+) -> dict[str, np.ndarray]:
+    config, fields = loaded.config, _recorded(loaded)
+    shapes = {"a_star": len(config.run.a_hat), "w": len(config.scenario.x0), "v": _sizes(loaded)["residual"]}
+    keys = dict(zip(shapes, jax.random.split(jax.random.key(seed), 3), strict=True))
+    drawn = {
+        name: process(keys[name], config.scenario.steps, shapes[name]) for name, process in loaded.processes.items()
+    }
+    scenario = st.Scenario(jnp.asarray(config.scenario.x0, float), drawn["a_star"], drawn["w"], drawn.get("v"))
+    done = st.simulate(
+        controller,
+        scenario,
+        theta=jnp.asarray(config.run.theta, float),
+        a_hat=jnp.asarray(config.run.a_hat, float),
+        record=tuple(dict.fromkeys((*fields, "cost"))),
+        throw=False,
+    )
+    every = slice(None, None, config.run.stride)
+    tell(1)
+    return {
+        **{name: np.asarray(getattr(done, name), np.float64)[every] for name in fields},
+        "total_cost": np.asarray(done.cost, np.float64).sum(),
+        "result_code": np.asarray(done.result.code, np.int32),
+        "failed_at": np.asarray(done.result.step, np.int64),
+    }

@@ -1,0 +1,375 @@
+"""The figures of the paper's simulation appendix, for print: one column wide, and told apart with any colour vision.
+
+Each function takes the dataset that `selftune reproduce` keeps and returns a matplotlib figure; `draw_all` saves them.
+Bands are 95 % bootstrap intervals of the mean over seeds (`selftune.bands`).
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+
+from . import _summary
+from ._summary import BLUE, COLORS, FIXED, GREEN, GREY, NOISE, OURS, PURPLE, VERMILLION, Band
+
+WIDTH = 3.4  # inches: one column
+STYLE: Any = {
+    # The fonts that come with matplotlib: the same file on every machine.
+    "font.family": "STIXGeneral",
+    "mathtext.fontset": "stix",
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "axes.titlesize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.handlelength": 1.4,
+    "legend.borderaxespad": 0.2,
+    "legend.columnspacing": 1.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.1,
+    "pdf.fonttype": 42,
+    "figure.dpi": 100,
+    "savefig.dpi": 300,
+}
+MODEL_ERROR = r"|\phi(x)\hat a - \phi(x)a^*|"
+
+_P = ParamSpec("_P")
+
+
+def _styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
+    """In our style, and the caller's settings back afterwards."""
+
+    @wraps(draw)
+    def drawn(*args: _P.args, **kwargs: _P.kwargs) -> Figure:
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def draw_all(dataset: xr.Dataset, folder: Path, *, certificate: dict | None = None) -> list[Path]:
+    """Every figure as PNG and PDF into `folder`; the files, in the order of the figures.
+
+    The files depend on the data alone: no date, no machine. The bounds are drawn where there is a certificate.
+    """
+    _summary.check(dataset)
+    dataset = dataset.load()
+    figures = {
+        "parameters": parameters(dataset),
+        "gain": gain_traces(dataset),
+        "model-error": model_error(dataset),
+        "tracking-error": tracking_error(dataset),
+        "regret-difference": regret_difference(dataset),
+        "local-regret": local_regret(dataset),
+        "overview": overview(dataset),
+    }
+    if certificate is not None and certificate.get("rows"):
+        figures["bounds"] = bounds(certificate)
+    return [path for name, figure in figures.items() for path in save(figure, Path(folder) / name)]
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """`stem`.png and `stem`.pdf, without a date in them."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    png, pdf = (stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "pdf"))
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(png, metadata={"Software": None})
+        figure.set_layout_engine("none")  # it is laid out now, and laying out takes longer than drawing
+        figure.savefig(pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return [png, pdf]
+
+
+@_styled
+def parameters(dataset: xr.Dataset, *, seed: int | None = None, gain: float | None = None) -> Figure:
+    """a* and â of M-GAPS's estimator on one seed, and below the distance between them over all seeds.
+
+    Every seed has an a* of its own, so only the distance has a mean that says something.
+    """
+    data, gain = _prepared(dataset, gain)
+    seed = int(data.seed[0]) if seed is None else seed
+    ours = _summary.thin(data.sel(algorithm=OURS, gain=gain))
+    one = ours.sel(seed=seed, noise=data.noise.values[0])
+    figure, axes = _stack(2, height=1.55, ratios=(1.25, 1.0))
+    for feature, color in zip(data.feature.values, (BLUE, VERMILLION, GREEN), strict=False):
+        name = int(feature) + 1
+        axes[0].plot(ours.time, one.a_hat.sel(feature=feature), color=color, label=rf"$\hat a_{name}$")
+        truth = one.a_star.sel(feature=feature)
+        # Wide and pale: where â has found a* both are seen.
+        axes[0].plot(ours.time, truth, color=color, linewidth=3.5, alpha=0.35, zorder=1, label=rf"$a^*_{name}$")
+    axes[0].set_ylabel(r"$a^*$, $\hat a$")
+    axes[0].set_ylim(-0.29, 0.29)
+    axes[0].set_title(f"seed {seed}, {NOISE.get(str(one.noise.values), one.noise.values)}", loc="left", pad=3)
+    _legend(figure, axes[0], ncols=3)
+    gap = _summary.distance(ours)
+    for noise, color in zip(data.noise.values, (BLUE, GREEN), strict=False):
+        _band(axes[1], ours.time, _summary.band(gap.sel(noise=noise)), color, str(NOISE.get(noise, noise)))
+    axes[1].set_ylabel(r"$\|\hat a - a^*\|$")
+    axes[1].set_ylim(bottom=0)
+    axes[1].legend(ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0)
+    for axis in axes:
+        _switches(axis, data)
+    _time(axes[-1], data)
+    return figure
+
+
+@_styled
+def gain_traces(dataset: xr.Dataset) -> Figure:
+    """θ of M-GAPS from each start, the gain that stays at the start, and the best static gain in hindsight."""
+    data, _ = _prepared(dataset, None)
+    thinned = _summary.thin(data, 300)
+    figure, axes = _stack(data.sizes["noise"], height=1.75)
+    for axis, noise in zip(axes, data.noise.values, strict=True):
+        best = _summary.band(data.static_gain.sel(noise=noise))
+        _level(axis, best, GREEN, "best static gain")
+        for i, gain in enumerate(data.gain.values):
+            axis.axhline(gain, color=VERMILLION, linestyle=(0, (4, 1.5)), linewidth=0.9, label=None if i else FIXED)
+            theta = thinned.theta.sel(noise=noise, gain=gain, algorithm=OURS)
+            _band(axis, thinned.time, _summary.band(theta), BLUE, None if i else OURS)
+        axis.set_ylabel(r"$\theta$")
+        axis.set_ylim(bottom=0)
+        _title(axis, noise)
+    _legend(figure, axes[0], ncols=3)
+    _time(axes[-1], data)
+    return figure
+
+
+@_styled
+def model_error(dataset: xr.Dataset, *, gain: float | None = None) -> Figure:
+    """|φ(x)â − φ(x)a*| over seeds; a* is drawn anew at the dotted lines."""
+    data, gain = _prepared(dataset, gain)
+    thinned = _summary.thin(data)
+    figure, axes = _stack(data.sizes["noise"], height=1.6)
+    for axis, noise in zip(axes, data.noise.values, strict=True):
+        for name in (FIXED, OURS):
+            error = abs(thinned.model_error.sel(noise=noise, gain=gain, algorithm=name))
+            _band(axis, thinned.time, _summary.band(error), COLORS[name], name)
+        axis.set_yscale("log")
+        axis.set_ylabel(f"${MODEL_ERROR}$")
+        _switches(axis, data)
+        _title(axis, noise)
+    _legend(figure, axes[0], ncols=2, title=rf"from $\theta_0 = \theta_a = {gain:.3g}$")
+    _time(axes[-1], data)
+    return figure
+
+
+@_styled
+def tracking_error(dataset: xr.Dataset, *, gain: float | None = None) -> Figure:
+    """The root mean square of x, over seeds and over stretches of time."""
+    data, gain = _prepared(dataset, gain)
+    figure, axes = _stack(data.sizes["noise"], height=1.6)
+    for axis, noise in zip(axes, data.noise.values, strict=True):
+        for name in (FIXED, OURS):
+            squared = _summary.average(data.x.sel(noise=noise, gain=gain, algorithm=name) ** 2)
+            made = _summary.band(squared)
+            _band(axis, squared.time, Band(*(np.sqrt(part) for part in made)), COLORS[name], name)
+        axis.set_ylabel(r"RMS of $x$")
+        axis.set_ylim(bottom=0)
+        _switches(axis, data)
+        _title(axis, noise)
+    _legend(figure, axes[0], ncols=2, title=rf"from $\theta_0 = \theta_a = {gain:.3g}$")
+    _time(axes[-1], data)
+    return figure
+
+
+@_styled
+def regret_difference(dataset: xr.Dataset) -> Figure:
+    """Cumulative cost of M-GAPS minus that of the fixed gain it started from; below zero M-GAPS has paid less."""
+    data, _ = _prepared(dataset, None)
+    difference = _summary.thin(_summary.regret_difference(data), 300)
+    rows, columns = data.sizes["gain"], data.sizes["noise"]
+    figure = Figure(figsize=(WIDTH, 0.45 + 1.05 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=True, squeeze=False)
+    for row, gain in zip(axes, data.gain.values, strict=True):
+        for axis, noise in zip(row, data.noise.values, strict=True):
+            _band(axis, difference.time, _summary.band(difference.sel(noise=noise, gain=gain)), BLUE, None)
+            axis.axhline(0, color=GREY, linewidth=0.6)
+            axis.yaxis.set_major_locator(MaxNLocator(3))
+            axis.yaxis.set_major_formatter(_powers())
+        row[0].set_ylabel(rf"$\theta_0 = {gain:.3g}$")
+    for axis, noise in zip(axes[0], data.noise.values, strict=True):
+        # Above the power of ten that stands at the axis's end.
+        axis.set_title(str(NOISE.get(noise, noise)), loc="left", y=1.26, pad=0)
+    for axis in axes[-1]:
+        _time(axis, data)
+    figure.supylabel("cumulative cost, M-GAPS minus fixed gain", fontsize=9)
+    return figure
+
+
+@_styled
+def local_regret(dataset: xr.Dataset) -> Figure:
+    r"""$R^L_\eta(T)$ of M-GAPS against T, with the slope that fits it, and the slope 1 of no progress."""
+    data, _ = _prepared(dataset, None)
+    regret, slope = _summary.present(data.local_regret), _summary.slopes(data)
+    horizon = regret.horizon.values
+    figure, axes = _stack(data.sizes["noise"], height=2.0)
+    marks = "osD^vPX*"
+    for axis, noise in zip(axes, data.noise.values, strict=True):
+        lowest = np.inf
+        for i, gain in enumerate(data.gain.values):
+            made = _summary.band(regret.sel(noise=noise, gain=gain))
+            lowest = min(lowest, float(made.mean[0]))
+            text = rf"$\theta_0 = {gain:.3g}$: {_summary.interval(slope.sel(noise=noise, gain=gain), '.2f')}"
+            color = (BLUE, VERMILLION, GREEN, PURPLE)[i % 4]
+            _band(axis, horizon, made, color, text, marker=marks[i % len(marks)], markersize=3)
+        reference = lowest / 2 * horizon / horizon[0]
+        axis.plot(horizon, reference, color=GREY, linestyle=(0, (4, 1.5)), linewidth=0.9, label="slope 1")
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_ylabel(r"$R^L_\eta(T)$")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.legend(
+            title=f"{NOISE.get(noise, noise)}, slopes with 95 % intervals",
+            title_fontsize=9,
+            alignment="left",
+            ncols=2,
+            loc="lower left",
+            bbox_to_anchor=(-0.16, 1.0),
+            borderaxespad=0,
+        )
+    axes[-1].set_xlabel("$T$")
+    return figure
+
+
+@_styled
+def overview(dataset: xr.Dataset) -> Figure:
+    """Total cost of every algorithm from every start, as a multiple of the best static gain's in hindsight."""
+    data, _ = _prepared(dataset, None)
+    figure = Figure(figsize=(WIDTH, 0.75 + 0.36 * data.sizes["gain"] * data.sizes["noise"]), layout="constrained")
+    axes = figure.subplots(data.sizes["noise"], 1, sharex=True, squeeze=False)[:, 0]
+    rows = np.arange(data.sizes["gain"])
+    for axis, (noise, shown) in zip(axes, _summary.standings(data).items(), strict=True):
+        axis.axvline(1, color=GREY, linewidth=0.8)
+        for i, (name, costs) in enumerate(shown.items()):
+            mean, low, high = costs.to_static.transpose("band", "gain").values
+            place = rows + 0.17 * (i - (len(shown) - 1) / 2)
+            color = _summary.color(name, i)
+            axis.hlines(place, low, high, color=color, linewidth=1.2)
+            axis.plot(mean, place, "osD^vPX*"[i % 8], color=color, markersize=3.5, label=name)
+        axis.set_xscale("log")
+        axis.set_yticks(rows, [rf"$\theta_0 = {gain:.3g}$" for gain in data.gain.values])
+        axis.set_ylim(len(rows) - 0.5, -0.5)
+        axis.tick_params(axis="y", length=0)
+        axis.spines["left"].set_visible(False)
+        _title(axis, noise)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    axes[-1].set_xlabel("total cost / that of the best static gain")
+    _legend(figure, axes[-1], ncols=2)
+    return figure
+
+
+@_styled
+def bounds(certificate: dict) -> Figure:
+    """Each inequality of the theory as measured and as bounded; hollow where the bound says nothing here."""
+    rows = certificate["rows"]
+    figure = Figure(figsize=(WIDTH, 0.85 + 0.26 * len(rows)), layout="constrained")
+    axis = figure.subplots()
+    numbers = [
+        value
+        for row in rows
+        for value in (_summary.placeable(row["measured"]), _summary.placeable(row["bound"]))
+        if value
+    ]
+    low, high = (min(numbers), max(numbers)) if numbers else (1.0, 10.0)
+    left, right = low / 10, high * 10
+    for i, row in enumerate(rows):
+        measured, bound = _summary.placeable(row["measured"]), _summary.placeable(row["bound"])
+        start, end = measured or left, bound or right
+        if measured is not None:
+            dotted = measured == 0 or bound is None
+            axis.plot([start, end], [i, i], color=GREY, linewidth=1, linestyle=":" if dotted else "-", zorder=1)
+            axis.plot(start, i, "o" if measured else "<", color=BLUE, markersize=4.5)
+        if bound is not None:
+            axis.plot(end, i, **_square(_summary.verdict(row)))
+        elif measured is not None:
+            axis.plot(end, i, ">", color=GREY, markersize=4.5)
+    axis.set_xscale("log")
+    axis.set_yticks(range(len(rows)), [str(row["name"]) for row in rows])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.spines["left"].set_visible(False)
+    axis.set_xlabel("value")
+    axis.plot([], [], "o", color=BLUE, markersize=4.5, label="measured")
+    for kind in [kind for kind in _summary.VERDICTS if kind in map(_summary.verdict, rows)]:
+        axis.plot([], [], label=f"bound, {kind}", **_square(kind))
+    _legend(figure, axis, ncols=2)
+    return figure
+
+
+def _square(verdict: str) -> dict[str, Any]:
+    """A bound's mark, hollow where it is vacuous."""
+    color = _summary.VERDICTS[verdict]
+    fill = "white" if verdict == "vacuous" else color
+    return dict(marker="s", linestyle="none", color=color, markerfacecolor=fill, markersize=4.5)
+
+
+def _prepared(dataset: xr.Dataset, gain: float | None) -> tuple[xr.Dataset, float]:
+    """The seeds that ended well, and the start to show: by default the one nearest to 1."""
+    _summary.check(dataset)
+    data, _ = _summary.usable(dataset)
+    gain = _summary.start(data) if gain is None else gain
+    if gain not in data.gain.values:
+        raise ValueError(f"gain: expected one of {[float(one) for one in data.gain.values]}, got {gain!r}")
+    return data, gain
+
+
+def _stack(rows: int, *, height: float, ratios: tuple[float, ...] | None = None) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(WIDTH, 0.45 + height * rows), layout="constrained")
+    axes = figure.subplots(rows, 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
+    return figure, list(axes)
+
+
+def _band(axis: Axes, across: Any, made: Band, color: str, label: str | None, **line: Any) -> None:
+    across = np.asarray(across)
+    axis.plot(across, made.mean, color=color, label=label, **line)
+    axis.fill_between(across, made.low, made.high, color=color, alpha=0.25, linewidth=0)
+
+
+def _level(axis: Axes, made: Band, color: str, label: str) -> None:
+    axis.axhline(float(made.mean), color=color, linewidth=1.0, label=label)
+    if np.isfinite(made.low):
+        axis.axhspan(float(made.low), float(made.high), color=color, alpha=0.25, linewidth=0)
+
+
+def _switches(axis: Axes, dataset: xr.Dataset) -> None:
+    for step in _summary.switches(dataset):
+        axis.axvline(step, color=GREY, linestyle=":", linewidth=0.7, zorder=0)
+
+
+def _time(axis: Axes, dataset: xr.Dataset) -> None:
+    axis.set_xlim(0, _summary.steps(dataset))
+    axis.xaxis.set_major_locator(MaxNLocator(4))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1000:g}"))
+    axis.set_xlabel("step $t$ / 1000")
+
+
+def _title(axis: Axes, noise: Any) -> None:
+    axis.set_title(str(NOISE.get(noise, noise)), loc="left", pad=3)
+
+
+def _legend(figure: Figure, axis: Axes, **options: Any) -> None:
+    """One legend for all panels, above them."""
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", **options)
+
+
+def _powers() -> ScalarFormatter:
+    made = ScalarFormatter(useMathText=True)
+    made.set_powerlimits((-2, 3))
+    return made

@@ -1,0 +1,287 @@
+"""One page about a run: `report.html`, with everything inside it and nothing fetched."""
+
+import json
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from . import _files, _html, _interactive, _summary
+from ._summary import NOISE, OURS, RESCALED
+from .experiments.paper import Settings
+from .experiments.summary import summarize
+from .manifest import Manifest, StoreError
+from .store import open_run
+
+# What the paper's appendix says; the other settings of its simulation are chosen.
+GIVEN = {"learning_rate", "decay", "sigma", "period"}
+VERDICTS = {"holds": "good", "vacuous": "warn", "fails": "bad", "not checked": "none"}
+COLUMNS = {
+    "total_cost": "total cost",
+    "to_fixed": "relative to fixed gain",
+    "to_exact": "relative to exact model",
+    "to_static": "relative to best static gain",
+    "to_static_later": "the same, after the first period",
+}
+
+
+def write(folder: Path) -> Path:
+    """Read a complete run and, where there is one, its `certificate.json`; write `report.html` beside them.
+
+    The page is put in place whole: a reader sees the old one or the new one. It depends on the run alone, and opens
+    without a network. Of a run of anything but the paper's simulation it shows every recorded variable over time. A
+    folder that is no run, or not a complete one, or not as it was written, is a `StoreError`.
+    """
+    folder = Path(folder)
+    dataset, manifest = open_run(folder)
+    kept, failed = _summary.usable(dataset)
+    if _summary.is_paper(dataset):
+        try:
+            _summary.check(dataset)
+        except ValueError as error:
+            raise StoreError(f"{folder}: cannot be reported on: {error}") from None
+        page = _paper(manifest, kept, failed, _certificate(folder / "certificate.json"))
+    else:
+        page = _generic(manifest, kept, failed, folder.resolve().name)
+    path = folder / "report.html"
+    _files.write(path, page.encode())
+    return path
+
+
+def _certificate(path: Path) -> dict | None:
+    if not path.exists():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise StoreError(f"{path}: not readable as JSON ({error})") from None
+    if not isinstance(value, dict) or not isinstance(value.get("rows"), list):
+        raise StoreError(f"{path}: not a certificate (it has no list of rows)")
+    return value
+
+
+def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], certificate: dict | None) -> str:
+    standings = _summary.standings(dataset)
+    panels = _interactive.panels(dataset, _summary.start(dataset))
+    sections = [
+        ("results", "Results", _results(standings)),
+        ("checks", "Checks", _checks(dataset, manifest.settings)),
+        ("figures", "Figures", _html.panels(panels)),
+    ]
+    if certificate is not None and certificate["rows"]:
+        sections.append(("theory", "Theory, checked on the data", _theory(certificate)))
+    sections.append(("about", "About this run", _about(manifest, _command(manifest.settings))))
+    lead = "".join(f'<p class="lead">{sentence}</p>' for sentence in _answer(dataset, standings))
+    head = lead + _left_out(failed) + _html.cards(_headlines(dataset, standings, failed))
+    eyebrow = "selftune · Online Policy Optimization in Unknown Nonlinear Systems, simulation appendix"
+    return _html.page("M-GAPS against a fixed gain", eyebrow, head, sections)
+
+
+def _generic(manifest: Manifest, dataset: xr.Dataset, failed: list[int], name: str) -> str:
+    seeds = dataset.sizes.get("seed", 1)
+    sections = []
+    if costs := _costs(dataset):
+        sections.append(("results", "Results", costs))
+    if panels := _interactive.traces(dataset):
+        sections.append(("figures", "Figures", _html.panels(panels)))
+    sections.append(("about", "About this run", _about(manifest, "selftune run CONFIG.toml")))
+    length = f", {_summary.steps(dataset):,} steps" if "time" in dataset.sizes else ""
+    head = f'<p class="lead">{seeds} seed{"s" if seeds != 1 else ""}{length}.</p>' + _left_out(failed)
+    return _html.page(name, "selftune · a run", head, sections)
+
+
+def _answer(dataset: xr.Dataset, standings: dict[str, dict[str, xr.Dataset]]) -> list[str]:
+    """What came out, in a few words for each form of the noise, with the data's own numbers."""
+    said = []
+    for noise, shown in standings.items():
+        best = _html.number(dataset.static_gain.sel(noise=noise).mean(), ".3g")
+        text = f"With the {escape(NOISE.get(noise, noise))}, {_compared(shown[OURS])} in hindsight does"
+        text += f" (θ = {best}, mean over seeds)."
+        if RESCALED in shown:
+            text += f" With the learning rate η/Δ<sup>2</sup> in place of η, {_compared(shown[RESCALED])} does."
+        said.append(text)
+    return said
+
+
+def _compared(ours: xr.Dataset) -> str:
+    ratios = [
+        (f"{gain:.3g}", f"<b>{_html.number(ours.to_fixed.sel(gain=gain, band='mean'))}</b>")
+        for gain in ours.gain.values
+    ]
+    (first, ratio), others = ratios[0], "; ".join(f"from {gain}: {ratio}" for gain, ratio in ratios[1:])
+    text = f"started from θ<sub>0</sub> = {first}, M-GAPS costs {ratio} of what that gain costs when held fixed"
+    name, when = ("to_static_later", "after the first period") if "to_static_later" in ours else ("to_static", "in all")
+    means = ours[name].sel(band="mean").values
+    low, high = _html.number(means.min()), _html.number(means.max())
+    span = f"{low} times" if low == high else f"between {low} and {high} times"
+    return f"{text}{f' ({others})' if others else ''}; {when} it costs {span} what the best static gain"
+
+
+def _headlines(
+    dataset: xr.Dataset, standings: dict[str, dict[str, xr.Dataset]], failed: list[int]
+) -> list[tuple[str, str]]:
+    form, shown = next(iter(standings.items()))
+    ours, noise = shown[OURS], escape(NOISE.get(form, form))
+
+    def card(name: str, pick: int, text: str) -> tuple[str, str]:
+        mean, low, high = (float(value) for value in ours[name].isel(gain=pick))
+        within = "" if np.isnan(low) else f"; 95 % interval {_html.number(low)} to {_html.number(high)}"
+        return _html.number(mean), f"{text} from θ<sub>0</sub> = {float(ours.gain[pick]):.3g}, {noise}{within}"
+
+    def most(name: str) -> int:
+        return int(np.argmax(ours[name].sel(band="mean").values))
+
+    runs = int(np.prod([dataset.sizes[name] for name in (*_summary.CELL, "seed")]))
+    size = (
+        f"runs of {_summary.steps(dataset):,} steps: {dataset.sizes['noise']} forms of noise, {dataset.sizes['gain']} "
+        f"starts, {dataset.sizes['algorithm']} algorithms, {dataset.sizes['seed']} seeds; "
+        f"{len(failed) or 'no'} seed{'s' if len(failed) != 1 else ''} left out"
+    )
+    cards = [
+        card("to_fixed", int(np.argmin(ours.to_fixed.sel(band="mean").values)), "of the fixed gain's cost, at best,")
+    ]
+    if "to_static_later" in ours:
+        text = "of the best static gain's cost after the first period, at worst,"
+        cards.append(card("to_static_later", most("to_static_later"), text))
+    cards.append(card("to_exact", most("to_exact"), "of the cost with the exact model, at worst,"))
+    return [*cards, (f"{runs:,}", size)]
+
+
+def _results(standings: dict[str, dict[str, xr.Dataset]]) -> str:
+    first = next(iter(next(iter(standings.values())).values()))
+    columns = [name for name in COLUMNS if name in first]
+    head = "".join(f'<th scope="col" class="left">{title}</th>' for title in ("θ<sub>0</sub>", "algorithm"))
+    head += "".join(f'<th scope="col">{COLUMNS[name]}</th>' for name in columns)
+    made = [
+        '<p class="caption">Means over seeds, with 95 % bootstrap intervals. A ratio is taken within a seed, between '
+        "runs on the same a* and w; below 1 is cheaper.</p>"
+    ]
+    for noise, shown in standings.items():
+        groups = [
+            _group(f"{gain:.3g}", {name: costs.sel(gain=gain) for name, costs in shown.items()}, columns)
+            for gain in first.gain.values
+        ]
+        title = escape(NOISE.get(noise, noise))
+        inside = f"<caption>{title}</caption><thead><tr>{head}</tr></thead>{''.join(groups)}"
+        made.append(_html.scroll(f"<table class=groups>{inside}</table>", title))
+    return "".join(made)
+
+
+def _group(start: str, rows: dict[str, xr.Dataset], columns: list[str]) -> str:
+    """The rows of one start, which names them all."""
+    made = []
+    for i, (name, row) in enumerate(rows.items()):
+        first = f'<th scope="rowgroup" rowspan="{len(rows)}">{start}</th>' if i == 0 else ""
+        dot = f'<span class="dot" style="background:{_summary.color(name, i)}"></span>'
+        values = "".join(
+            _html.cell(row[column].values, ".4f" if column != "total_cost" else None) for column in columns
+        )
+        kind = ' class="ours"' if name == OURS else ""
+        made.append(f'<tr{kind}>{first}<th scope="row">{dot}{escape(name)}</th>{values}</tr>')
+    return f'<tbody class="group">{"".join(made)}</tbody>'
+
+
+def _checks(dataset: xr.Dataset, settings: dict) -> str:
+    """What `selftune reproduce` demands of the numbers."""
+    words = {True: ("holds", "good"), False: ("fails", "bad"), None: ("not judged", "none")}
+    rows = []
+    for check in summarize(dataset, settings).checks:
+        word, kind = words[check.holds]
+        low, high = (np.nan if end is None else end for end in (check.measured.low, check.measured.high))
+        rows.append(
+            f'<tr><th scope="row">{escape(check.name)}</th><td>{escape(check.expected)}</td>'
+            f'{_html.cell((check.measured.mean, low, high), ".4f")}<td class="left {kind}">{word}</td></tr>'
+        )
+    head = '<th scope="col" class="left">check</th><th scope="col">expected</th><th scope="col">measured</th>'
+    head += '<th scope="col" class="left">verdict</th>'
+    note = (
+        '<p class="caption">The form of the noise, the start, and what is compared; *, in hindsight and from the '
+        "second period on. The whole interval is checked, but for “±”, which is of the mean.</p>"
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return note + _html.scroll(table, "checks")
+
+
+def _costs(dataset: xr.Dataset) -> str:
+    """The totals of any run: those of its variables that have one number for each seed."""
+    rows = []
+    for name, values in dataset.data_vars.items():
+        if values.dims == ("seed",) and values.dtype.kind == "f" and values.size:
+            made = _summary.band(values.values)
+            extremes = f"<td>{_html.number(values.min())}</td><td>{_html.number(values.max())}</td>"
+            rows.append(f'<tr><th scope="row">{escape(str(name))}</th>{_html.cell(np.array(made))}{extremes}</tr>')
+    if not rows:
+        return ""
+    head = "".join(f'<th scope="col">{title}</th>' for title in ("mean over seeds", "least", "greatest"))
+    top = f'<thead><tr><th scope="col" class="left">quantity</th>{head}</tr></thead>'
+    return _html.scroll(f"<table>{top}<tbody>{''.join(rows)}</tbody></table>", "totals")
+
+
+def _theory(certificate: dict) -> str:
+    rows = []
+    for row in certificate["rows"]:
+        verdict = _summary.verdict(row)
+        failed = "; ".join(escape(str(one)) for one in row.get("failed_hypotheses") or [])
+        notes = f'<small class="bad">hypotheses that fail: {failed}</small>' if failed else ""
+        used = "; ".join(
+            f"{how} {', '.join(escape(str(one)) for one in row[how])}" for how in ("given", "sampled") if row.get(how)
+        )
+        name, reference, statement = (escape(str(row.get(key, ""))) for key in ("name", "reference", "statement"))
+        numbers = "".join(f"<td>{_html.number(row.get(key), ',.4g')}</td>" for key in ("measured", "bound", "slack"))
+        rows.append(
+            f'<tr><th scope="row">{name}<small>{reference}</small></th><td class="left">{statement}{notes}</td>'
+            f'{numbers}<td class="left {VERDICTS[verdict]}">{verdict}</td><td class="left">{used}</td></tr>'
+        )
+    titles = ("inequality", "statement", "measured", "bound", "slack", "verdict", "constants")
+    left = {"inequality", "statement", "verdict", "constants"}
+    head = "".join(f'<th scope="col"{" class=left" if title in left else ""}>{title}</th>' for title in titles)
+    table = _html.scroll(
+        f"<table class=theory><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>", "certificate"
+    )
+    said = [_summary.verdict(row) for row in certificate["rows"]]
+    counted = ", ".join(f"{said.count(word)} {word}" for word in VERDICTS if word in said)
+    constants = certificate.get("constants") or {}
+    return (
+        f'<p class="caption">{len(said)} inequalities: {counted}. A vacuous bound holds but says nothing here; a '
+        "constant is given where it follows from the problem, and sampled where it was estimated on the data.</p>"
+        + _html.panels([_interactive.bounds(certificate)])
+        + table
+        + (_html.details("Constants", _html.mapping(constants)) if constants else "")
+    )
+
+
+def _about(manifest: Manifest, command: str) -> str:
+    marked = set(manifest.settings) - GIVEN if manifest.kind == "paper" else set()
+    note = '<p class="caption">Marked: what the paper leaves open, and was chosen here.</p>' if marked else ""
+    commit = ""
+    if manifest.git is not None:
+        state = "with changes that are not committed" if manifest.git.dirty else "without changes to it"
+        commit = f"<p>Computed by selftune at commit <code>{escape(manifest.git.commit)}</code>, {state}.</p>"
+    names = {"0": "ended well", "1": "diverged", "2": "stopped being finite"}
+    folded = {
+        "Versions": manifest.versions,
+        "Platform": manifest.platform,
+        "How the runs ended": {names.get(code, code): count for code, count in manifest.results.items()},
+        "Checksums (SHA-256)": manifest.checksums,
+    }
+    return (
+        f"<h3>Run it again</h3><pre><code>{escape(command)}</code></pre>{commit}"
+        f"<h3>Settings</h3>{note}{_html.mapping(manifest.settings, marked)}<h3>Provenance</h3>"
+        + "".join(_html.details(title, _html.mapping(value)) for title, value in folded.items() if value)
+    )
+
+
+def _command(settings: dict) -> str:
+    """What makes the same run, as far as the command line has options for it."""
+    default = Settings()
+    other = {name: settings.get(name) for name in ("seeds", "periods", "period")}
+    options = [f"--{name} {value}" for name, value in other.items() if value not in (None, getattr(default, name))]
+    return " ".join(["selftune reproduce", *options])
+
+
+def _left_out(failed: list[int]) -> str:
+    if not failed:
+        return ""
+    seeds = ", ".join(map(str, failed))
+    return f'<p class="bad">Seeds left out, because a run of theirs did not end well: {seeds}.</p>'

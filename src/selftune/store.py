@@ -1,0 +1,389 @@
+"""Runs on disk: one folder each, with a Zarr v3 dataset of named dimensions and a JSON manifest.
+
+    FOLDER/manifest.json   settings, versions, git state, result codes, checksums, "running" or "complete"
+    FOLDER/data.zarr/      the arrays, which xarray opens; each task's part is a chunk of its own
+    FOLDER/tasks/*.json    one marker for each finished task, with the SHA-256 of its arrays
+
+A task is a point of the task dimensions: a seed, say, or (scenario, tuner, seed) of a sweep. `write` puts its chunks in
+place and then its marker, each by an atomic replacement, so what has a marker is whole, whenever the process died. A
+task without one is done again. Tasks share no file, so any number of threads or processes may write different ones; the
+folder's one owner, who decides what is to be done, holds its lock. `_files` alone touches files other than arrays.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+from zarr.errors import ZarrUserWarning
+
+from . import _files
+from . import manifest as manifests
+from .manifest import Manifest, StoreError
+
+Task = tuple[int, ...]
+"""The index along each task dimension."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An array of the dataset; `text` says what it is."""
+
+    dims: tuple[str, ...]
+    dtype: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a run will hold: the values along each dimension, and the arrays. Every array has all task dimensions."""
+
+    task_dims: tuple[str, ...]
+    coords: Mapping[str, Any]
+    variables: Mapping[str, Variable]
+
+    def __post_init__(self) -> None:
+        for name, variable in self.variables.items():
+            if unknown := [dim for dim in variable.dims if dim not in self.coords]:
+                raise ValueError(f"variables: expected dims out of {list(self.coords)}, got {unknown} in {name}")
+            if missing := [dim for dim in self.task_dims if dim not in variable.dims]:
+                raise ValueError(f"variables: expected every task dimension in {name}, got none of {missing}")
+
+    def coordinate(self, name: str) -> np.ndarray:
+        return np.asarray(self.coords[name])
+
+
+class RunStore:
+    """A run's folder. `RunStore.begin` makes or continues one; `RunStore(folder)` attaches to one that another owns."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        self.manifest = read_manifest(self.folder)
+        self._lock: Any = None
+        self._group = _open_group(self.folder)
+        self._arrays: dict[str, zarr.Array] = {}
+        self._coords: dict[str, np.ndarray] = {}
+        try:
+            for name, array in sorted(self._group.arrays()):
+                if _dims(array) == (name,):
+                    self._coords[name] = np.asarray(array[:])
+                else:
+                    # Zarr leaves out a chunk that equals the fill value; but not every NaN has the same bits.
+                    self._arrays[name] = array.with_config({"write_empty_chunks": True})
+            sizes = [len(self._coords[dim]) for dim in self.manifest.task_dims]
+        except Exception as error:
+            raise StoreError(f"{self.folder / 'data.zarr'}: cannot be read ({error}){_REDO}") from error
+        self.tasks: list[Task] = list(itertools.product(*map(range, sizes)))
+
+    @classmethod
+    def begin(cls, folder: Path, *, kind: str, settings: Mapping[str, Any], layout: Layout) -> "RunStore":
+        """The folder of this run, new or continued, and locked; use it in a `with`.
+
+        Continued only where settings, versions, platform and commit are those it was begun with, as only then the end
+        is bit-identical to that of an uninterrupted run. What was done is verified first. A complete run of the same
+        settings is handed back as it is (`complete`), whatever computed it.
+        """
+        folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"{folder}: expected a folder, and it is a file")
+        known = folder / "manifest.json"
+        if folder.is_dir() and not known.exists() and any(not _files.is_ours(path) for path in folder.iterdir()):
+            raise StoreError(
+                f"{folder}: not empty, and not a selftune run (it has no manifest.json); choose another folder"
+            )
+        asked = Manifest(
+            kind=kind,
+            state="running",
+            settings=json.loads(json.dumps(settings, allow_nan=False)),
+            task_dims=layout.task_dims,
+            versions=manifests.versions(),
+            platform=manifests.machine(),
+            git=manifests.git_state(),
+            results={},
+            checksums={name: digest(layout.coordinate(name)) for name in sorted(layout.coords)},
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _files.lock(folder)
+        try:
+            _files.remove_leftovers(folder, folder / "tasks")
+            if known.exists():
+                _check_same_run(folder, read_manifest(folder), asked)
+            else:
+                # First of all, so that a folder that we began is never taken for somebody else's.
+                _files.write(known, _files.as_json(asked))
+            if not (folder / "data.zarr").exists() and not (folder / "tasks").exists():
+                _create_arrays(folder, layout)
+            store = cls(folder)
+            store._check_layout(layout)
+            store.verify()
+            store._lock = lock
+        except BaseException:
+            lock.close()
+            raise
+        return store
+
+    def __enter__(self) -> "RunStore":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def complete(self) -> bool:
+        return self.manifest.state == "complete"
+
+    def name(self, task: Task) -> str:
+        """In words: `seed=3`."""
+        dims = self.manifest.task_dims
+        return ",".join(f"{dim}={self._coords[dim][i]}" for dim, i in zip(dims, task, strict=True))
+
+    def done(self, task: Task) -> bool:
+        return self._marker_path(task).exists()
+
+    def write(self, task: Task, arrays: Mapping[str, Any]) -> None:
+        """One task's part of every array, and then its marker."""
+        if arrays.keys() != self._arrays.keys():
+            raise ValueError(f"arrays: expected {sorted(self._arrays)}, got {sorted(arrays)}")
+        checksums = {}
+        for name, array in sorted(self._arrays.items()):
+            value = np.asarray(arrays[name])
+            expected = tuple(
+                size for size, dim in zip(array.shape, _dims(array), strict=True) if not self._is_task(dim)
+            )
+            if value.shape != expected or value.dtype != array.dtype:
+                raise ValueError(
+                    f"{name}: expected {array.dtype}{list(expected)}, got {value.dtype}{list(value.shape)}"
+                )
+            array[self._region(array, task)] = value
+            checksums[name] = digest(value)
+        _files.write(self._marker_path(task), _files.as_json({"task": self.name(task), "checksums": checksums}))
+
+    def redo(self, task: Task) -> None:
+        """Forget that a task was done; the run is not complete until it is written again."""
+        _files.write(self.folder / "manifest.json", _files.as_json(self._as_running()))
+        self._marker_path(task).unlink(missing_ok=True)
+        self.manifest = read_manifest(self.folder)
+
+    def finish(self) -> Manifest:
+        """Mark the run as complete, with checksums and result codes (the counts of the array `result_code`)."""
+        if left := [self.name(task) for task in self.tasks if not self.done(task)]:
+            raise StoreError(f"{self.folder}: {len(left)} of {len(self.tasks)} tasks are not done, the first {left[0]}")
+        # What a process leaves that dies while zarr writes; the owner is the only one left at this point.
+        for path in (self.folder / "data.zarr").rglob("*.partial"):
+            path.unlink()
+        codes: dict[str, int] = {}
+        if "result_code" in self._arrays:
+            values, counts = np.unique(np.asarray(self._arrays["result_code"][...]), return_counts=True)
+            codes = {str(value): int(count) for value, count in zip(values, counts, strict=True)}
+        running = self._as_running()
+        checksums = running.checksums | self._combined([self._marker(task) for task in self.tasks])
+        complete = running.model_copy(update={"state": "complete", "results": codes, "checksums": checksums})
+        _files.write(self.folder / "manifest.json", _files.as_json(complete))
+        self.manifest = complete
+        return complete
+
+    def verify(self) -> dict[str, np.ndarray]:
+        """Every array, once what is marked as done was found to be what was written; else a `StoreError`."""
+        for name, values in self._coords.items():
+            if digest(values) != self.manifest.checksums.get(name):
+                raise StoreError(f"{self.folder}: coordinate {name}: not what was written (checksum differs){_REDO}")
+        read = {name: np.full(array.shape, array.fill_value, array.dtype) for name, array in self._arrays.items()}
+        markers = []
+        for task in self.tasks:
+            if not self.done(task):
+                if self.complete:
+                    raise StoreError(f"{self._marker_path(task)}: missing, in a run that was complete{_REDO}")
+                continue
+            markers.append(self._marker(task))
+            for name, array in self._arrays.items():
+                where = f"{self.folder}: task {self.name(task)}, array {name}"
+                region = self._region(array, task)
+                try:
+                    value = np.asarray(array[region])
+                except Exception as error:
+                    raise StoreError(f"{where}: cannot be read ({error}){_REDO}") from error
+                if digest(value) != markers[-1].get(name):
+                    raise StoreError(f"{where}: not what was written (checksum differs){_REDO}")
+                read[name][region] = value
+        if self.complete:
+            for name, combined in self._combined(markers).items():
+                if combined != self.manifest.checksums.get(name):
+                    raise StoreError(
+                        f"{self.folder}: array {name}: tasks/ and manifest.json do not belong together{_REDO}"
+                    )
+        return read
+
+    def dataset(self) -> xr.Dataset:
+        """The verified arrays, in memory."""
+        read = self.verify()
+        data = {
+            name: (_dims(self._arrays[name]), values, dict(self._arrays[name].attrs)) for name, values in read.items()
+        }
+        return xr.Dataset(data, coords={name: (name, values) for name, values in self._coords.items()})
+
+    def _check_layout(self, layout: Layout) -> None:
+        """The same settings may mean other arrays to another version."""
+        there = {name: (_dims(array), array.dtype.name) for name, array in self._arrays.items()}
+        asked = {name: (one.dims, np.dtype(one.dtype).name) for name, one in layout.variables.items()}
+        sums = {name: digest(layout.coordinate(name)) for name in layout.coords}
+        if there != asked or sums != {name: self.manifest.checksums.get(name) for name in self._coords}:
+            changed = sorted(name for name in there.keys() | asked.keys() if there.get(name) != asked.get(name))
+            names = f" ({', '.join(changed)})" if changed else ""
+            raise StoreError(
+                f"{self.folder}: holds a run of the same settings with other arrays or coordinates{names}, "
+                "as another version writes them; "
+                "start anew (--fresh, or another folder)"
+            )
+
+    def _as_running(self) -> Manifest:
+        coordinates = {name: sum_ for name, sum_ in self.manifest.checksums.items() if name in self._coords}
+        return self.manifest.model_copy(update={"state": "running", "results": {}, "checksums": coordinates})
+
+    def _is_task(self, dim: str) -> bool:
+        return dim in self.manifest.task_dims
+
+    def _region(self, array: zarr.Array, task: Task) -> tuple[Any, ...]:
+        at = dict(zip(self.manifest.task_dims, task, strict=True))
+        return tuple(at.get(dim, slice(None)) for dim in _dims(array))
+
+    def _marker_path(self, task: Task) -> Path:
+        parts = zip(self.manifest.task_dims, task, strict=True)
+        return self.folder / "tasks" / ("_".join(f"{dim}-{index}" for dim, index in parts) + ".json")
+
+    def _marker(self, task: Task) -> dict[str, str]:
+        path = self._marker_path(task)
+        try:
+            marker = json.loads(_files.read(path))
+            if marker["task"] == self.name(task):
+                return dict(marker["checksums"])
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise StoreError(f"{path}: not the marker of task {self.name(task)}{_REDO}")
+
+    def _combined(self, markers: list[dict[str, str]]) -> dict[str, str]:
+        return {
+            name: hashlib.sha256("".join(marker[name] for marker in markers).encode()).hexdigest()
+            for name in self._arrays
+        }
+
+
+def open_run(folder: Path) -> tuple[xr.Dataset, Manifest]:
+    """A complete run, verified: its dataset, in memory, and its manifest."""
+    store = RunStore(Path(folder))
+    if not store.complete:
+        done = sum(map(store.done, store.tasks))
+        raise StoreError(
+            f"{folder}: the run is not complete ({done} of {len(store.tasks)} tasks); run it again to resume"
+        )
+    return store.dataset(), store.manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    path = Path(folder) / "manifest.json"
+    if not path.is_file():
+        raise StoreError(f"{folder}: not a selftune run (it has no manifest.json)")
+    return manifests.parse(_files.read(path), str(path))
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Rename a run's folder, so that its name is free: nothing is deleted. None where there is no folder."""
+    folder = Path(folder)
+    if not folder.exists():
+        return None
+    if not (folder / "manifest.json").is_file():
+        raise StoreError(f"{folder}: not a selftune run (it has no manifest.json); choose another folder")
+    with _files.lock(folder):
+        aside = next(
+            path for n in itertools.count(1) if not (path := folder.with_name(f"{folder.name}.old-{n}")).exists()
+        )
+        folder.rename(aside)
+    return aside
+
+
+def digest(values: np.ndarray) -> str:
+    """SHA-256 of an array's dtype, shape and bytes, little-endian and in C order."""
+    if values.dtype.kind not in "biuf":
+        return hashlib.sha256(json.dumps(values.tolist()).encode()).hexdigest()
+    plain = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    return hashlib.sha256(f"{plain.dtype.str}{list(values.shape)}".encode() + plain.tobytes()).hexdigest()
+
+
+_REDO = "; restore the folder, or start anew (--fresh, or another folder)"
+
+
+def _check_same_run(folder: Path, there: Manifest, asked: Manifest) -> None:
+    if there.kind != asked.kind:
+        raise StoreError(f"{folder}: holds a run of another kind: {there.kind!r} there, {asked.kind!r} now")
+    if texts := manifests.differing(there.settings, asked.settings):
+        raise StoreError(f"{folder}: holds a run of other settings: {'; '.join(texts)}; choose another folder")
+    if there.state == "complete":
+        return
+    if texts := computed_otherwise(there, asked):
+        raise StoreError(
+            f"{folder}: begun by other code, so its end would not be that of one run: "
+            f"{'; '.join(texts)}; start anew (--fresh, or another folder)"
+        )
+
+
+def computed_otherwise(there: Manifest, now: Manifest | None = None) -> list[str]:
+    """In words, what differs between what computed a run and what is installed now."""
+    versions, platform, git = (
+        (manifests.versions(), manifests.machine(), manifests.git_state())
+        if now is None
+        else (now.versions, now.platform, now.git)
+    )
+    commits = [{} if one is None else {"commit": one.commit} for one in (there.git, git)]
+    return [
+        text
+        for ours, theirs in ((there.versions, versions), (there.platform, platform), (commits[0], commits[1]))
+        for text in manifests.differing(ours, theirs)
+    ]
+
+
+def _create_arrays(folder: Path, layout: Layout) -> None:
+    """All arrays, empty; made beside their place and moved there whole."""
+    made = folder / f".data.zarr.{os.getpid()}.tmp"
+    group = zarr.create_group(made, zarr_format=3)
+    for name in layout.coords:
+        values = layout.coordinate(name)
+        dtype = str if values.dtype.kind == "U" else values.dtype
+        group.create_array(name, shape=values.shape, dtype=dtype, dimension_names=(name,))[:] = values
+    for name, variable in layout.variables.items():
+        shape = tuple(len(layout.coords[dim]) for dim in variable.dims)
+        chunks = tuple(1 if dim in layout.task_dims else len(layout.coords[dim]) for dim in variable.dims)
+        fill = np.nan if np.dtype(variable.dtype).kind == "f" else -1
+        group.create_array(
+            name,
+            shape=shape,
+            chunks=chunks,
+            dtype=variable.dtype,
+            fill_value=fill,
+            dimension_names=variable.dims,
+            attributes={"long_name": variable.text} if variable.text else {},
+        )
+    with warnings.catch_warnings():
+        # An extension of Zarr v3 so far, which readers may ignore; with it xarray opens the data in one read.
+        warnings.simplefilter("ignore", ZarrUserWarning)
+        zarr.consolidate_metadata(group.store)
+    made.rename(folder / "data.zarr")
+
+
+def _open_group(folder: Path) -> zarr.Group:
+    try:
+        return zarr.open_group(folder / "data.zarr", mode="r+", use_consolidated=False)
+    except Exception as error:
+        raise StoreError(f"{folder / 'data.zarr'}: cannot be read ({error}){_REDO}") from error
+
+
+def _dims(array: zarr.Array) -> tuple[str, ...]:
+    return tuple(str(name) for name in array.metadata.dimension_names or ())  # pyright: ignore[reportAttributeAccessIssue]

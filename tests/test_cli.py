@@ -1,0 +1,135 @@
+"""The command: what it says, where, and with which exit code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from selftune.cli import app
+from tests import snapshots
+
+ROOT = Path(__file__).parent.parent
+# As the command sets it itself, so that it does not change the environment of the tests after it.
+ENVIRONMENT = {
+    "COLUMNS": "100",
+    "TERMINAL_WIDTH": "100",
+    "XLA_FLAGS": "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=65536",
+}
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env=ENVIRONMENT)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """The example, shorter."""
+    folder = tmp_path_factory.mktemp("config")
+    text = (ROOT / "examples" / "cart.toml").read_text()
+    text = text.replace("steps = 20_000", "steps = 300").replace("seeds = 8", "seeds = 3")
+    (folder / "cart.py").write_text((ROOT / "examples" / "cart.py").read_text())
+    (folder / "cart.toml").write_text(text)
+    return folder / "cart.toml"
+
+
+@pytest.fixture(scope="module")
+def done(config):
+    """A run of it."""
+    out = config.parent / "done"
+    assert invoke("run", config, "-o", out, "--quiet").exit_code == 0
+    return out
+
+
+@pytest.mark.parametrize("command", [(), ("reproduce",), ("run",), ("report",), ("compare",), ("info",)])
+def test_help(command):
+    result = invoke(*command, "--help")
+    assert result.exit_code == 0
+    snapshots.check(f"help-{'-'.join(command) or 'selftune'}.txt", result.stdout)
+
+
+def test_run(config, done):
+    again = invoke("run", config, "-o", done)
+    assert again.exit_code == 0
+    assert again.stdout.startswith("total cost over 300 steps, 3 seeds: ")
+    given = invoke("run", config, "-o", done, "--json")
+    result = json.loads(given.stdout)
+    assert result["failed_seeds"] == {}
+    assert result["manifest"]["state"] == "complete"
+    assert result["total_cost"]["low"] <= result["total_cost"]["mean"] <= result["total_cost"]["high"]
+    assert invoke("run", config, "-o", done, "--quiet").output == ""
+
+
+def test_compare_divides_seed_by_seed(config, done):
+    other = config.with_name("fixed.toml")
+    tuner = 'name = "Fixed"\n\n[estimator]'
+    text = config.read_text()
+    begin, end = text.index('name = "MGAPS"'), text.index("[estimator]")
+    other.write_text(text[:begin] + tuner + text[end + len("[estimator]") :])
+    out = config.parent / "fixed"
+    assert invoke("run", other, "-o", out).exit_code == 0
+    rows = json.loads(invoke("compare", out, done, "--json").stdout)
+    assert [row["seeds"] for row in rows] == [3, 3]
+    assert rows[0]["ratio"] is None
+    assert rows[1]["ratio"]["mean"] == pytest.approx(rows[1]["cost"]["mean"] / rows[0]["cost"]["mean"], rel=0.05)
+    assert "against the first" in invoke("compare", out, done).stdout
+
+
+def test_a_run_that_diverges_is_exit_code_1(config):
+    other = config.with_name("wild.toml")
+    other.write_text(config.read_text().replace("dt = 0.02", "dt = 5.0"))
+    result = invoke("run", other, "-o", config.parent / "wild", "--json")
+    assert result.exit_code == 1
+    assert set(json.loads(result.stdout)["failed_seeds"]) == {"0", "1", "2"}
+    assert "seed 0: diverged at step" in result.stderr
+
+
+def test_a_bad_configuration_is_exit_code_2(config, tmp_path):
+    other = tmp_path / "bad.toml"
+    other.write_text(config.read_text().replace("stride", "strid"))
+    result = invoke("run", other, "-o", tmp_path / "out", "--json")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr == (
+        f"error: {other}:30: run.strid: unknown key (did you mean stride?); "
+        "expected one of seeds, theta, a_hat, stride, record\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("reproduce", "-o"), ("report",), ("compare",), ("info",), ("run", ROOT / "examples" / "cart.toml", "-o")],
+)
+def test_a_foreign_folder_is_exit_code_2(tmp_path, arguments):
+    (tmp_path / "thesis.tex").write_text("mine")
+    result = invoke(*arguments, tmp_path)
+    assert result.exit_code == 2
+    assert "not a selftune run" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("fly",), ("reproduce", "--seeds", "none"), ("reproduce", "--seeds", "0"), ("run",)]
+)
+def test_bad_usage_is_exit_code_2(arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+def test_info(done):
+    facts = json.loads(invoke("info", done, "--json").stdout)
+    assert facts["manifest"]["kind"] == "run"
+    assert facts["versions"].keys() >= {"python", "selftune", "jax", "numpy", "zarr"}
+    assert facts["devices"]
+    assert "versions jax: " in invoke("info").stdout
+
+
+def test_without_the_extra_it_says_so():
+    script = "import sys; sys.modules['typer'] = None; from selftune.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "selftune: the command needs typer; install it with: pip install 'selftune[experiments]'\n"

@@ -1,0 +1,103 @@
+"""Configurations: what is wrong is said with its place in the file and the nearest name."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+import selftune as st
+from selftune.config import ConfigError, Loaded, line_of
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "cart.toml"
+
+
+def test_the_example_is_what_it_says():
+    loaded = Loaded(EXAMPLE)
+    assert isinstance(loaded.system, st.MatchedSystem)
+    assert isinstance(loaded.tuner, st.MGAPS)
+    assert isinstance(loaded.estimator, st.GradientEstimator)
+    assert {name: type(process) for name, process in loaded.processes.items()} == {
+        "a_star": st.PiecewiseConstant,
+        "w": st.OrnsteinUhlenbeck,
+        "v": st.Gaussian,
+    }
+    assert float(loaded.tuner.learning_rate) == 0.02
+    assert loaded.tuner.constraint.low.dtype == jnp.float64
+    assert loaded.config.run.seed_list == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "stride = 20",
+            "strid = 20",
+            ":30: run.strid: unknown key (did you mean stride?); expected one of seeds, theta",
+        ),
+        ("[estimator]", "[estimater]", ":14: estimater: unknown key (did you mean estimator?); expected one of system"),
+        ("[estimator]", "[estimater]", ": estimator: this table is missing"),
+        (
+            '"MGAPS"',
+            '"MGASP"',
+            ":10: tuner.name: expected one of MGAPS, GAPS, DiffTune, OPRF, Fixed, got 'MGASP' (did you",
+        ),
+        ('name = "MGAPS"\n', "", ":9: tuner: name is missing"),
+        ("learning_rate = 0.02\n", "", ":9: tuner: learning_rate is missing"),
+        ("= 0.02\nc", "= -1.0\nc", ":11: tuner.learning_rate: expected a finite number > 0"),
+        ("= 0.02\nc", '= "fast"\nc', ":11: tuner.learning_rate: input should be a valid "),
+        (
+            "low = [0.5, 0.5]",
+            "lo = 0.5",
+            ":12: tuner.constraint.lo: unknown key (did you mean low?); expected one of name",
+        ),
+        ("low = [0.5, 0.5]", "low = 30", ":12: tuner.constraint.low: expected low <= high everywhere"),
+        ("decay = 0.9", "decay = 1.5", ":23: scenario.w.decay: expected a number in [0, 1), got 1.5"),
+        (
+            "OrnsteinUhlenbeck",
+            "OrnsteinUlenbeck",
+            ":23: scenario.w.process: expected one of OrnsteinUhlenbeck, Uniform",
+        ),
+        ("steps = 20_000", "steps = 0", ":21: scenario.steps: input should be greater than 0, got 0"),
+        ("seeds = 8", "seeds = []", ":27: run.seeds: expected at least one whole number >= 0, each once, got []"),
+        ('"cost"]', '"costs"]', ":31: run.record: expected one of x, u, theta"),
+        ("cart:make", "cart.make", ":6: system.make: expected module:function, got 'cart.make'"),
+        ("cart:make", "kart:make", ":6: system.make: module 'kart' cannot be imported (ModuleNotFoundError: No module"),
+        ("cart:make", "cart:mkae", ":6: system.make: module 'cart' has no function 'mkae' (did you mean make?)"),
+        ("dt = 0.02", "step = 1", ":6: system.make: make failed (TypeError: make() got an unexpected keyword argument"),
+        ("cart:make", "math:pi", ":6: system.make: module 'math' has no function 'pi'"),
+        ("cart:make", "builtins:dict", ":6: system.make: expected dict to give a selftune.System, got dict"),
+        ("x0 = [1.0", "x0 = [1.0 1", ": not TOML: "),
+    ],
+)
+def test_refused(tmp_path, old, new, message):
+    text = EXAMPLE.read_text()
+    assert text.count(old) == 1
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(old, new))
+    (tmp_path / "cart.py").write_text((EXAMPLE.parent / "cart.py").read_text())
+    with pytest.raises(ConfigError) as caught:
+        Loaded(path)
+    assert any(line.startswith(f"{path}{message}") for line in str(caught.value).splitlines()), str(caught.value)
+
+
+def test_every_fault_is_said_at_once(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(EXAMPLE.read_text().replace("stride", "strid").replace("steps = 20_000", "steps = 1.5"))
+    with pytest.raises(ConfigError) as caught:
+        Loaded(path)
+    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == ["scenario.steps", "run.strid"]
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read \(No such file or directory\)"):
+        Loaded(tmp_path / "none.toml")
+
+
+def test_places():
+    text = '# a.b = 1\n[a]\nb = 1\n"c" = { d = 2 }\n[a.e]\nf.g = 3\n'
+    assert line_of(text, ("a",)) == 2
+    assert line_of(text, ("a", "b")) == 3
+    assert line_of(text, ("a", "c", "d")) == 4
+    assert line_of(text, ("a", "e", "f", "g")) == 6
+    assert line_of(text, ("a", "e", "none")) == 5
+    assert line_of(text, ("z",)) is None

@@ -1,0 +1,225 @@
+"""The report: its numbers by an independent way, its safety, and its looks in a real browser."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+import selftune as st
+from selftune import _html, report
+from selftune.manifest import StoreError
+from tests import browser, paper_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = paper_run.folder(tmp_path_factory.mktemp("run") / "paper")
+    (made / "certificate.json").write_text(json.dumps(paper_run.certificate()))
+    return made
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return report.write(folder)
+
+
+class Reader(HTMLParser):
+    """The tables as rows of cells of text, and every address in the page."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.addresses: list[str] = []
+        self.cell = False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.addresses += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "action", "data")]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.cell = True
+
+    def handle_endtag(self, tag):
+        self.cell = self.cell and tag not in ("td", "th")
+
+    def handle_data(self, data):
+        if self.cell:
+            self.rows[-1][-1] += data
+
+
+def numbers(cell: str) -> list[float]:
+    return [float(part.replace(",", "")) for part in re.findall(r"[\d,]*\d(?:\.\d+)?", cell)]
+
+
+def test_the_table_is_what_numpy_makes_of_the_data(page):
+    data = paper_run.dataset()
+    rows = [row for row in Reader(page.read_text()).rows if {*paper_run.ALGORITHMS, "M-GAPS, η/Δ²"} & set(row)]
+    total, periods = data.total_cost.values, data.period_cost.values  # (noise, gain, algorithm, seed, period)
+    static, later = data.static_cost.values, data.static_period_cost.values[..., 1:].sum(-1)
+    faster = data.rescaled_period_cost.values
+    shown = iter(rows)
+    for i in range(2):
+        for j in range(2):
+            costs = [(total[i, j, k], periods[i, j, k, :, 1:].sum(-1)) for k in range(4)]
+            if i == 1:
+                costs.append((faster[j].sum(-1), faster[j, :, 1:].sum(-1)))
+            for cost, after in costs:
+                columns = (
+                    cost,
+                    cost / total[i, j, 1],
+                    cost / total[i, j, 2],
+                    cost / static[i],
+                    after / later[i],
+                )
+                for cell, values in zip(next(shown)[-5:], columns, strict=True):
+                    band = st.bands(values, key=jax.random.key(0))
+                    expected = [np.mean(values), band.low, band.high]
+                    # Half of the last digit that is shown: four decimals of a ratio, four digits of a cost.
+                    np.testing.assert_allclose(numbers(cell), expected, rtol=5e-4 if values is cost else 0, atol=5.1e-5)
+    assert next(shown, None) is None
+
+
+def test_the_answer_comes_from_the_data(page):
+    data = paper_run.dataset().total_cost
+    ratio = data.sel(algorithm="M-GAPS") / data.sel(algorithm="fixed gain")
+    lead = " ".join(re.findall(r'<p class="lead">(.*?)</p>', page.read_text()))
+    for value in ratio.mean("seed").values.flat:
+        assert f"<b>{value:.3f}</b>" in lead
+
+
+def test_everything_from_outside_is_escaped_and_nothing_is_fetched(page):
+    text = page.read_text()
+    assert "<b>x</b>" not in text
+    assert "&lt;b&gt;x&lt;/b&gt; &amp; &lt;/script&gt;" in text
+    assert "w is bounded &lt;by W&gt;" in text
+    assert {address for address in Reader(text).addresses if not address.startswith("#")} == {"data:,"}
+    assert "default-src 'none'" in text
+    assert len(text) < 8e6
+
+
+def test_the_same_run_gives_the_same_page_and_leaves_nothing_beside_it(folder, page):
+    before = page.read_bytes()
+    assert report.write(folder).read_bytes() == before
+    assert sorted(path.name for path in folder.iterdir() if "report" in path.name) == ["report.html"]
+
+
+def test_certificate(page):
+    rows = {row[0].split("Theorem")[0]: row for row in Reader(page.read_text()).rows if row and "Theorem" in row[0]}
+    verdicts = {name: row[5] for name, row in rows.items()}
+    assert verdicts == {
+        "contraction": "holds",
+        "local regret": "vacuous",
+        "gradient bias": "fails",
+        "unbounded": "vacuous",
+        "not measured": "not checked",
+    }
+    assert rows["contraction"][2:5] == ["3.2", "41", "12.8"]
+    assert rows["contraction"][6] == "given L_f; sampled ρ"
+
+
+def test_settings_that_the_paper_leaves_open_are_marked_and_the_command_is_there(page):
+    rows = {row[0]: row[1] for row in Reader(page.read_text()).rows if len(row) == 2}
+    assert rows["learning_rate"] == "0.0001"
+    assert rows["seeds"] == "4chosen here"
+    assert "selftune reproduce --seeds 4 --periods 3 --period 2000" in page.read_text()
+
+
+def a_run(seeds: int) -> xr.Dataset:
+    draw = np.random.default_rng(0).normal
+    return xr.Dataset(
+        {
+            "x": (("seed", "time", "state"), draw(size=(seeds, 30, 2)), {"long_name": "state <x>"}),
+            "total_cost": (("seed",), draw(size=seeds) ** 2),
+            "result_code": (("seed",), np.zeros(seeds, np.int32)),
+        },
+        coords={"seed": np.arange(seeds), "time": np.arange(0, 300, 10), "state": np.arange(2)},
+    )
+
+
+def totals(page: str) -> list[list[str]]:
+    return [row for row in Reader(page).rows if row[0] == "total_cost" and len(row) == 4]
+
+
+def test_a_run_of_anything(tmp_path):
+    data = a_run(3)
+    data["result_code"][1] = 2
+    data["x"][1, 5:] = np.nan
+    text = report.write(paper_run.folder(tmp_path / "mine", data=data, kind="run")).read_text()
+    kept = data.total_cost.values[[0, 2]]
+    (row,) = totals(text)
+    np.testing.assert_allclose(numbers(row[1])[0], kept.mean(), atol=5.1e-4)  # three decimals are shown
+    assert "<h1>mine</h1>" in text
+    assert "Seeds left out, because a run of theirs did not end well: 1." in text
+    assert text.count('class="plot"') == 1
+    assert "chosen here" not in text
+
+
+def test_the_paper_s_simulation_with_one_seed_and_one_period_has_fewer_numbers(tmp_path):
+    data = paper_run.dataset().isel(seed=[0], period=[0])
+    text = report.write(paper_run.folder(tmp_path / "one", data=data)).read_text()
+    (row, *_) = [row for row in Reader(text).rows if "fixed gain" in row]
+    assert numbers(row[-3]) == [1.0]
+    assert "after the first period" not in text
+    assert not re.search(r"\bnan\b", re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_single_seed_has_no_band_and_a_failed_one_no_results(tmp_path, failed):
+    data = a_run(1)
+    data["result_code"][0] = failed
+    text = report.write(paper_run.folder(tmp_path / "one", data=data, kind="run")).read_text()
+    assert len(totals(text)) == (not failed)
+    assert ('class="plot"' in text) == (not failed)
+
+
+def test_what_is_no_complete_run_is_refused(tmp_path):
+    with pytest.raises(StoreError, match="not a selftune run"):
+        report.write(tmp_path)
+    begun = paper_run.folder(tmp_path / "begun", data=a_run(2), kind="run", finish=False)
+    with pytest.raises(StoreError, match="not complete"):
+        report.write(begun)
+    broken = paper_run.folder(tmp_path / "broken", data=paper_run.dataset().drop_vars("theta"))
+    with pytest.raises(StoreError, match="cannot be reported on: dataset: expected a variable 'theta'"):
+        report.write(broken)
+    assert not [path for path in tmp_path.rglob("*report*") if path.suffix == ".html"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rows": 3}'])
+def test_a_broken_certificate_is_refused(tmp_path, text):
+    path = tmp_path / "certificate.json"
+    path.write_text(text)
+    with pytest.raises(StoreError, match=r"certificate\.json: not"):
+        report._certificate(path)
+
+
+DRAWN = """{
+    plots: document.querySelectorAll(".plot").length,
+    drawn: [...document.querySelectorAll(".plot")].filter((plot) => plot.querySelector(".main-svg .trace")).length,
+    beyond: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    wide: [...document.querySelectorAll(".plot")].filter((plot) =>
+        plot.querySelector(".main-svg").getBoundingClientRect().width > plot.clientWidth + 1).length,
+}"""
+
+
+@pytest.mark.parametrize("width", [500, 1280])
+def test_in_a_browser_every_plot_is_drawn_in_its_place_without_a_complaint(page, tmp_path, width):
+    answer, console = browser.look(page, tmp_path, DRAWN, width=width)
+    assert console == []
+    assert answer == {"plots": 15, "drawn": 15, "beyond": 0, "wide": 0}
+
+
+def test_the_browser_would_have_complained(tmp_path):
+    faulty = tmp_path / "faulty.html"
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{_html.POLICY}">'
+    fault = '<script>notThere()</script><img src="https://example.org/x.png" alt="">'
+    faulty.write_text(f"<!doctype html><html><head>{policy}</head><body>{fault}</body></html>")
+    answer, console = browser.look(faulty, tmp_path, "1")
+    assert answer == 1
+    assert any("notThere is not defined" in line for line in console)
+    assert any("Content Security Policy" in line for line in console)
