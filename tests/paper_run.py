@@ -89,6 +89,10 @@ def dataset() -> xr.Dataset:
     )
 
 
+def certificates() -> dict:
+    return {"certificates": {"outside": certificate(), "inside": certificate()}}
+
+
 def certificate() -> dict:
     """One row of each kind: it holds, it is vacuous, it fails, it has no finite bound, nothing was measured."""
     row = dict(reference="Theorem 1", given=["L_f"], sampled=["ρ"], failed_hypotheses=[], vacuous=False, holds=True)
@@ -100,6 +104,10 @@ def certificate() -> dict:
             | dict(name="gradient bias", statement="b ≤ …", measured=2.0, bound=1.5, slack=0.75, holds=False)
             | dict(failed_hypotheses=["w is bounded <by W>"]),
             row | dict(name="unbounded", statement="x ≤ ∞", measured=0.0, bound=None, slack=None, vacuous=True),
+            row
+            | dict(name="lost cause", statement="z ≤ …", measured=2.0, bound=1.0, slack=-1.0, holds=False)
+            | dict(must_hold=False, failed_hypotheses=["small noise"]),
+            row | dict(name="slow θ", kind="hypothesis", statement="s ≤ …", measured=2.0, bound=1.0, holds=False),
             row | dict(name="not measured", statement="ζ ≤ …", measured=None, bound=3.0, slack=None, holds=None),
         ],
         "constants": {"L_f": 0.75, "ρ": 0.97},

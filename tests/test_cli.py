@@ -43,7 +43,7 @@ def done(config):
     return out
 
 
-@pytest.mark.parametrize("command", [(), ("reproduce",), ("run",), ("report",), ("compare",), ("info",)])
+@pytest.mark.parametrize("command", [(), ("reproduce",), ("run",), ("report",), ("compare",), ("info",), ("verify",)])
 def test_help(command):
     result = invoke(*command, "--help")
     assert result.exit_code == 0
@@ -133,3 +133,24 @@ def test_without_the_extra_it_says_so():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr == "selftune: the command needs typer; install it with: pip install 'selftune[experiments]'\n"
+
+
+class TestVerify:
+    def test_the_theory_holds(self):
+        result = invoke("verify", "--steps", 400, "--json")
+        assert result.exit_code == 0
+        made = json.loads(result.stdout)
+        assert len(made) == 3
+        assert all(certificate["ok"] for certificate in made.values())
+
+    def test_a_violation_is_exit_code_1(self, monkeypatch):
+        """A constant that is too small: the slope of the dynamics in the control, which is Δ."""
+        from selftune.experiments import verify
+
+        honest = verify.example_constants
+        monkeypatch.setattr(verify, "example_constants", lambda radius: honest(radius).replace(L_phi_u=0.001))
+        result = invoke("verify", "--steps", 400)
+        assert result.exit_code == 1
+        assert "VIOLATED" in result.stdout
+        assert "Lipschitzness of x" in result.stdout
+        assert "a check failed" in result.stderr

@@ -80,13 +80,20 @@ def panels(dataset: xr.Dataset, gain: float) -> list[Panel]:
     ]
 
 
-def bounds(certificate: dict) -> Panel:
+def bounds(certificate: dict, noise: str) -> Panel:
     """Measured against bound."""
     return Panel(
-        "Measured against bound",
+        f"Measured against bound, {_summary.NOISE.get(noise, noise)}",
         "One line for each inequality of the theory, on a logarithmic axis. A hollow square is a vacuous bound: true, "
         "but weaker than what is known without it.",
-        [Plot("bounds", "", "measured values and their bounds", _bounds(certificate["rows"]))],
+        [
+            Plot(
+                f"bounds-{noise}",
+                "",
+                "measured values and their bounds",
+                _bounds(_summary.inequalities(certificate)),
+            )
+        ],
     )
 
 

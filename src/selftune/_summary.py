@@ -40,7 +40,7 @@ BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW = (
 )
 GREY = "#808080"
 PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW, GREY)
-VERDICTS = {"holds": GREEN, "vacuous": GREEN, "fails": VERMILLION, "not checked": GREY}
+VERDICTS = {"holds": GREEN, "vacuous": GREEN, "fails": VERMILLION, "not promised": GREY, "not checked": GREY}
 COLORS = {OURS: BLUE, FIXED: VERMILLION, EXACT: GREEN, "GAPS": PURPLE, RESCALED: SKY}
 NOISE = {"outside": "noise outside Δ(…)", "inside": "noise inside Δ(…)"}
 
@@ -217,10 +217,20 @@ def placeable(value: Any) -> float | None:
 
 
 def verdict(row: dict) -> str:
-    """What became of a certificate's inequality: it holds, is vacuous (true, and says nothing), fails, or is open."""
+    """What became of a row of a certificate: it holds, is vacuous (true, and says nothing) or fails.
+
+    An inequality that does not hold, but whose hypotheses do not either, was not promised.
+    """
     if row.get("holds") is None:
         return "not checked"
-    return "fails" if not row["holds"] else "vacuous" if row.get("vacuous") else "holds"
+    if not row["holds"]:
+        return "fails" if row.get("must_hold", True) or row.get("kind") == "hypothesis" else "not promised"
+    return "vacuous" if row.get("vacuous") else "holds"
+
+
+def inequalities(certificate: dict) -> list[dict]:
+    """The rows that have a bound to be measured against."""
+    return [row for row in certificate["rows"] if row.get("kind") != "hypothesis"]
 
 
 def start(dataset: xr.Dataset) -> float:

@@ -140,7 +140,8 @@ def reproduce(
             for text in store.computed_otherwise(manifest):
                 screen.note(f"computed by other code ({text}); --fresh computes it anew")
         summary = summarize(dataset, manifest.settings)
-        report = None if data_only else _present(screen, out, dataset, anew=not reused)
+        certificates = {} if data_only else _certificates(screen, out, steps=min(settings.steps, 20_000))
+        report = None if data_only else _present(screen, out, dataset, certificates, anew=not reused)
         for part in _paper_tables(summary):
             screen.show(part)
         screen.show(f"data    {out / 'data.zarr'}" + ("" if report is None else f"\nreport  {report}"))
@@ -152,7 +153,41 @@ def reproduce(
                 "summary": _plain(summary),
             }
         )
-    _exit(screen, summary.ok and set(manifest.results) == {"0"})
+    sound = all(certificate["ok"] for certificate in certificates.values())
+    _exit(screen, summary.ok and sound and set(manifest.results) == {"0"})
+
+
+@app.command(epilog="Examples:  selftune verify   |   selftune verify --steps 5000 --json")
+def verify(
+    steps: Annotated[int, typer.Option(min=4, help="Of each run that is looked at.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the runs' randomness.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Hold the paper's theorems against runs of its example, and of a problem made for them.
+
+    Ends with 1 if an inequality that must hold does not.
+    """
+    start_jax()
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from .experiments.verify import verify as verify_all
+
+        with screen.progress("verifying") as progress:
+            count = 0
+
+            def tell(name: str) -> None:
+                nonlocal count
+                progress(count, 3)
+                count += 1
+
+            certificates = verify_all(steps=steps, seed=seed, progress=tell)
+        for name, certificate in certificates.items():
+            screen.show(_certificate_table(name, certificate))
+        bad = {name: [row.name for row in one.violated] for name, one in certificates.items() if not one.ok}
+        screen.show("every inequality that must hold does" if not bad else f"violated: {bad}")
+        screen.give({name: certificate.to_dict() for name, certificate in certificates.items()})
+    _exit(screen, not bad)
 
 
 @app.command(epilog="Example:  selftune run examples/cart.toml -o results/cart")
@@ -301,18 +336,30 @@ def _describe_settings(settings: Any) -> str:
     return f"given by the paper: {listed(given)}\nchosen here: {listed(chosen)}"
 
 
-def _present(screen: Screen, out: Path, dataset: Any, *, anew: bool) -> Path:
+def _certificates(screen: Screen, out: Path, *, steps: int) -> dict[str, Any]:
+    """The theory on the paper's example, by the form of the noise; what is there is kept."""
+    from . import _files
+
+    path = out / "certificate.json"
+    if not path.is_file():
+        from .experiments.verify import certify_paper
+
+        with screen.progress("holding the theory against it"):
+            made = {noise: one.to_dict() for noise, one in certify_paper(steps=steps).items()}
+        _files.write(path, _files.as_json({"certificates": made}))
+    return json.loads(path.read_text(encoding="utf-8"))["certificates"]
+
+
+def _present(screen: Screen, out: Path, dataset: Any, certificates: dict[str, Any], *, anew: bool) -> Path:
     """Figures and report; what is there is kept unless the data are new."""
     from . import plots
     from . import report as reports
 
     written = out / "report.html"
     if anew or not written.is_file():
-        certificate = out / "certificate.json"
-        known = json.loads(certificate.read_text(encoding="utf-8")) if certificate.is_file() else None
         with screen.progress("drawing and writing") as progress:
             progress(0, 2)
-            plots.draw_all(dataset, out / "figures", certificate=known)
+            plots.draw_all(dataset, out / "figures", certificates=certificates)
             progress(1, 2)
             written = reports.write(out)
     return written
@@ -335,6 +382,17 @@ def _paper_tables(summary: "Summary") -> list[Table | str]:
         checks.add_row(escape(check.name), check.expected, escape(str(check.measured)), words[check.holds])
     note = "not judged: other settings than the paper's\n" if any(c.holds is None for c in summary.checks) else ""
     return [costs, ratios, checks, note + _NOTE]
+
+
+def _certificate_table(name: str, certificate: Any) -> Table:
+    table = _table(name, "", "property or theorem", "measured", "bound", "notes")
+    colors = {"holds": "green", "vacuous": "yellow", "fails": "yellow", "does not hold": "yellow", "VIOLATED": "red"}
+    for row in certificate.rows:
+        verdict = f"[{colors[row.verdict]}]{row.verdict}[/]"
+        table.add_row(
+            verdict, escape(row.name), f"{row.measured:.4g}", f"{row.bound:.4g}", escape("; ".join(row.notes))
+        )
+    return table
 
 
 _NOTE = """\

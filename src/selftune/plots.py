@@ -4,7 +4,7 @@ Each function takes the dataset that `selftune reproduce` keeps and returns a ma
 Bands are 95 % bootstrap intervals of the mean over seeds (`selftune.bands`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -61,10 +61,11 @@ def _styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
     return drawn
 
 
-def draw_all(dataset: xr.Dataset, folder: Path, *, certificate: dict | None = None) -> list[Path]:
+def draw_all(dataset: xr.Dataset, folder: Path, *, certificates: Mapping[str, dict] | None = None) -> list[Path]:
     """Every figure as PNG and PDF into `folder`; the files, in the order of the figures.
 
-    The files depend on the data alone: no date, no machine. The bounds are drawn where there is a certificate.
+    The files depend on the data alone: no date, no machine. The bounds are drawn for each certificate,
+    which go by the form of the noise.
     """
     _summary.check(dataset)
     dataset = dataset.load()
@@ -77,8 +78,8 @@ def draw_all(dataset: xr.Dataset, folder: Path, *, certificate: dict | None = No
         "local-regret": local_regret(dataset),
         "overview": overview(dataset),
     }
-    if certificate is not None and certificate.get("rows"):
-        figures["bounds"] = bounds(certificate)
+    for noise, certificate in (certificates or {}).items():
+        figures[f"bounds-{noise}"] = bounds(certificate, _summary.NOISE.get(noise, noise))
     return [path for name, figure in figures.items() for path in save(figure, Path(folder) / name)]
 
 
@@ -276,9 +277,9 @@ def overview(dataset: xr.Dataset) -> Figure:
 
 
 @_styled
-def bounds(certificate: dict) -> Figure:
+def bounds(certificate: dict, title: str = "") -> Figure:
     """Each inequality of the theory as measured and as bounded; hollow where the bound says nothing here."""
-    rows = certificate["rows"]
+    rows = _summary.inequalities(certificate)
     figure = Figure(figsize=(WIDTH, 0.85 + 0.26 * len(rows)), layout="constrained")
     axis = figure.subplots()
     numbers = [
@@ -306,6 +307,7 @@ def bounds(certificate: dict) -> Figure:
     axis.tick_params(axis="y", length=0)
     axis.spines["left"].set_visible(False)
     axis.set_xlabel("value")
+    axis.set_title(title)
     axis.plot([], [], "o", color=BLUE, markersize=4.5, label="measured")
     for kind in [kind for kind in _summary.VERDICTS if kind in map(_summary.verdict, rows)]:
         axis.plot([], [], label=f"bound, {kind}", **_square(kind))

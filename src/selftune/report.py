@@ -16,7 +16,7 @@ from .store import open_run
 
 # What the paper's appendix says; the other settings of its simulation are chosen.
 GIVEN = {"learning_rate", "decay", "sigma", "period"}
-VERDICTS = {"holds": "good", "vacuous": "warn", "fails": "bad", "not checked": "none"}
+VERDICTS = {"holds": "good", "vacuous": "warn", "fails": "bad", "not promised": "none", "not checked": "none"}
 COLUMNS = {
     "total_cost": "total cost",
     "to_fixed": "relative to fixed gain",
@@ -41,7 +41,7 @@ def write(folder: Path) -> Path:
             _summary.check(dataset)
         except ValueError as error:
             raise StoreError(f"{folder}: cannot be reported on: {error}") from None
-        page = _paper(manifest, kept, failed, _certificate(folder / "certificate.json"))
+        page = _paper(manifest, kept, failed, _certificates(folder / "certificate.json"))
     else:
         page = _generic(manifest, kept, failed, folder.resolve().name)
     path = folder / "report.html"
@@ -49,19 +49,23 @@ def write(folder: Path) -> Path:
     return path
 
 
-def _certificate(path: Path) -> dict | None:
+def _certificates(path: Path) -> dict[str, dict]:
+    """By the form of the noise; none where there is no file."""
     if not path.exists():
-        return None
+        return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise StoreError(f"{path}: not readable as JSON ({error})") from None
-    if not isinstance(value, dict) or not isinstance(value.get("rows"), list):
-        raise StoreError(f"{path}: not a certificate (it has no list of rows)")
-    return value
+    made = value.get("certificates") if isinstance(value, dict) else None
+    if not isinstance(made, dict) or not all(
+        isinstance(one, dict) and isinstance(one.get("rows"), list) for one in made.values()
+    ):
+        raise StoreError(f"{path}: not a file of certificates (it has no lists of rows)")
+    return made
 
 
-def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], certificate: dict | None) -> str:
+def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], certificates: dict[str, dict]) -> str:
     standings = _summary.standings(dataset)
     panels = _interactive.panels(dataset, _summary.start(dataset))
     sections = [
@@ -69,8 +73,9 @@ def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], certifica
         ("checks", "Checks", _checks(dataset, manifest.settings)),
         ("figures", "Figures", _html.panels(panels)),
     ]
-    if certificate is not None and certificate["rows"]:
-        sections.append(("theory", "Theory, checked on the data", _theory(certificate)))
+    if certificates:
+        theory = "".join(_theory(certificate, noise) for noise, certificate in certificates.items())
+        sections.append(("theory", "Theory, checked on the data", theory))
     sections.append(("about", "About this run", _about(manifest, _command(manifest.settings))))
     lead = "".join(f'<p class="lead">{sentence}</p>' for sentence in _answer(dataset, standings))
     head = lead + _left_out(failed) + _html.cards(_headlines(dataset, standings, failed))
@@ -218,37 +223,50 @@ def _costs(dataset: xr.Dataset) -> str:
     return _html.scroll(f"<table>{top}<tbody>{''.join(rows)}</tbody></table>", "totals")
 
 
-def _theory(certificate: dict) -> str:
-    rows = []
-    for row in certificate["rows"]:
+def _theory(certificate: dict, noise: str) -> str:
+    rows = _summary.inequalities(certificate)
+    assumed = [row for row in certificate["rows"] if row not in rows]
+    said = [_summary.verdict(row) for row in rows]
+    counted = ", ".join(f"{said.count(word)} {word}" for word in VERDICTS if word in said)
+    folded = {"Hypotheses": _rows_of_theory(assumed, "hypothesis")} if assumed else {}
+    for name in ("constants", "contraction", "derived"):
+        if certificate.get(name):
+            folded[name.capitalize()] = _html.mapping(certificate[name])
+    return (
+        f"<h3>{escape(_summary.NOISE.get(noise, noise).capitalize())}</h3>"
+        f'<p class="caption">{len(rows)} inequalities: {counted}. A vacuous bound holds but says nothing here; what '
+        "needs a hypothesis that fails was not promised. A constant is given where it follows from the problem, and "
+        "sampled where it was searched for.</p>"
+        + _html.panels([_interactive.bounds(certificate, noise)])
+        + _rows_of_theory(rows, "inequality")
+        + "".join(_html.details(title, text) for title, text in folded.items())
+    )
+
+
+def _rows_of_theory(rows: list[dict], kind: str) -> str:
+    made = []
+    for row in rows:
         verdict = _summary.verdict(row)
         failed = "; ".join(escape(str(one)) for one in row.get("failed_hypotheses") or [])
         notes = f'<small class="bad">hypotheses that fail: {failed}</small>' if failed else ""
-        used = "; ".join(
-            f"{how} {', '.join(escape(str(one)) for one in row[how])}" for how in ("given", "sampled") if row.get(how)
-        )
+        used = "; ".join(f"{how} {_names(row[how])}" for how in ("given", "sampled") if row.get(how))
         name, reference, statement = (escape(str(row.get(key, ""))) for key in ("name", "reference", "statement"))
         numbers = "".join(f"<td>{_html.number(row.get(key), ',.4g')}</td>" for key in ("measured", "bound", "slack"))
-        rows.append(
+        made.append(
             f'<tr><th scope="row">{name}<small>{reference}</small></th><td class="left">{statement}{notes}</td>'
             f'{numbers}<td class="left {VERDICTS[verdict]}">{verdict}</td><td class="left">{used}</td></tr>'
         )
-    titles = ("inequality", "statement", "measured", "bound", "slack", "verdict", "constants")
-    left = {"inequality", "statement", "verdict", "constants"}
+    titles = (kind, "statement", "measured", "bound", "slack", "verdict", "constants")
+    left = {kind, "statement", "verdict", "constants"}
     head = "".join(f'<th scope="col"{" class=left" if title in left else ""}>{title}</th>' for title in titles)
-    table = _html.scroll(
-        f"<table class=theory><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>", "certificate"
+    return _html.scroll(
+        f"<table class=theory><thead><tr>{head}</tr></thead><tbody>{''.join(made)}</tbody></table>", "certificate"
     )
-    said = [_summary.verdict(row) for row in certificate["rows"]]
-    counted = ", ".join(f"{said.count(word)} {word}" for word in VERDICTS if word in said)
-    constants = certificate.get("constants") or {}
-    return (
-        f'<p class="caption">{len(said)} inequalities: {counted}. A vacuous bound holds but says nothing here; a '
-        "constant is given where it follows from the problem, and sampled where it was estimated on the data.</p>"
-        + _html.panels([_interactive.bounds(certificate)])
-        + table
-        + (_html.details("Constants", _html.mapping(constants)) if constants else "")
-    )
+
+
+def _names(constants: list[str]) -> str:
+    """Few by name; many by number, as the names are those of all of them."""
+    return ", ".join(map(escape, constants)) if len(constants) <= 4 else f"all {len(constants)}"
 
 
 def _about(manifest: Manifest, command: str) -> str:

@@ -50,6 +50,18 @@ class Row:
         return self.kind == "inequality" and not (self.failed_hypotheses or self.sampled or self.in_expectation)
 
     @property
+    def notes(self) -> list[str]:
+        """What stands in the way of the bound, or of reading much into it."""
+        notes = [self.vacuous] if self.vacuous else []
+        if self.in_expectation:
+            notes.append("about the mean over runs")
+        if self.failed_hypotheses:
+            notes.append(f"needs {', '.join(self.failed_hypotheses)}")
+        if self.sampled:
+            notes.append(f"{len(self.sampled)} of its constants sampled")
+        return notes
+
+    @property
     def verdict(self) -> str:
         """In a few words."""
         if self.kind == "hypothesis":
@@ -112,7 +124,7 @@ class Certificate:
         """A table: verdict, name, left side, right side, and what stands in the way."""
         head = ("verdict", "property or theorem", "measured", "bound", "notes")
         body = [
-            (row.verdict, row.name, f"{row.measured:.4g}", f"{row.bound:.4g}", "; ".join(_notes(row)))
+            (row.verdict, row.name, f"{row.measured:.4g}", f"{row.bound:.4g}", "; ".join(row.notes))
             for row in self.rows
         ]
         widths = [max(len(cells[i]) for cells in [head, *body]) for i in range(4)]
@@ -129,19 +141,6 @@ class Certificate:
             else f"VIOLATED: {', '.join(r.name for r in self.violated)}"
         )
         return "\n".join([*lines, "", end])
-
-
-def _notes(row: Row) -> list[str]:
-    notes = []
-    if row.vacuous:
-        notes.append(row.vacuous)
-    if row.in_expectation:
-        notes.append("about the mean over runs")
-    if row.failed_hypotheses:
-        notes.append(f"needs {', '.join(row.failed_hypotheses)}")
-    if row.sampled:
-        notes.append(f"{len(row.sampled)} of its constants sampled")
-    return notes
 
 
 def _plain(value: Any) -> Any:
