@@ -59,10 +59,32 @@ def run(
 
 
 def _controller(loaded: Loaded) -> st.Controller:
+    """The controller, once its values and what nature draws are known to fit it: before a folder is made."""
+    config, sizes = loaded.config, _sizes(loaded)
+    x = jnp.asarray(config.scenario.x0, float)
+    values = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
     try:
-        return st.Controller(loaded.system, loaded.tuner, loaded.estimator)
+        made = st.Controller(loaded.system, loaded.tuner, loaded.estimator)
+        state = made.init(x, **values)
     except ValueError as error:
-        raise loaded.refuse("system", str(error)) from error
+        name, _, text = str(error).partition(": ")
+        known = name in values
+        raise loaded.refuse(f"run.{name}" if known else "run", text if known else str(error)) from error
+    for name, process in loaded.processes.items():
+        try:
+            process(jax.random.key(0), 1, _widths(loaded, sizes)[name])
+        except ValueError as error:
+            raise loaded.refuse(f"scenario.{name}", str(error)) from error
+    info = jax.eval_shape(lambda: made.act(state, x, 0))[2].tuner
+    for name in config.run.record:
+        if name in ("y", "gradient") and getattr(info, name) is None:
+            raise loaded.refuse("run.record", f"the tuner {config.tuner.name} keeps no {name}")
+    return made
+
+
+def _widths(loaded: Loaded, sizes: dict[str, int]) -> dict[str, int]:
+    """How many numbers a row of each of nature's sequences has."""
+    return {"a_star": len(loaded.config.run.a_hat), "w": sizes["state"], "v": sizes["residual"]}
 
 
 def _sizes(loaded: Loaded) -> dict[str, int]:
@@ -108,7 +130,7 @@ def _one_seed(
     loaded: Loaded, controller: st.Controller, seed: int, tell: Callable[[int], Any]
 ) -> dict[str, np.ndarray]:
     config, fields = loaded.config, _recorded(loaded)
-    shapes = {"a_star": len(config.run.a_hat), "w": len(config.scenario.x0), "v": _sizes(loaded)["residual"]}
+    shapes = _widths(loaded, _sizes(loaded))
     keys = dict(zip(shapes, jax.random.split(jax.random.key(seed), 3), strict=True))
     drawn = {
         name: process(keys[name], config.scenario.steps, shapes[name]) for name, process in loaded.processes.items()

@@ -1,0 +1,67 @@
+"""A user's run: what does not fit is refused before anything is written; what is stored is what `simulate` gives."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import selftune as st
+from selftune.config import ConfigError, Loaded
+from selftune.experiments import user
+from selftune.store import open_run
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+
+def load(folder, *changes):
+    text = (EXAMPLES / "cart.toml").read_text()
+    for old, new in changes:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (folder / "cart.toml").write_text(text)
+    (folder / "cart.py").write_text((EXAMPLES / "cart.py").read_text())
+    return Loaded(folder / "cart.toml")
+
+
+def test_it_is_what_simulate_gives(tmp_path):
+    loaded = load(tmp_path, ("steps = 20_000", "steps = 90"), ("seeds = 8", "seeds = [7]"))
+    manifest = user.run(loaded, tmp_path / "run")
+    dataset = open_run(tmp_path / "run")[0]
+    keys = jax.random.split(jax.random.key(7), 3)
+    drawn = [
+        loaded.processes[name](key, 90, n) for name, key, n in zip(("a_star", "w", "v"), keys, (2, 2, 1), strict=True)
+    ]
+    controller = st.Controller(loaded.system, loaded.tuner, loaded.estimator)
+    record = ("x", "theta", "a_hat", "cost")
+    scenario = st.Scenario(jnp.array([1.0, 0.0]), *drawn)
+    run = st.simulate(controller, scenario, theta=jnp.array([1.0, 1.5]), a_hat=jnp.zeros(2), record=record)
+    assert manifest.results == {"0": 1}
+    assert list(dataset.time) == [0, 20, 40, 60, 80]
+    np.testing.assert_array_equal(dataset.x.sel(seed=7), run.x[::20])
+    np.testing.assert_array_equal(dataset.theta.sel(seed=7), run.theta[::20])
+    np.testing.assert_allclose(dataset.total_cost.sel(seed=7), jnp.sum(run.cost), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("theta = [1.0, 1.5]", "theta = [0.0, 1.5]"), "toml:28: run.theta: expected a point of its constraint"),
+        (("theta = [1.0, 1.5]", "theta = [1.0, 1.5, 2.0]"), "toml:26: run: does not fit the system: "),
+        (("sigma = [0.0, 0.01]", "sigma = [0.0, 0.01, 1.0]"), "toml:23: scenario.w: sigma: expected a shape that fits"),
+    ],
+)
+def test_what_does_not_fit_is_refused_first(tmp_path, change, message):
+    loaded = load(tmp_path, change)
+    with pytest.raises(ConfigError) as caught:
+        user.run(loaded, tmp_path / "run")
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_tuner_does_not_keep_cannot_be_recorded(tmp_path):
+    constraint = '\nconstraint = { name = "Box", low = [0.5, 0.5], high = [20.0, 20.0] }'
+    changes = [('"MGAPS"\nlearning_rate = 0.02' + constraint, '"Fixed"'), ('"a_hat", "cost"', '"y", "cost"')]
+    with pytest.raises(ConfigError, match=r"run\.record: the tuner Fixed keeps no y"):
+        user.run(load(tmp_path, *changes), tmp_path / "run")
