@@ -79,11 +79,21 @@ def measure() -> None:
     for name in RECORD:
         np.testing.assert_allclose(np.squeeze(getattr(ours, name)), outputs[name], rtol=1e-6, atol=1e-9, err_msg=name)
 
-    seconds = interleaved({"C by hand": in_c, "simulate, M-GAPS": run(mgaps), "simulate, Fixed": run(st.Fixed())})
+    watched = st.MGAPS(1e-4, constraint=box, contraction_memory=1000)
+    seconds = interleaved(
+        {
+            "C by hand": in_c,
+            "simulate, M-GAPS": run(mgaps),
+            "simulate, M-GAPS with contraction": run(watched),
+            "simulate, Fixed": run(st.Fixed()),
+        }
+    )
     table(
         f"{STEPS:,} steps, float64, recording {', '.join(RECORD)}", seconds, dict.fromkeys(seconds, STEPS), "C by hand"
     )
     print(f"  M-GAPS against Fixed: {ratio(seconds, 'simulate, M-GAPS', 'simulate, Fixed'):.2f}")
+    cost = ratio(seconds, "simulate, M-GAPS with contraction", "simulate, M-GAPS")
+    print(f"  watching the contraction, against not: {cost:.2f}")
 
     lengths = {f"M-GAPS, T = {steps:,}": steps for steps in (125_000, 250_000, 500_000, 1_000_000)}
     seconds = interleaved({name: run(mgaps, steps) for name, steps in lengths.items()}, rounds=7)

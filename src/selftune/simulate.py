@@ -96,7 +96,7 @@ class _Loop(eqx.Module):
     x: Array
     state: ControllerState
     streams: PyTree
-    left: dict[str, Array | None]
+    left: dict[str, Array]
     """What the step before computed: to be checked, and recorded, by the next."""
 
 
@@ -173,7 +173,7 @@ def _simulate(
         row = row_pack.pack((row, {name: before.left[name] for name in late}))
         return (loop_pack.pack(loop), t_index + 1, code, failed_at), row
 
-    def latest(carry: PyTree) -> dict[str, Array | None]:
+    def latest(carry: PyTree) -> dict[str, Array]:
         left = loop_pack.unpack(carry[0]).left
         return {name: left[name] for name in late}
 
@@ -192,7 +192,7 @@ def _simulate(
     return Run(now | left, final, Result(code, failed_at))
 
 
-_LEFT = ("u", "cost", "gradient", "innovation", "contraction")
+_LEFT = ("u", "cost", "gradient", "innovation")
 _OK, _DIVERGED, _NON_FINITE = (np.int32(code) for code in (Result.OK, Result.DIVERGED, Result.NON_FINITE))
 
 

@@ -3,7 +3,9 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _check
@@ -37,20 +39,18 @@ def update(
     """From `pushed`, the closed loop's Jacobian times the direction, to the next state and the estimate of ρ."""
     precision = jnp.finfo(pushed.dtype)
     keep = (1 - 1 / memory).astype(pushed.dtype)
-    size = jnp.max(jnp.abs(pushed))
-    alive = (size > precision.tiny) & jnp.isfinite(size)
-    scaled = pushed / jnp.where(alive, size, 1)
-    length = jnp.where(alive, jnp.linalg.norm(jnp.where(alive, scaled, 1)), 1)
-    # One step that forgets everything, or explodes, must not outweigh all the others, so it counts as no more than a
-    # machine's precision; what it sent to zero or to infinity starts anew.
-    growth = jnp.where(alive, size * length, jnp.where(size > 1, jnp.inf, 0))
-    growth = jnp.clip(jnp.where(jnp.isnan(size), jnp.inf, growth), precision.eps, 1 / precision.eps)
-    total, weight = keep * state.total + jnp.log(growth), keep * state.weight + 1
-    direction = jnp.where(alive, scaled / length, _start(pushed))
+    # In squares, as a root and a logarithm cost more than all else here. One step that forgets everything, or explodes,
+    # must not outweigh all the others: it counts as no more than a machine's precision, and the direction starts anew.
+    square = jnp.sum(pushed * pushed)
+    alive = (square > precision.tiny) & (square < precision.max)
+    direction = jnp.where(alive, pushed * jax.lax.rsqrt(square), _start(pushed))
+    bounded = jnp.where(square < 1 / precision.eps**2, jnp.maximum(square, precision.eps**2), 1 / precision.eps**2)
+    total, weight = keep * state.total + 0.5 * jnp.log(bounded), keep * state.weight + 1
     return ContractionState(direction, total, weight), jnp.exp(total / weight)
 
 
 def _start(x: Float[Array, " n"]) -> Float[Array, " n"]:
-    # Of no particular direction: orthogonal to no eigenvector that a person would write down.
-    direction = jnp.cos(1 + jnp.arange(x.shape[0])).astype(x.dtype)
-    return direction / jnp.linalg.norm(direction)
+    # Of no particular direction: orthogonal to no eigenvector that a person would write down. In NumPy, so that the
+    # loop has a constant in it and no cosine.
+    direction = np.cos(1.0 + np.arange(x.shape[0]))
+    return jnp.asarray(direction / np.linalg.norm(direction), x.dtype)
