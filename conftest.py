@@ -3,7 +3,6 @@
 import jax
 import jaxtyping
 import pytest
-
 import tests.typechecker  # noqa: F401  (so that the import hook finds it)
 
 jax.config.update("jax_enable_x64", True)
