@@ -22,6 +22,8 @@ class Row:
     """The left side, on the run. Of an inequality for every step, at the step where it comes closest to failing."""
     bound: float
     """The right side."""
+    tolerance: float = 0.0
+    """What rounding may have added to the left side, in the run's dtype."""
     step: int | None = None
     """That step, where there is one."""
     in_expectation: bool = False
@@ -36,7 +38,7 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        return self.measured <= self.bound
+        return self.measured <= self.bound + self.tolerance
 
     @property
     def slack(self) -> float:

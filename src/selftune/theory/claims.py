@@ -31,7 +31,7 @@ class Claims:
         variation_source: str,
     ):
         self.problem, self.m, self.k, self.c = problem, measured, constants, contraction
-        self.ledger = Ledger(constants, contraction)
+        self.ledger = Ledger(constants, contraction, float(jnp.finfo(problem.scenario.x0.dtype).eps))
         self.eta, self.sets, self.steps = problem.learning_rate, problem.sets, len(problem.scenario)
         x0 = float(jnp.linalg.norm(problem.scenario.x0))
         self.radii = matched.radii(constants, contraction, x_radius=self.sets.x_radius, x0_norm=x0)

@@ -56,7 +56,7 @@ def estimator_rows(claims: Claims, noise: Noise | None) -> None:
         "f_t(x, ·) is affine",
         'Assumption "linear function approximation"',
         m.affine,
-        1e-9 * (1 + reach),
+        2.0**12 * ledger.precision * (1 + reach),
     )
     shape: Any = dict(
         diameter=claims.a_size,

@@ -8,17 +8,18 @@ import numpy as np
 from .certificate import Row
 from .constants import NAMES, Constants, Contraction
 
-# What is this close to a bound, relative to it, has not crossed it: both sides are sums of many rounded terms.
-ROUNDING = 1e-9
-# The same for a left side that is a difference of numbers of a given scale: some thousand roundings in float64.
-DIFFERENCE = 1e-12
+# In roundings of the run's own dtype. What is this close to a bound, relative to it, has not crossed it: both sides are
+# sums of many rounded terms.
+ROUNDING = 2.0**12
+# The same for a left side that is a difference of numbers of a given scale, which a loop has made of one another.
+DIFFERENCE = 2.0**12
 
 
 class Ledger:
     """Rows in the order in which they are settled: a hypothesis before the inequality that needs it."""
 
-    def __init__(self, constants: Constants, contraction: Contraction):
-        self.k, self.c = constants, contraction
+    def __init__(self, constants: Constants, contraction: Contraction, precision: float):
+        self.k, self.c, self.precision = constants, contraction, precision
         self.rows: list[Row] = []
 
     def hypothesis(self, name: str, statement: str, reference: str, measured: Any, bound: float, **more: Any) -> None:
@@ -53,11 +54,12 @@ class Ledger:
         left, right = np.atleast_1d(np.asarray(measured, float)), np.atleast_1d(np.asarray(bound, float))
         right = np.broadcast_to(right, left.shape)
         # An error of the machine is not one of the theory.
-        room = right + ROUNDING * np.abs(np.where(np.isfinite(right), right, 0)) + DIFFERENCE * scale
+        size = np.abs(np.where(np.isfinite(right), right, 0))
+        tolerance = self.precision * (ROUNDING * size + DIFFERENCE * scale)
         with np.errstate(divide="ignore", invalid="ignore"):
-            tightness = np.where(left <= 0, -np.inf, left / room)
+            tightness = np.where(left <= 0, -np.inf, left / (right + tolerance))
         step = int(np.argmax(np.where(np.isnan(tightness), np.inf, tightness)))
-        worst = float(room[step])
+        worst = float(right[step])
         vacuous = ""
         if not math.isfinite(worst):
             vacuous = "the bound is infinite"
@@ -71,6 +73,7 @@ class Ledger:
                 reference=reference,
                 measured=float(left[step]),
                 bound=worst,
+                tolerance=float(tolerance[step]),
                 step=step if left.size > 1 else None,
                 vacuous=vacuous,
                 failed_hypotheses=tuple(n for n in needs if not self.row(n).holds),
