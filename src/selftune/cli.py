@@ -2,27 +2,21 @@
 
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ._errors import InputError
+from ._screen import Screen, new_table, refusing, start_jax
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from .experiments.summary import Summary
 
-FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+FAILED = 1
 
 app = typer.Typer(
     name="selftune",
@@ -39,69 +33,6 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew; a run that is 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Give the result as JSON on stdout, and nothing else there.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="How many threads; as many as there are cores by default.")]
-
-
-class Screen:
-    """Where a command's words go: results to stdout, notes and progress to stderr."""
-
-    def __init__(self, quiet: bool, as_json: bool):
-        self.quiet, self.as_json = quiet, as_json
-        self.out, self.err = Console(highlight=False), Console(stderr=True, highlight=False)
-
-    def note(self, text: str) -> None:
-        if not self.quiet:
-            self.err.print(escape(text), soft_wrap=True)
-
-    def show(self, what: Any) -> None:
-        """Text or a table, for people."""
-        if not self.quiet and not self.as_json:
-            if isinstance(what, str):
-                self.out.print(escape(what), soft_wrap=True)
-            else:
-                self.out.print(what)
-
-    def give(self, value: Any) -> None:
-        """The result, for programs."""
-        if self.as_json:
-            sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-    @contextmanager
-    def progress(self, text: str) -> Iterator[Callable[[int, int], None]]:
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        with Progress(
-            *columns,
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self.err,
-            transient=True,
-            disable=self.quiet,
-        ) as bar:
-            task = bar.add_task(text, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def refusing() -> Iterator[None]:
-    """What is the user's to mend is one message and exit code 2, not a traceback."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; the same command continues")
-        raise typer.Exit(INTERRUPTED) from None
-    except InputError as error:
-        Console(stderr=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(BAD_INPUT) from None
-
-
-def start_jax() -> None:
-    """Double precision, and XLA's small loops compiled whole (`docs/speed.md`): this process is ours to set."""
-    flag = "xla_cpu_small_while_loop_byte_threshold"
-    flags = os.environ.get("XLA_FLAGS", "")
-    if flag not in flags and "xla_backend_extra_options" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={flag}=65536".strip()
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
 
 
 @app.command(epilog="Examples:  selftune reproduce   |   selftune reproduce --seeds 4 --periods 2 -o results/small")
@@ -262,7 +193,7 @@ def compare(
         from .experiments.compare import compare as compare_runs
 
         rows = compare_runs(folders)
-        table = _table("mean and 95 % interval over seeds", "run", "seeds", "total cost", "against the first")
+        table = new_table("mean and 95 % interval over seeds", "run", "seeds", "total cost", "against the first")
         for row in rows:
             ratio = "" if row.ratio is None else str(row.ratio)
             table.add_row(escape(row.name), str(row.seeds), escape(str(row.cost)), escape(ratio))
@@ -367,12 +298,12 @@ def _present(screen: Screen, out: Path, dataset: Any, certificates: dict[str, An
 
 def _paper_tables(summary: "Summary") -> list[Table | str]:
     names = ("M-GAPS", "fixed gain", "exact model", "GAPS")
-    costs = _table("total cost, mean over seeds", "noise", "θ₀", *names, "best static")
-    ratios = _table(
+    costs = new_table("total cost, mean over seeds", "noise", "θ₀", *names, "best static")
+    ratios = new_table(
         "paired ratios of costs, with 95 % bootstrap intervals",
         *("noise", "θ₀ = θ_a", "M-GAPS / fixed gain", "M-GAPS / best static *"),
     )
-    checks = _table("checks", "what", "expected", "measured", "")
+    checks = new_table("checks", "what", "expected", "measured", "")
     for row in summary.rows:
         start = (row.noise, f"{row.gain:g}")
         costs.add_row(*start, *(f"{row.cost[name].mean:.4g}" for name in names), f"{row.static_cost.mean:.4g}")
@@ -385,7 +316,7 @@ def _paper_tables(summary: "Summary") -> list[Table | str]:
 
 
 def _certificate_table(name: str, certificate: Any) -> Table:
-    table = _table(name, "", "property or theorem", "measured", "bound", "notes")
+    table = new_table(name, "", "property or theorem", "measured", "bound", "notes")
     colors = {"holds": "green", "vacuous": "yellow", "fails": "yellow", "does not hold": "yellow", "VIOLATED": "red"}
     for row in certificate.rows:
         verdict = f"[{colors[row.verdict]}]{row.verdict}[/]"
@@ -400,10 +331,6 @@ _NOTE = """\
   noise is Δ times weaker and gradients Δ² times smaller: with learning rate η
   M-GAPS is still on its way there, with η/Δ² it arrives.
 """
-
-
-def _table(title: str, *columns: str) -> Table:
-    return Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
 
 
 def _plain(model: "BaseModel") -> Any:
