@@ -11,20 +11,12 @@ from .constants import Constants, Contraction
 
 
 @dataclass(frozen=True)
-class MultiStepDynamics:
-    r"""Of $g^*_{t|\tau}$: derivatives decay as $C \rho^{t-\tau}$. `l_theta_x` is $C_{\ell,g,(\theta,x)}$, and so on."""
+class MultiStep:
+    r"""Of $g^*_{t|\tau}$ or $h^*_{t|\tau}$: derivatives decay as $C \rho^{t-\tau}$.
 
-    L_x: float
-    L_theta: float
-    l_x_x: float
-    l_x_theta: float
-    l_theta_x: float
-    l_theta_theta: float
-
-
-@dataclass(frozen=True)
-class MultiStepCost:
-    r"""Of $h^*_{t|\tau}$: derivatives decay as $C \rho^{t-\tau}$. `l_theta_x` is $C_{\ell,h,(\theta,x)}$, and so on."""
+    `L_theta` is $C_{L,g,\theta}$ or $C_{L,h,\theta}$, `l_theta_x` is $C_{\ell,g,(\theta,x)}$ or
+    $C_{\ell,h,(\theta,x)}$, and so on.
+    """
 
     L_x: float
     L_theta: float
@@ -44,7 +36,7 @@ class SurrogateConstants:
     r"""$\ell_F$."""
 
 
-def multi_step_dynamics(constants: Constants, contraction: Contraction) -> MultiStepDynamics:
+def multi_step_dynamics(constants: Constants, contraction: Contraction) -> MultiStep:
     r"""Lemma "Lipschitzness/Smoothness of the Multi-Step Dynamics".
 
     With $\Lambda = (1 + L_{\psi,x})(\ell_{\phi,x} + \ell_{\phi,u} L_{\psi,x}) + L_{\phi,u} \ell_{\psi,x}$, the
@@ -67,12 +59,12 @@ def multi_step_dynamics(constants: Constants, contraction: Contraction) -> Multi
     """
     k, C, rho = constants, contraction.C_bar, contraction.rho
     if not contraction.contracts:
-        return MultiStepDynamics(C, *(math.inf,) * 5)
+        return MultiStep(C, *(math.inf,) * 5)
     decay = 1 / (rho * (1 - rho))
     jump = k.L_phi_u * k.L_psi_theta
     along = k.ell_phi_x + k.ell_phi_u * k.L_psi_x
     jacobian = (1 + k.L_psi_x) * along + k.L_phi_u * k.ell_psi_x
-    return MultiStepDynamics(
+    return MultiStep(
         L_x=C,
         L_theta=C * jump / rho,
         l_x_x=jacobian * C**3 * decay,
@@ -85,7 +77,7 @@ def multi_step_dynamics(constants: Constants, contraction: Contraction) -> Multi
     )
 
 
-def multi_step_cost(constants: Constants, contraction: Contraction) -> MultiStepCost:
+def multi_step_cost(constants: Constants, contraction: Contraction) -> MultiStep:
     r"""Corollary "Lipschitzness/Smoothness of the Multi-Step Costs".
 
     With $L_{u,x} = L_{\psi,x} + L_{f,x}$, $\ell_{u,x} = \ell_{\psi,x} + \ell_{f,x}$ (the control is $\psi - f$) and
@@ -113,7 +105,7 @@ def multi_step_cost(constants: Constants, contraction: Contraction) -> MultiStep
     """
     k, g = constants, multi_step_dynamics(constants, contraction)
     if not contraction.contracts:
-        return MultiStepCost(*(math.inf,) * 6)
+        return MultiStep(*(math.inf,) * 6)
     L_h, control = k.L_h, 1 + k.L_u_x
     curvature = (k.ell_h_x + k.ell_h_u * k.L_u_x) * control + L_h * k.ell_u_x
     now_x_theta = (k.ell_h_u * k.L_psi_theta + k.ell_h_theta) * control + L_h * k.ell_psi_theta
@@ -121,7 +113,7 @@ def multi_step_cost(constants: Constants, contraction: Contraction) -> MultiStep
     now_theta_theta = (
         (k.ell_h_u * k.L_psi_theta + 2 * k.ell_h_theta) * k.L_psi_theta + L_h * k.ell_psi_theta + k.ell_h_theta
     )
-    return MultiStepCost(
+    return MultiStep(
         L_x=L_h * g.L_x * control,
         L_theta=max(L_h * g.L_theta * control, L_h * k.L_psi_theta + k.L_h_theta),
         l_x_x=L_h * control * g.l_x_x + curvature * g.L_x**2,
