@@ -79,7 +79,7 @@ def scalar_case(rng: np.random.Generator, steps: int = 100) -> Case:
     x0 = rng.uniform(-0.2, 0.2, 1)
     R_S = float(fading_sum(rho, 1.0, 0.0, np.abs(w[:, 0])).max())
     spread = (b + e) * 2 * size * np.sqrt(2) / (1 - rho)  # what a wrong model can add
-    R = 1.2 * (R_S + abs(x0[0]) + spread) + 0.01
+    R = 1.05 * (2 * R_S + abs(x0[0]) + spread) + 0.01
     reach = size * 2  # |f| ≤ |a_0| + |a_1|
     U = high * np.tanh(R) + 2 * reach
     low_p = wave.max()
@@ -110,7 +110,7 @@ def planar_case(rng: np.random.Generator, steps: int = 100) -> Case:
     x0 = rng.uniform(-0.2, 0.2, 2)
     R_S = float(C_bar * fading_sum(rho, 1.0, 0.0, np.linalg.norm(w, axis=1)).max())
     spread = C_bar * b.max() * 2 * size * np.sqrt(2) / (1 - rho)
-    R = 1.2 * (R_S + C_bar * np.linalg.norm(x0) + spread) + 0.01
+    R = 1.05 * (C_bar * (R_S + C_bar * np.linalg.norm(x0) + spread) + R_S) + 0.01
     U = high * R + 2 * size * np.sqrt(2)
     A = np.array([[c, k], [0.0, c]])
     constants = st.Constants(

@@ -14,7 +14,7 @@ from selftune import theory
 from .families import planar_case, scalar_case
 
 MAKERS = {"scalar": scalar_case, "planar": planar_case}
-SYSTEMS = 110  # of each family
+SYSTEMS = 100  # of each family
 
 
 @cache

@@ -26,7 +26,7 @@ def sampled(case, **more):
     )
 
 
-@pytest.mark.parametrize("make", [scalar_case, planar_case])
+@pytest.mark.parametrize("make", [pytest.param(scalar_case, marks=pytest.mark.slow), planar_case])
 def test_against_constants_known_by_hand(make):
     """Lower, as labelled; and within a few per cent where the value by hand is attained."""
     case = make(np.random.default_rng(4))
@@ -44,12 +44,11 @@ def test_against_constants_known_by_hand(make):
         assert getattr(found, name) >= 0.9 * getattr(case.constants, name), name
     assert contraction.source == "sampled"
     assert contraction.R_S <= case.contraction.R_S * (1 + 1e-9)
-    # (C̄, ρ) are a pair: what they bound must be below what the true pair bounds, at every lag.
-    k = np.arange(1, 60)
-    true = case.contraction.C_bar * case.contraction.rho**k
-    attained_norms = np.minimum(contraction.C_bar * contraction.rho**k, 1e9)
+    # (C̄, ρ) are chosen together, for the smallest C̄/(1 − ρ): no larger than the true pair's, of which they see samples.
     assert contraction.contracts
-    assert attained_norms[0] <= 1.5 * true[0] + 0.5
+    true = case.contraction
+    assert contraction.C_bar / (1 - contraction.rho) <= true.C_bar / (1 - true.rho) * (1 + 1e-6)
+    assert contraction.rho >= 0.3 * true.rho
 
 
 def test_a_matrix_is_measured_by_its_operator_norm():

@@ -42,8 +42,8 @@ class Row:
 
     @property
     def slack(self) -> float:
-        """How much room is left: right side minus left side."""
-        return self.bound - self.measured if math.isfinite(self.bound) else self.bound
+        """How much room is left: right side, with what rounding is allowed, minus left side."""
+        return self.bound + self.tolerance - self.measured if math.isfinite(self.bound) else self.bound
 
     @property
     def must_hold(self) -> bool:
@@ -89,8 +89,22 @@ class Certificate:
         return not self.violated
 
     @property
+    def binding(self) -> tuple[Row, ...]:
+        """The inequalities that must hold."""
+        return tuple(row for row in self.rows if row.must_hold)
+
+    @property
     def violated(self) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if row.must_hold and not row.holds)
+        return tuple(row for row in self.binding if not row.holds)
+
+    @property
+    def conclusion(self) -> str:
+        """In one sentence."""
+        if self.violated:
+            return f"VIOLATED: {', '.join(row.name for row in self.violated)}"
+        if not self.binding:
+            return "nothing must hold: constants are sampled, or hypotheses fail"
+        return f"every inequality that must hold does ({len(self.binding)} of them)"
 
     def row(self, name: str) -> Row:
         """The row of this name."""
@@ -137,12 +151,7 @@ class Certificate:
                 for i, (cell, width) in enumerate(zip(cells[:4], widths, strict=True))
             )
             lines.append(f"{left}  {cells[4]}".rstrip())
-        end = (
-            "every inequality that must hold does"
-            if self.ok
-            else f"VIOLATED: {', '.join(r.name for r in self.violated)}"
-        )
-        return "\n".join([*lines, "", end])
+        return "\n".join([*lines, "", self.conclusion])
 
 
 def _plain(value: Any) -> Any:

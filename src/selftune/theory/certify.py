@@ -6,6 +6,7 @@ import jax
 from jaxtyping import PRNGKeyArray
 
 from .. import _check
+from ..constraint import Ball
 from ..controller import Controller
 from ..regret import path_lengths
 from ..run import Run
@@ -14,8 +15,7 @@ from .certificate import Certificate
 from .claims import Claims
 from .constants import Constants, Contraction, Sets, _number
 from .estimator_claims import Noise, estimator_rows
-from .measure import Problem
-from .sampling import sample_constants, sample_contraction
+from .measure import Problem, residual_variation
 
 
 def certify(
@@ -43,10 +43,11 @@ def certify(
 
     **Arguments:**
 
-    - `run`: one that recorded `x`, `u`, `y`, `theta`, `a_hat` and `f`, every step, from the first.
+    - `run`: one of this controller on this scenario, that recorded every field at every step, from the first.
     - `constants`, `contraction`: yours, or None to have them sampled.
     - `noise`: for the theorems on the estimator's gradient error; None leaves those rows out.
-    - `variation`: $V_{sys}$; None samples it (`path_lengths`). Zero where nothing depends on t.
+    - `variation`: $V_{sys}$ (`path_lengths`), and where f depends on t itself also $\sum_t \sup_{x,a} \|f_t(x, a) -
+      f_{t-1}(x, a)\|$; None samples both. Zero where nothing depends on t. What a* adds is known, and counted apart.
     - `key`: for whatever is sampled.
     - `window`: as in `surrogate`.
 
@@ -67,35 +68,34 @@ def certify(
         >>> scenario = st.Scenario(jnp.zeros(1), a_star=jnp.full((500, 1), 0.1), w=w)
         >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
         >>> sets = st.Sets(x_radius=0.5, u_radius=1.0, theta=gains, a=model, theta_step=0.1)
-        >>> certificate = st.certify(controller, scenario, run, sets, variation=0.0, key=jax.random.key(1))
+        >>> constants = st.Constants(
+        ...     L_phi_x=0.5, L_phi_u=0.1, ell_phi_x=0, ell_phi_u=0, L_psi_x=1, L_psi_theta=0.5, ell_psi_x=1,
+        ...     ell_psi_theta=1, L_f_x=0, L_f_a=1, ell_f_x=0, ell_f_a=0, L_h_x=0.5, L_h_u=0.1, L_h_theta=0, ell_h_x=1,
+        ...     ell_h_u=0.1, ell_h_theta=0,
+        ... )  # fmt: skip
+        >>> known = dict(constants=constants, contraction=st.Contraction(C_bar=1, rho=0.5, R_S=0.2), variation=0.0)
+        >>> certificate = st.certify(controller, scenario, run, sets, **known)
         >>> row = certificate.row("distance, in all")
-        >>> certificate.ok, row.verdict, bool(row.measured < row.bound)
-        (True, 'holds', True)
+        >>> certificate.ok, row.verdict, f"{row.measured:.2f} ≤ {row.bound:.2f}"
+        (True, 'holds', '0.20 ≤ 0.31')
     """
     problem = Problem.make(controller, scenario, run, sets)
-    theta0 = jax.tree.map(lambda leaf: leaf[0], run.theta)
     needs_key = [
         name
         for name, v in {"constants": constants, "contraction": contraction, "variation": variation}.items()
         if v is None
     ]
     if needs_key and key is None:
-        raise ValueError(f"key: expected a PRNG key, as {', '.join(needs_key)} are to be sampled, got None")
+        raise ValueError(f"key: expected a PRNG key, for what is to be sampled ({', '.join(needs_key)}), got None")
     keys: Any = (None,) * 3 if key is None else jax.random.split(_check.key("key", key), 3)
-    arguments: Any = (problem.system, problem.scenario, sets)
-    if constants is None:
-        constants = sample_constants(*arguments, theta=theta0, key=keys[0])
-    if contraction is None:
-        contraction = sample_contraction(*arguments, theta=theta0, key=keys[1])
+    constants, contraction = problem.known(constants, contraction, keys)
     variation_source = "given"
     if variation is None:
         variation_source = "sampled"
         sampled: Any = path_lengths(problem.system, problem.scenario, run, key=keys[2]).system
-        variation = float(sampled)
+        own = residual_variation(problem.system, problem.scenario, Ball(sets.x_radius), sets.a, keys[2])
+        variation = float(sampled) + float(own)
     variation = _number("variation", variation)
-    for name, value, kind in (("constants", constants, Constants), ("contraction", contraction, Contraction)):
-        if not isinstance(value, kind):
-            raise ValueError(f"{name}: expected {kind.__name__} or None, got {_check.describe(value)}")
     if noise is not None and not isinstance(noise, Noise):
         raise ValueError(f"noise: expected Noise or None, got {_check.describe(noise)}")
     measured = problem.measure(window)

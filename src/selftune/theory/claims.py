@@ -18,7 +18,9 @@ class Claims:
     """The theory's numbers for one problem, and the rows that they make with what was measured."""
 
     BALLS = ("state in its ball", "control in its ball", "sensitivity in its ball", "θ in Θ", "a in 𝒜")
-    CONTRACTS = ("contraction", "contraction's ball", "slow θ", *BALLS)
+    CONTRACTS = ("contraction", "contraction's ball", "x_0 in the contraction's ball", "slow θ", *BALLS)
+    # Trajectories that mix two others, or repeat one θ, are in the proofs though nobody drove them.
+    ROOM = (*CONTRACTS, "room for every trajectory", "room for every control")
 
     def __init__(
         self,
@@ -49,7 +51,8 @@ class Claims:
         self.variation, self.variation_source = variation, variation_source
         # The sizes of the numbers whose differences are measured.
         self.scale_x = float(max(measured.rows.x.max(), measured.rows.y.max()))
-        self.scale_theta = measured.theta_scale
+        # One step of θ is rounded a few times; what a loop has made of itself, some thousand.
+        self.scale_theta = measured.theta_scale / 2**8
 
     def rows(self) -> None:
         """Write them all."""
@@ -66,6 +69,25 @@ class Claims:
         where = 'Assumption "contractive and stability"'
         self.ledger.hypothesis("contraction", "ρ < 1", where, self.c.rho, math.nextafter(1.0, 0.0))
         self.ledger.hypothesis("contraction's ball", "R_x ≤ R_C", where, sets.x_radius, self.c.R_C)
+        x0 = (self.radii.x_star - self.c.R_S) if self.c.contracts else math.inf
+        self.ledger.hypothesis(
+            "x_0 in the contraction's ball", "R_S + C̄ ‖x_0‖ ≤ R_C", where, self.c.R_S + x0, self.c.R_C
+        )
+        farthest = max(self.c.R_S + x0, float(rows.x.max()))
+        self.ledger.hypothesis(
+            "room for every trajectory",
+            "C̄ max{R_S + C̄ ‖x_0‖, ‖x_t‖} + R_S ≤ R_x",
+            where,
+            self.c.C_bar * farthest + self.c.R_S,
+            sets.x_radius,
+        )
+        self.ledger.hypothesis(
+            "room for every control",
+            "‖ψ_t(x, θ) − f_t(x, a)‖, ‖ψ_t(x, θ)‖ ≤ R_u on 𝒳 × Θ × 𝒜, by samples",
+            where,
+            m.largest_control,
+            sets.u_radius,
+        )
         self.ledger.hypothesis(
             "state in its ball",
             "‖x_t‖, ‖x̃_t‖ ≤ R_x",
@@ -97,7 +119,7 @@ class Claims:
             "slow θ", "‖θ_{t+1} − θ_t‖ ≤ ε_θ", 'Definition "S_ε"', rows.steps_theta.max(), sets.theta_step
         )
         self.ledger.hypothesis(
-            "non-negative cost", "F_t ≥ 0", 'Theorem "nonconvex biased OGD"', -m.surrogate.min(), 0.0
+            "non-negative cost", "F_{T−1}(θ_T) ≥ 0", 'Theorem "nonconvex biased OGD"', -m.last_surrogate, 0.0
         )
         self.ledger.hypothesis(
             "η in its range", "η ≤ η̄", 'Lemma "matched-disturbance robustness"', self.eta, self.rate_limit
@@ -153,7 +175,7 @@ class Claims:
             rows.x_exact,
             self.radii.x_star,
             uses=("contraction",),
-            needs=("contraction", "slow θ", "θ in Θ"),
+            needs=("contraction", "x_0 in the contraction's ball", "slow θ", "θ in Θ"),
             trivial=self.sets.x_radius,
             says="no less than R_x",
         )
@@ -164,7 +186,7 @@ class Claims:
             rows.y_exact,
             self.radii.y_star,
             uses=("L_phi_u", "L_psi_theta", "contraction"),
-            needs=("contraction", "slow θ", "θ in Θ", "state in its ball", "control in its ball"),
+            needs=self.CONTRACTS,
         )
 
     def meta_framework(self) -> None:
@@ -181,7 +203,7 @@ class Claims:
             m.rows.gap,
             per_step,
             uses=uses,
-            needs=self.CONTRACTS,
+            needs=self.ROOM,
             scale=self.scale_x,
             trivial=apart,
             says="no less than the size of the balls",
@@ -194,7 +216,7 @@ class Claims:
             bounds.total_gap_bound(L, J, **sums),
             uses=uses,
             scale=self.scale_x * self.steps,
-            needs=self.CONTRACTS,
+            needs=self.ROOM,
             trivial=apart * self.steps,
             says="no less than T times the size of the balls",
         )
@@ -220,7 +242,7 @@ class Claims:
             bounds.total_perturbation_bound(L, J, **sums),
             uses=uses,
             scale=self.scale_theta * self.steps,
-            needs=self.CONTRACTS,
+            needs=self.ROOM,
             trivial=self.theta_size * self.steps,
             says="no less than T times the size of Θ",
         )
@@ -232,7 +254,7 @@ class Claims:
             max(self.zeta_limit, 0.0),
             uses=uses,
             scale=self.scale_theta,
-            needs=(*self.CONTRACTS, "small mismatch of the state", "small mismatch of the update", "η in its range"),
+            needs=(*self.ROOM, "small mismatch of the state", "small mismatch of the update", "η in its range"),
         )
 
     def gradient_bias(self) -> None:
@@ -247,18 +269,20 @@ class Claims:
             np.maximum(norm, m.surrogate_gradient),
             self.F.L,
             uses=uses,
-            needs=self.CONTRACTS,
+            needs=self.ROOM,
+            error=m.gradient_error,
         )
         self.ledger.inequality(
             "cost against surrogate",
             "|h_t(x̃_t, ũ_t, θ_t) − F_t(θ_t)| ≤ L_h (1 + L_ux) C_{L,g,θ} "
             "(ρ C_{L,h,θ} η / (1−ρ)³ + Σ ρ^{t−τ} ‖ζ_τ‖ / (1−ρ))",
             where,
-            np.abs(m.rows.cost - m.surrogate) + m.surrogate_error,
+            np.abs(m.rows.cost - m.surrogate),
             bounds.surrogate_gap_bound(self.k, self.c, learning_rate=self.eta, perturbations=m.zeta),
             uses=uses,
             scale=float(np.abs(m.surrogate).max()),
-            needs=self.CONTRACTS,
+            error=m.surrogate_error,
+            needs=self.ROOM,
             trivial=2 * self.k.L_h * (1 + self.k.L_u_x) * self.sets.x_radius,
             says="no less than the cost can differ on 𝒳",
         )
@@ -272,22 +296,24 @@ class Claims:
             else math.inf,
             uses=uses,
             scale=float(m.surrogate_gradient.max()),
-            needs=self.CONTRACTS,
+            error=m.gradient_error,
+            needs=self.ROOM,
             trivial=2 * self.F.L,
             says="no less than twice the bound on each gradient",
         )
 
     def regret(self) -> None:
         m = self.m
-        trivial: Any = dict(trivial=self.steps * self.F.L**2, says="no less than T L_F²")
+        trivial: Any = dict(trivial=self.steps * self.F.L * self.F.L, says="no less than T L_F²")
         more: Any = dict(uses=("all", "contraction"), **trivial)
         if self.variation_source == "sampled":
             more["more_sampled"] = ("V_sys",)
-        needs = (*self.CONTRACTS, "non-negative cost", "η in its range")
+        more["error"] = m.local_regret_error
+        needs = (*self.ROOM, "non-negative cost", "η in its range")
         S0 = self.surrogate_variation()
         first = float(m.surrogate[0])
         # β_t as measured: the update is ALG*'s plus ζ, and ALG*'s gradient is off by the bias.
-        biases = m.zeta / self.eta + m.bias
+        biases = m.zeta / self.eta + m.bias + np.where(np.isfinite(m.gradient_error), m.gradient_error, 0)
         self.ledger.inequality(
             "regret of biased OGD",
             "Σ ‖∇_{Θ,η} F_t(θ_t)‖² ≤ (F_0(θ_0) + S_0) / (η (1 − η ℓ_F)) + (L_F Σ β_t + ℓ_F η Σ β_t²) / (1 − η ℓ_F), "

@@ -108,7 +108,7 @@ def _excitation(claims: Claims, noise: Noise, loss: float, needs: tuple[str, ...
         "gradient error",
         "E Σ (ε'_t)² ≤ 2k/σ (1 + γ_e + β_e γ_e) ε̄³ T + 2k γ_e² ε̄² T",
         where,
-        float((m.mismatch_gradient**2).sum()),
+        float((m.mismatch_gradient[1:] ** 2).sum()),
         gradient_loss,
         uses=("L_f_x", "ell_f_x", "L_f_a"),
         needs=excited,
@@ -118,7 +118,7 @@ def _excitation(claims: Claims, noise: Noise, loss: float, needs: tuple[str, ...
     )
     more: Any = dict(uses=("all", "contraction"), in_expectation=True)
     everything = (
-        *claims.CONTRACTS,
+        *claims.ROOM,
         *excited,
         "small mismatch of the state",
         "small mismatch of the update",
@@ -129,7 +129,7 @@ def _excitation(claims: Claims, noise: Noise, loss: float, needs: tuple[str, ...
         "main theorem: distance",
         "E Σ (‖x_t − x̃_t‖ + ‖y_t − ỹ_t‖) ≤ √2 C (α_x √(R_0 T) + β_x √(R_1 T)) = O(T^{3/4} + √(m ε̄) T)",
         'Theorem 3, "matched disturbance"',
-        math.sqrt(2) * rows.gap.sum(),
+        rows.apart.sum(),
         estimation.main_distance_bound(
             claims.lipschitz, claims.joint, loss=loss, gradient_loss=gradient_loss, steps=claims.steps
         ),
@@ -158,7 +158,7 @@ def _excitation(claims: Claims, noise: Noise, loss: float, needs: tuple[str, ...
             steps=claims.steps,
         ),
         needs=(*everything, "non-negative cost"),
-        trivial=claims.steps * claims.F.L**2,
+        trivial=claims.steps * claims.F.L * claims.F.L,
         says="no less than T L_F²",
         **more,
     )

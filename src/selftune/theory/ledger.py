@@ -48,6 +48,7 @@ class Ledger:
         trivial: float = math.inf,
         says: str = "",
         scale: float = 0.0,
+        error: Any = 0.0,
         more_sampled: tuple[str, ...] = (),
         **more: Any,
     ) -> None:
@@ -55,7 +56,8 @@ class Ledger:
         right = np.broadcast_to(right, left.shape)
         # An error of the machine is not one of the theory.
         size = np.abs(np.where(np.isfinite(right), right, 0))
-        tolerance = self.precision * (ROUNDING * size + DIFFERENCE * scale)
+        unknown = np.broadcast_to(np.asarray(error, float), left.shape)
+        tolerance = self.precision * (ROUNDING * size + DIFFERENCE * scale) + unknown
         with np.errstate(divide="ignore", invalid="ignore"):
             tightness = np.where(left <= 0, -np.inf, left / (right + tolerance))
         step = int(np.argmax(np.where(np.isnan(tightness), np.inf, tightness)))
@@ -63,6 +65,10 @@ class Ledger:
         vacuous = ""
         if not math.isfinite(worst):
             vacuous = "the bound is infinite"
+        elif not np.all(np.isfinite(unknown)):
+            vacuous = "the surrogate is not known with this window"
+        elif left[step] > 0 and worst < self.precision * DIFFERENCE * scale:
+            vacuous = "the bound is below the rounding of the run's numbers"
         elif worst >= trivial:
             vacuous = says
         self.rows.append(

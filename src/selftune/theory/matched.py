@@ -52,6 +52,8 @@ class JointContraction:
     """C."""
 
     def gamma(self, tau: float) -> float:
+        if self.rho >= 1:
+            return math.inf
         return (self.constant + self.linear * tau) * self.rho**tau
 
 
@@ -193,7 +195,7 @@ def mismatch_limits(
     """
     zeta = max(perturbation_limit, 0.0)
     room = min(
-        _over(math.sqrt(2) * zeta, 4 * (lipschitz.L_theta_x + lipschitz.L_theta_y) * contraction.total),
+        _over(math.sqrt(2) * zeta, 4 * _times(lipschitz.L_theta_x + lipschitz.L_theta_y, contraction.total)),
         _over(max(radii.margin, 0.0), contraction.total),
     )
     return MismatchLimits(

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from .. import _check
-from ..constraint import Unconstrained
+from ..constraint import Ball, Unconstrained
 from ..controller import Controller
 from ..regret import _inputs, local_regret, model_mismatch, path_lengths, perturbations
 from ..regret._companion import companion
@@ -20,8 +20,8 @@ from ..run import Run
 from ..scenario import Scenario
 from ..system import MatchedSystem
 from ..tuners import MGAPS
-from .constants import Sets
-from .sampling import diameter
+from .constants import Constants, Contraction, Sets
+from .sampling import diameter, edge_or_inside, sample_constants, sample_contraction
 
 
 class Rows(NamedTuple):
@@ -34,10 +34,15 @@ class Rows(NamedTuple):
     y_exact: Array
     u_exact: Array
     gap: Array
+    apart: Array
+    """‖x − x̃‖ + ‖y − ỹ‖."""
     change_x: Array
     """‖q^x(â) − q^x(a*)‖ at the run's own (x, y, θ)."""
     change_theta: Array
     steps_theta: Array
+    off_x: Array
+    """How far the run's next x and θ are from what this controller makes of its present ones."""
+    off_theta: Array
     gradient: Array
     """G̃ of the companion, (T, d)."""
     cost: Array
@@ -53,10 +58,17 @@ class Measured:
     zeta: np.ndarray
     surrogate: np.ndarray
     surrogate_error: np.ndarray
+    gradient_error: np.ndarray
+    """What the surrogate's gradient may be off by, where it was computed with a window."""
     bias: np.ndarray
-    """‖G̃_t − ∇F_t(θ_t)‖, plus what the surrogate's gradient may be off by."""
+    """‖G̃_t − ∇F_t(θ_t)‖."""
     surrogate_gradient: np.ndarray
     local_regret: float
+    local_regret_error: float
+    last_surrogate: float
+    """F_{T−1}(θ_T), which the regret bounds take to be non-negative."""
+    largest_control: float
+    """The largest of ‖ψ − f‖ and ‖ψ‖ among samples of 𝒳 × Θ × 𝒜."""
     excess: float
     """Σ (ℓ̃_t(â_t) − ℓ̃_t(a*_t)): the loss that the estimator's lemma is about, noise included."""
     observation_noise: float
@@ -92,7 +104,7 @@ class Problem:
         if not isinstance(sets, Sets):
             raise ValueError(f"sets: expected Sets, got {_check.describe(sets)}")
         scenario = _inputs.problem(system, scenario)
-        for name in ("x", "u", "y", "theta", "a_hat", "f"):
+        for name in ("x", "u", "y", "gradient", "theta", "a_hat", "f"):
             _inputs.recorded(run, name, scenario=scenario)
         if not bool(jnp.all(run.result.ok)):
             raise ValueError(f"run: expected one that went well, got one where {run.result.message}")
@@ -101,6 +113,19 @@ class Problem:
             if not math.isfinite(diameter(constraint, value)):
                 raise ValueError(f"sets.{name}: expected a bounded Box, Ball, Simplex or Product, got {constraint!r}")
         return Problem(controller, system, tuner, scenario, run, sets, float(tuner.learning_rate))
+
+    def known(self, constants: Any, contraction: Any, keys: Any) -> tuple[Constants, Contraction]:
+        """What was given; what was not, sampled."""
+        arguments: Any = (self.system, self.scenario, self.sets)
+        theta = jax.tree.map(lambda leaf: leaf[0], self.run.theta)
+        if constants is None:
+            constants = sample_constants(*arguments, theta=theta, key=keys[0])
+        if contraction is None:
+            contraction = sample_contraction(*arguments, theta=theta, key=keys[1])
+        for name, value, kind in (("constants", constants, Constants), ("contraction", contraction, Contraction)):
+            if not isinstance(value, kind):
+                raise ValueError(f"{name}: expected {kind.__name__} or None, got {_check.describe(value)}")
+        return constants, contraction
 
     def measure(self, window: Any) -> Measured:
         system, scenario, run, sets = self.system, self.scenario, self.run, self.sets
@@ -116,8 +141,8 @@ class Problem:
         )
         F = regret.surrogate
         final = run.final.state.theta
-        rows = step_rows(system, self.tuner, scenario, run.x, run.y, run.theta, run.a_hat, final)
-        error = np.asarray(F.gradient_error)
+        rows = step_rows(system, self.tuner, scenario, run.x, run.y, run.theta, run.a_hat, final, run.final.x)
+        self._check_belongs(rows)
         # The estimator projects onto a set of its own, which must contain a* for its lemma to hold.
         own = getattr(self.controller.estimator, "constraint", None) or Unconstrained()
         excess, noise, inside_theta, inside_a, affine = _facts(
@@ -131,18 +156,37 @@ class Problem:
             zeta=np.asarray(zeta.norm, float),
             surrogate=np.asarray(F.value, float),
             surrogate_error=np.asarray(F.value_error, float),
-            bias=np.linalg.norm(np.asarray(rows.gradient - F.gradient, float), axis=1) + error,
-            surrogate_gradient=np.linalg.norm(np.asarray(F.gradient, float), axis=1) + error,
-            local_regret=float(regret.cumulative[-1] + regret.cumulative_error[-1]),
+            gradient_error=np.asarray(F.gradient_error, float),
+            bias=np.linalg.norm(np.asarray(rows.gradient - F.gradient, float), axis=1),
+            surrogate_gradient=np.linalg.norm(np.asarray(F.gradient, float), axis=1),
+            local_regret=float(regret.cumulative[-1]),
+            local_regret_error=float(regret.cumulative_error[-1]),
+            last_surrogate=float(_last_surrogate(system, scenario, final)),
+            largest_control=float(_largest_control(system, scenario, Ball(sets.x_radius), sets.theta, sets.a, final)),
             excess=float(excess),
             observation_noise=float(noise),
             path=float(lengths.a_star),
             path_w=float(lengths.w),
             theta_scale=float(jnp.max(jnp.abs(_inputs.flat_rows(run.theta)))),
-            inside_theta=bool(inside_theta),
+            inside_theta=bool(inside_theta) and bool(sets.theta.contains(final)),
             inside_a=bool(inside_a),
             affine=float(affine),
         )
+
+    def _check_belongs(self, rows: Rows) -> None:
+        """Refuse a run of another controller, plant or scenario, or one that did not begin at its beginning."""
+        run, scenario = self.run, self.scenario
+        begins = bool(jnp.all(run.x[0] == scenario.x0)) and not bool(jnp.any(run.y[0]))
+        unit = 2.0**12 * float(jnp.finfo(scenario.x0.dtype).eps)
+        for name, off, values in (("x", rows.off_x, run.x), ("theta", rows.off_theta, _inputs.flat_rows(run.theta))):
+            wrong = np.asarray(off) > unit * (1 + float(jnp.max(jnp.abs(values))))
+            if begins and wrong.any():
+                raise ValueError(
+                    f"run: expected one of this controller on this scenario, without a plant of its own, got one whose "
+                    f"{name} after step {int(np.argmax(wrong))} is not what they make of that step"
+                )
+        if not begins:
+            raise ValueError("run: expected one from the scenario's first step, with y = 0, got one that was resumed")
 
 
 @eqx.filter_jit
@@ -155,11 +199,14 @@ def step_rows(
     thetas: PyTree,
     a_hats: PyTree,
     final: PyTree,
+    final_x: Array,
 ) -> Rows:
     x_exact, y_exact = companion(system, scenario, thetas)
-    following = jax.tree.map(lambda rows, last: jnp.concatenate([rows[1:], last[None]]), thetas, final)
+    append = lambda rows, last: jnp.concatenate([rows[1:], last[None]])  # noqa: E731
+    following = (append(x, final_x), jax.tree.map(append, thetas, final))
 
-    def at(tau: Array, x: Array, y: Array, theta: PyTree, a_hat: PyTree, after: PyTree, xe: Array, ye: Array) -> Any:
+    def at(tau: Array, x: Array, y: Array, theta: PyTree, a_hat: PyTree, after: Any, xe: Array, ye: Array) -> Any:
+        x_after, theta_after = after
         now = scenario.row(tau)
         flat, unravel = ravel_pytree(theta)
         eta = jnp.asarray(tuner.learning_rate, flat.dtype)
@@ -171,7 +218,9 @@ def step_rows(
         act = system.actuation(x, theta, now.t)
         error = system.residual(x, now.a_star, now.t) - system.residual(x, a_hat, now.t)
         change_x = system.phi(x, act + error, now.t) - system.phi(x, act, now.t)
-        change_theta = update(x, y, a_hat)[0] - update(x, y, now.a_star)[0]
+        updated = update(x, y, a_hat)[0]
+        change_theta = updated - update(x, y, now.a_star)[0]
+        flat_after = ravel_pytree(theta_after)[0]
         _, exact = update(xe, ye, now.a_star)
         control = jnp.maximum(
             jnp.linalg.norm(act - system.residual(x, a_hat, now.t)),
@@ -189,9 +238,12 @@ def step_rows(
             y_exact=_operator_norm(ye),
             u_exact=control_exact,
             gap=jnp.hypot(jnp.linalg.norm(x - xe), _operator_norm(y - ye)),
+            apart=jnp.linalg.norm(x - xe) + _operator_norm(y - ye),
             change_x=jnp.linalg.norm(change_x),
             change_theta=jnp.linalg.norm(change_theta),
-            steps_theta=jnp.linalg.norm(ravel_pytree(after)[0] - flat),
+            steps_theta=jnp.linalg.norm(flat_after - flat),
+            off_x=jnp.linalg.norm(x_after - now.w - system.phi(x, act + error, now.t)),
+            off_theta=jnp.linalg.norm(flat_after - updated),
             gradient=exact[:-1],
             cost=exact[-1],
         )
@@ -220,10 +272,56 @@ def _facts(
         true, guess = system.residual(x, now.a_star, now.t), system.residual(x, a_hat, now.t)
         v = jnp.zeros_like(true) if now.v is None else now.v
         excess = jnp.sum((guess - true - v) ** 2) - jnp.sum(v**2)
-        middle = jax.tree.map(lambda a, b: (a + b) / 2, now.a_star, a_hat)
-        bend = jnp.linalg.norm(system.residual(x, middle, now.t) - (true + guess) / 2)
+        # What the proof uses of it: the loss at a* is where its tangent at â says.
+        way = jax.tree.map(jnp.subtract, now.a_star, a_hat)
+        _, slope = jax.jvp(lambda a: system.residual(x, a, now.t), (a_hat,), (way,))
+        bend = jnp.linalg.norm(true - guess - slope)
         inside = a_set.contains(a_hat) & a_set.contains(now.a_star) & own.contains(now.a_star)
         return excess, jnp.linalg.norm(v), theta_set.contains(theta), inside, bend
 
     excess, noise, inside_theta, inside_a, bend = jax.vmap(at)(jnp.arange(len(scenario)), x, thetas, a_hats)
     return jnp.sum(excess), jnp.max(noise), jnp.all(inside_theta), jnp.all(inside_a), jnp.max(bend)
+
+
+@eqx.filter_jit
+def _last_surrogate(system: MatchedSystem, scenario: Scenario, theta: PyTree) -> Array:
+    def step(x: Array, tau: Array) -> tuple[Array, Array]:
+        now = scenario.row(tau)
+        x_next, cost = system.step(x, theta, now.a_star, now.t)
+        return x_next + now.w, cost
+
+    return jax.lax.scan(step, scenario.x0, jnp.arange(len(scenario)))[1][-1]
+
+
+@eqx.filter_jit
+def _largest_control(
+    system: MatchedSystem, scenario: Scenario, x_set: Any, theta_set: Any, a_set: Any, theta: PyTree
+) -> Array:
+    """Over points of the sets, half of them at their edges, which is where the largest are."""
+    a = jax.tree.map(lambda leaf: leaf[0], scenario.a_star)
+
+    def at(key: Array) -> Array:
+        kx, kt, ka, ks = jax.random.split(key, 4)
+        x = edge_or_inside("x", x_set, scenario.x0, kx)
+        t = scenario.row(jax.random.randint(ks, (), 0, len(scenario))).t
+        act = system.actuation(x, edge_or_inside("theta", theta_set, theta, kt), t)
+        f = system.residual(x, edge_or_inside("a", a_set, a, ka), t)
+        return jnp.maximum(jnp.linalg.norm(act), jnp.linalg.norm(act - f))
+
+    return jnp.max(jax.vmap(at)(jax.random.split(jax.random.key(0), 1024)))
+
+
+@eqx.filter_jit
+def residual_variation(system: MatchedSystem, scenario: Scenario, x_set: Any, a_set: Any, key: Array) -> Array:
+    """What f changes by from step to step at one and the same (x, a), over samples of both: a lower estimate."""
+    a = jax.tree.map(lambda leaf: leaf[0], scenario.a_star)
+    kx, ka = jax.random.split(key)
+    x = jax.vmap(lambda key: edge_or_inside("x", x_set, scenario.x0, key))(jax.random.split(kx, 64))
+    a = jax.vmap(lambda key: edge_or_inside("a", a_set, a, key))(jax.random.split(ka, 64))
+
+    def step(before: Array, tau: Array) -> tuple[Array, Array]:
+        now = jax.vmap(lambda x, a: system.residual(x, a, scenario.row(tau).t))(x, a)
+        return now, jnp.max(jnp.linalg.norm(now - before, axis=1))
+
+    first = jax.vmap(lambda x, a: system.residual(x, a, scenario.row(0).t))(x, a)
+    return jnp.sum(jax.lax.scan(step, first, jnp.arange(len(scenario)))[1])

@@ -60,20 +60,21 @@ def multi_step_dynamics(constants: Constants, contraction: Contraction) -> Multi
     k, C, rho = constants, contraction.C_bar, contraction.rho
     if not contraction.contracts:
         return MultiStep(C, *(math.inf,) * 5)
-    decay = 1 / (rho * (1 - rho))
+    # Products and not powers: of numbers too large, Python makes an infinity of the one and an error of the other.
+    cube, decay = C * C * C, 1 / (rho * (1 - rho))
     jump = k.L_phi_u * k.L_psi_theta
     along = k.ell_phi_x + k.ell_phi_u * k.L_psi_x
     jacobian = (1 + k.L_psi_x) * along + k.L_phi_u * k.ell_psi_x
     return MultiStep(
         L_x=C,
         L_theta=C * jump / rho,
-        l_x_x=jacobian * C**3 * decay,
-        l_x_theta=jacobian * C**3 * jump * decay
+        l_x_x=jacobian * cube * decay,
+        l_x_theta=jacobian * cube * jump * decay
         + ((1 + k.L_psi_x) * k.ell_phi_u * k.L_psi_theta + k.L_phi_u * k.ell_psi_theta) * C * decay,
-        l_theta_x=jacobian * (k.L_phi_x + k.L_phi_u * k.L_psi_x) * C**3 * jump * decay / rho
+        l_theta_x=jacobian * (k.L_phi_x + k.L_phi_u * k.L_psi_x) * cube * jump * decay / rho
         + C * (k.L_psi_theta * along + k.L_phi_u * k.ell_psi_x) / rho,
-        l_theta_theta=jacobian * jump**2 * C**3 * decay / rho
-        + (k.L_phi_u * k.ell_psi_theta + k.ell_phi_u * k.L_psi_theta**2) * C / rho,
+        l_theta_theta=jacobian * jump * jump * cube * decay / rho
+        + (k.L_phi_u * k.ell_psi_theta + k.ell_phi_u * k.L_psi_theta * k.L_psi_theta) * C / rho,
     )
 
 
@@ -116,10 +117,10 @@ def multi_step_cost(constants: Constants, contraction: Contraction) -> MultiStep
     return MultiStep(
         L_x=L_h * g.L_x * control,
         L_theta=max(L_h * g.L_theta * control, L_h * k.L_psi_theta + k.L_h_theta),
-        l_x_x=L_h * control * g.l_x_x + curvature * g.L_x**2,
+        l_x_x=L_h * control * g.l_x_x + curvature * g.L_x * g.L_x,
         l_x_theta=max(L_h * control * g.l_x_theta + curvature * g.L_x * g.L_theta, now_x_theta),
         l_theta_x=max(L_h * control * g.l_theta_x + curvature * g.L_x * g.L_theta, now_theta_x),
-        l_theta_theta=max(L_h * control * g.l_theta_theta + curvature * g.L_theta**2, now_theta_theta),
+        l_theta_theta=max(L_h * control * g.l_theta_theta + curvature * g.L_theta * g.L_theta, now_theta_theta),
     )
 
 

@@ -36,7 +36,8 @@ def sample_constants(
 
     The operator norm of the Jacobian, and of the second derivative, is evaluated at `starts` random points of the sets
     and of the scenario's contexts, and from the best `ascents` of them climbed by projected gradient ascent. What comes
-    out was attained somewhere, so it is a *lower estimate*, and is labelled `sampled`.
+    out was attained somewhere, so it is a *lower estimate*, and is labelled `sampled`. A kink, as in `jnp.clip`, bends
+    at one point only, and the search does not see it: ℓ is then infinite, whatever is found.
 
     **Arguments:** `theta`: policy parameters, for their shape. `scenario`: for the shapes of x and a, and for the
     contexts t.
@@ -231,12 +232,8 @@ def sample_contraction(
 
     @eqx.filter_jit
     def products(key: Array, kind: Array) -> tuple[Array, Array]:
-        k1, k2, k3, k4, k5, k6 = jax.random.split(key, 6)
-        inside = draw(k1)
-        # Far out along a random direction and back: a point of the edge, often a corner.
-        reach = jnp.linalg.norm(draw(k2) - inside) + 1
-        edge = project(inside + 1e6 * reach * _unit(jax.random.normal(k3, flat.shape, flat.dtype)))
-        first = jnp.where(jax.random.bernoulli(k4), inside, edge)
+        k1, k5, k6 = jax.random.split(key, 3)
+        first = ravel_pytree(edge_or_inside("theta", sets.theta, theta, k1))[0]
         heading = _unit(draw(k5) - first)
         start = jax.random.randint(k6, (), 0, len(scenario) - horizon + 1)
         x = _draw("x", Ball(sets.x_radius), scenario.x0, jax.random.fold_in(key, 0))
@@ -263,7 +260,13 @@ def sample_contraction(
     norms, radii = jax.lax.map(lambda pair: products(*pair), (keys, kinds))
     worst = np.concatenate([[1.0], np.max(np.asarray(norms, float), axis=0)])
     C_bar, rho = fit_contraction(worst)
-    return Contraction(C_bar=C_bar, rho=rho, R_S=float(jnp.max(radii)), R_C=float(sets.x_radius), source="sampled")
+    return Contraction(
+        C_bar=C_bar,
+        rho=rho,
+        R_S=largest if math.isfinite(largest := float(jnp.max(radii))) else math.inf,
+        R_C=float(sets.x_radius),
+        source="sampled",
+    )
 
 
 def fit_contraction(norms: np.ndarray) -> tuple[float, float]:
@@ -325,6 +328,17 @@ def _draw(name: str, constraint: AbstractConstraint, like: PyTree, key: Array) -
         values = [_draw(name, part, v, k) for (part, v), k in zip(_parts(constraint, like), keys, strict=True)]
         return jax.tree.unflatten(structure, values)
     raise ValueError(f"{name}: expected a bounded Box, Ball, Simplex or Product, got {constraint!r}")
+
+
+def edge_or_inside(name: str, constraint: AbstractConstraint, like: PyTree, key: Array) -> PyTree:
+    """A random point of a bounded set, at its edge as often as not."""
+    k1, k2, k3, k4 = jax.random.split(key, 4)
+    inside, unravel = ravel_pytree(_draw(name, constraint, like, k1))
+    # Far out along a random direction and back: a point of the edge, often a corner.
+    reach = 1e6 * (1 + jnp.linalg.norm(ravel_pytree(_draw(name, constraint, like, k2))[0] - inside))
+    far = unravel(inside + reach * _unit(jax.random.normal(k3, inside.shape, inside.dtype)))
+    edge = ravel_pytree(constraint.project(far))[0]
+    return unravel(jnp.where(jax.random.bernoulli(k4), inside, edge))
 
 
 def _problem(system: Any, scenario: Any, sets: Any, theta: Any, key: Any) -> tuple[Scenario, PyTree, Array]:

@@ -17,7 +17,7 @@ from ..scenario import Scenario
 from . import multi_step
 from .constants import Constants, Contraction, Sets
 from .measure import Problem
-from .sampling import _draw, diameter, sample_constants, sample_contraction
+from .sampling import _draw, diameter
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,7 @@ def suggest_learning_rate(
     directions = _check.count("directions", directions)
     keys = jax.random.split(_check.key("key", key), directions + 2)
     theta = jax.tree.map(lambda leaf: leaf[0], run.theta)
-    arguments: Any = (problem.system, problem.scenario, sets)
-    if constants is None:
-        constants = sample_constants(*arguments, theta=theta, key=keys[0])
-    if contraction is None:
-        contraction = sample_contraction(*arguments, theta=theta, key=keys[1])
+    constants, contraction = problem.known(constants, contraction, keys)
     F = multi_step.surrogate_constants(constants, contraction)
     here = np.asarray(surrogate(problem.system, problem.scenario, run.theta, window=window).gradient, float)
     largest = max(np.linalg.norm(here, axis=1).max(), float(jnp.linalg.norm(run.gradient, axis=1).max()))
