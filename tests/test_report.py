@@ -216,6 +216,29 @@ def test_in_a_browser_every_plot_is_drawn_in_its_place_without_a_complaint(page,
     assert answer == {"plots": 16, "drawn": 16, "beyond": 0, "wide": 0}
 
 
+RESIZED = """new Promise((give) => {
+    const plots = [...document.querySelectorAll(".plot")];
+    const sizes = () => plots.map((plot) => plot.querySelector(".main-svg").getBoundingClientRect());
+    const before = sizes();
+    document.body.style.width = "700px";
+    window.dispatchEvent(new Event("resize"));
+    setTimeout(() => {
+        const after = sizes();
+        give({
+            taller_or_lower: after.filter((size, i) => Math.abs(size.height - before[i].height) > 1).length,
+            fitted: after.filter((size, i) => size.width !== before[i].width).length,
+            least: Math.min(...after.map((size) => size.height)) >= 300,
+        });
+    }, 1000);
+})"""
+
+
+def test_in_a_window_of_another_size_every_plot_keeps_its_height(page, tmp_path):
+    answer, console = browser.look(page, tmp_path, RESIZED)
+    assert console == []
+    assert answer == {"taller_or_lower": 0, "fitted": 16, "least": True}
+
+
 def test_the_browser_would_have_complained(tmp_path):
     faulty = tmp_path / "faulty.html"
     policy = f'<meta http-equiv="Content-Security-Policy" content="{_html.POLICY}">'
