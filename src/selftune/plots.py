@@ -282,14 +282,7 @@ def bounds(certificate: dict, title: str = "") -> Figure:
     rows = _summary.inequalities(certificate)
     figure = Figure(figsize=(WIDTH, 0.85 + 0.26 * len(rows)), layout="constrained")
     axis = figure.subplots()
-    numbers = [
-        value
-        for row in rows
-        for value in (_summary.placeable(row["measured"]), _summary.placeable(row["bound"]))
-        if value
-    ]
-    low, high = (min(numbers), max(numbers)) if numbers else (1.0, 10.0)
-    left, right = low / 10, high * 10
+    left, right = _summary.edges(rows)
     for i, row in enumerate(rows):
         measured, bound = _summary.placeable(row["measured"]), _summary.placeable(row["bound"])
         start, end = measured or left, bound or right
