@@ -1,6 +1,7 @@
 """The command: what it says, where, and with which exit code."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,9 +73,13 @@ def test_compare_divides_seed_by_seed(config, done):
     assert invoke("run", other, "-o", out).exit_code == 0
     rows = json.loads(invoke("compare", out, done, "--json").stdout)
     assert [row["seeds"] for row in rows] == [3, 3]
-    assert rows[0]["ratio"] is None
+    assert (rows[0]["ratio"], rows[0]["reason"]) == (None, "it is the first")
     assert rows[1]["ratio"]["mean"] == pytest.approx(rows[1]["cost"]["mean"] / rows[0]["cost"]["mean"], rel=0.05)
     assert "against the first" in invoke("compare", out, done).stdout
+    path = shutil.copytree(done, config.parent / "heavier") / "manifest.json"
+    path.write_text(path.read_text().replace('"dt": 0.02', '"dt": 0.03'))
+    rows = json.loads(invoke("compare", done, path.parent, "--json").stdout)
+    assert (rows[1]["ratio"], rows[1]["reason"]) == (None, "another system")
 
 
 def test_a_run_that_diverges_is_exit_code_1(config):

@@ -197,7 +197,7 @@ def compare(
         rows = compare_runs(folders)
         table = new_table("mean and 95 % interval over seeds", "run", "seeds", "total cost", "against the first")
         for row in rows:
-            ratio = "" if row.ratio is None else str(row.ratio)
+            ratio = f"– ({row.reason})" if row.ratio is None else str(row.ratio)
             table.add_row(escape(row.name), str(row.seeds), escape(str(row.cost)), escape(ratio))
         screen.show(table)
         screen.give([_plain(row) for row in rows])

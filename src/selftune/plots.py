@@ -285,7 +285,7 @@ def bounds(certificate: dict, title: str = "") -> Figure:
     left, right = _summary.edges(rows)
     for i, row in enumerate(rows):
         measured, bound = _summary.placeable(row["measured"]), _summary.placeable(row["bound"])
-        start, end = measured or left, bound or right
+        start, end = measured or left, right if bound is None else bound or left
         if measured is not None:
             dotted = measured == 0 or bound is None
             axis.plot([start, end], [i, i], color=GREY, linewidth=1, linestyle=":" if dotted else "-", zorder=1)
