@@ -2,13 +2,18 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+import typer
+import xarray as xr
 from typer.testing import CliRunner
 
+from selftune._screen import Screen, refusing, stoppable
 from selftune.cli import app
 from tests import snapshots
 
@@ -55,6 +60,7 @@ def test_run(config, done):
     again = invoke("run", config, "-o", done)
     assert again.exit_code == 0
     assert again.stdout.startswith("total cost over 300 steps, 3 seeds: ")
+    assert "complete already; verified" in again.stderr
     given = invoke("run", config, "-o", done, "--json")
     result = json.loads(given.stdout)
     assert result["failed_seeds"] == {}
@@ -88,7 +94,10 @@ def test_a_run_that_diverges_is_exit_code_1(config):
     result = invoke("run", other, "-o", config.parent / "wild", "--json")
     assert result.exit_code == 1
     assert set(json.loads(result.stdout)["failed_seeds"]) == {"0", "1", "2"}
-    assert "seed 0: diverged at step" in result.stderr
+    assert "failed: seed 0: diverged at step" in result.stderr
+    again = invoke("run", other, "-o", config.parent / "wild", "--quiet")
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert again.stderr.count("diverged at step") == 3
 
 
 def test_a_bad_configuration_is_exit_code_2(config, tmp_path):
@@ -131,6 +140,53 @@ def test_info(done):
     assert facts["versions"].keys() >= {"python", "selftune", "jax", "numpy", "zarr"}
     assert facts["devices"]
     assert "versions jax: " in invoke("info").stdout
+    shown = invoke("info", done).stdout
+    assert "manifest settings system arguments dt: 0.02\n" in shown
+    assert "tasks: 3 of 3 done\narrays: verified" in shown
+    assert invoke("info", done, "--quiet").output == ""
+    harmed = shutil.copytree(done, done.parent / "harmed")
+    shutil.rmtree(harmed / "data.zarr" / "x" / "c" / "0")
+    result = invoke("info", harmed)
+    assert result.exit_code == 2
+    assert "arrays: not what was written" in result.stdout
+    assert "checksum differs" in result.stderr
+
+
+def test_version():
+    assert invoke("--version").stdout == f"selftune {metadata.version('selftune')}\n"
+
+
+def test_what_the_system_refuses_is_exit_code_2(config):
+    result = invoke("run", config, "-o", config / "inside-a-file")
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {config / 'inside-a-file'}: Not a directory\n"
+
+
+def test_an_interruption_is_acknowledged_at_once(capsys):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(typer.Exit) as caught, refusing(), stoppable(Screen(False, False)):
+        signal.raise_signal(signal.SIGINT)
+    assert caught.value.exit_code == 130
+    assert "finishing the seeds in flight" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_only_figures_that_are_missing_are_drawn(tmp_path, monkeypatch):
+    from selftune import _present, plots
+
+    drawn = []
+    monkeypatch.setattr(plots, "draw_all", lambda dataset, folder, **options: drawn.append(folder))
+    monkeypatch.setattr(_present.report, "write", lambda folder: (folder / "report.html").touch())
+    dataset = xr.Dataset(coords={"noise": ["outside"], "gain": [1.0], "algorithm": ["M-GAPS"]})
+    (tmp_path / "figures").mkdir()
+    for path in plots.files(tmp_path / "figures", {"outside": {}}):
+        path.touch()
+    screen = Screen(True, False)
+    _present.present(screen, tmp_path, dataset, {"outside": {}}, anew=False)
+    assert drawn == []
+    (tmp_path / "figures" / "bounds-outside.pdf").unlink()
+    _present.present(screen, tmp_path, dataset, {"outside": {}}, anew=False)
+    assert drawn == [tmp_path / "figures"]
 
 
 def test_without_the_extra_it_says_so():
@@ -158,4 +214,4 @@ class TestVerify:
         assert result.exit_code == 1
         assert "VIOLATED" in result.stdout
         assert "Lipschitzness of x" in result.stdout
-        assert "a check failed" in result.stderr
+        assert "failed: the paper's example, noise outside Δ(…): Lipschitzness of x is violated" in result.stderr
