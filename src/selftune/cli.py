@@ -206,7 +206,7 @@ def compare(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Put runs side by side: total costs, and their ratios, paired where seeds and scenario are the same."""
+    """Put runs side by side: total costs, and their ratios, paired where system, scenario and seeds are the same."""
     screen = Screen(quiet, as_json)
     with refusing():
         from .experiments.compare import compare as compare_runs
