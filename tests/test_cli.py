@@ -13,6 +13,7 @@ import typer
 import xarray as xr
 from typer.testing import CliRunner
 
+from selftune._errors import InputError
 from selftune._screen import Screen, refusing, stoppable
 from selftune.cli import app
 from tests import snapshots
@@ -169,6 +170,26 @@ def test_an_interruption_is_acknowledged_at_once(capsys):
     assert caught.value.exit_code == 130
     assert "finishing the seeds in flight" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_certificates_are_kept_while_they_are_of_the_same_run(tmp_path, monkeypatch):
+    from selftune import _present
+
+    class Made:
+        def to_dict(self):
+            return {"ok": True, "rows": []}
+
+    monkeypatch.setattr(_present.verify, "certify_example", lambda **options: Made())
+    screen = Screen(True, False)
+    assert _present.certify(screen, tmp_path, steps=9)[1]
+    kept = json.loads((tmp_path / "certificate.json").read_text())
+    assert kept["settings"] == {"steps": 9, "seed": 0, "gain": 1.0, "theta": [0.5, 20.0]}
+    assert kept["versions"].keys() >= {"selftune", "source"}
+    assert not _present.certify(screen, tmp_path, steps=9)[1]
+    assert _present.certify(screen, tmp_path, steps=10)[1]
+    (tmp_path / "certificate.json").write_text("{")
+    with pytest.raises(InputError, match="not readable as JSON"):
+        _present.certify(screen, tmp_path, steps=10)
 
 
 def test_only_figures_that_are_missing_are_drawn(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 import tomllib
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args
@@ -168,6 +169,14 @@ class Loaded:
         line = line_of(self.text, tuple(where.split(".")))
         return ConfigError(f"{self.path}:{line}: {where}: {text}" if line else f"{self.path}: {where}: {text}")
 
+    def blame(self, error: BaseException) -> str:
+        """An error of the user's code in words, with the last line of it that lies beside the configuration."""
+        beside, place = self.path.resolve().parent, ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if Path(frame.filename).parent == beside:
+                place = f"{Path(frame.filename).name}:{frame.lineno}: "
+        return f"{place}{type(error).__name__}: {error}"
+
     def _make(self, where: str, part: Any) -> Any:
         """The object of a part. Its constructor's messages begin with the argument's name, which is the key here."""
         values = {name: value for name in type(part).model_fields if (value := getattr(part, name)) is not None}
@@ -199,7 +208,7 @@ class Loaded:
             module = importlib.import_module(module_name)
         except Exception as error:
             raise self.refuse(
-                "system.make", f"module {module_name!r} cannot be imported ({type(error).__name__}: {error})"
+                "system.make", f"module {module_name!r} cannot be imported ({self.blame(error)})"
             ) from error
         function = getattr(module, name, None)
         if not callable(function):
@@ -210,7 +219,7 @@ class Loaded:
         try:
             system = function(**self.config.system.arguments)
         except Exception as error:
-            raise self.refuse("system.make", f"{name} failed ({type(error).__name__}: {error})") from error
+            raise self.refuse("system.make", f"{name} failed ({self.blame(error)})") from error
         if not isinstance(system, st.System):
             raise self.refuse("system.make", f"expected {name} to give a selftune.System, got {type(system).__name__}")
         source = getattr(module, "__file__", None)

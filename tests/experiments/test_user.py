@@ -77,6 +77,12 @@ def test_an_infinite_bound_is_kept_as_a_word_and_what_is_imported_by_its_digest(
     assert settings["system"]["sha256"].keys() >= {"wagon.py", "wheels.py"}
 
 
+def test_a_fault_of_the_user_s_code_is_said_with_its_line(tmp_path):
+    (tmp_path / "barrow.py").write_text((EXAMPLES / "cart.py").read_text().replace("jnp.tanh", "jnp.than"))
+    with pytest.raises(ConfigError, match=r"toml:26: run: .* residual failed: barrow\.py:12: AttributeError: "):
+        user.run(load(tmp_path, ("cart:make", "barrow:make")), tmp_path / "run")
+
+
 def test_what_a_tuner_does_not_keep_cannot_be_recorded(tmp_path):
     constraint = '\nconstraint = { name = "Box", low = [0.5, 0.5], high = [20.0, 20.0] }'
     changes = [('"MGAPS"\nlearning_rate = 0.02' + constraint, '"Fixed"'), ('"a_hat", "cost"', '"y", "cost"')]

@@ -132,7 +132,10 @@ def _sizes(loaded: Loaded) -> dict[str, int]:
     try:
         sizes = loaded.system.check(x, theta, a_hat, jax.ShapeDtypeStruct((), jnp.int32))
     except ValueError as error:
-        raise loaded.refuse("run", f"does not fit the system: {error}") from error
+        # What a function of the user's raised is the cause of what `check` says.
+        name, cause = str(error).partition(":")[0], error.__cause__
+        text = str(error) if cause is None else f"{name} failed: {loaded.blame(cause)}"
+        raise loaded.refuse("run", f"does not fit the system: {text}") from error
     return dict(
         state=sizes.n, control=sizes.m, residual=sizes.k, parameter=len(part.theta), model_parameter=len(part.a_hat)
     )
