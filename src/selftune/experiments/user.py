@@ -98,7 +98,7 @@ def _controller(loaded: Loaded) -> st.Controller:
 
 def _check_indices(loaded: Loaded) -> None:
     """Refuse vectors that the system's functions read beyond the end of: JAX would hand them the last entry."""
-    system, t = loaded.system, jnp.zeros((), int)
+    system, t = loaded.system, jnp.zeros((), jnp.int32)
     given = {"run.a_hat": loaded.config.run.a_hat, "run.theta": loaded.config.run.theta}
     given["scenario.x0"] = loaded.config.scenario.x0
     a_hat, theta, x = (jnp.asarray(values, float) for values in given.values())
