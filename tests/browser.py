@@ -40,9 +40,13 @@ def find() -> str:
 
 
 def look(page: Path, folder: Path, question: str, *, width: int = 1280) -> tuple[Any, list[str]]:
-    """What the JavaScript expression `question` gives once `page` is drawn, and the lines of the console."""
+    """What the JavaScript expression `question` gives once `page` is drawn, and the lines of the console.
+
+    It may give a promise.
+    """
     asking = folder / "asking.html"
-    ask = f"<script>document.body.dataset.answer = encodeURIComponent(JSON.stringify({question}))</script></body>"
+    keep = "(answer) => { document.body.dataset.answer = encodeURIComponent(JSON.stringify(answer)); }"
+    ask = f"<script>Promise.resolve({question}).then({keep})</script></body>"
     asking.write_text(page.read_text().replace("</body>", ask))
     command = [find(), *OPTIONS, f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900", "--dump-dom"]
     done = subprocess.run([*command, asking.as_uri()], capture_output=True, text=True, timeout=120, check=True)

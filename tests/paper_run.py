@@ -90,7 +90,8 @@ def dataset() -> xr.Dataset:
 
 
 def certificates() -> dict:
-    return {"certificates": {"outside": certificate(), "inside": certificate()}}
+    settings = {"steps": 400, "seed": 3, "gain": 1.0, "theta": [0.5, 20.0]}
+    return {"settings": settings, "certificates": {"outside": certificate(), "inside": certificate()}}
 
 
 def certificate() -> dict:

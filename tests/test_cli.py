@@ -1,13 +1,20 @@
 """The command: what it says, where, and with which exit code."""
 
 import json
+import shutil
+import signal
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+import typer
+import xarray as xr
 from typer.testing import CliRunner
 
+from selftune._errors import InputError
+from selftune._screen import Screen, refusing, stoppable
 from selftune.cli import app
 from tests import snapshots
 
@@ -54,6 +61,7 @@ def test_run(config, done):
     again = invoke("run", config, "-o", done)
     assert again.exit_code == 0
     assert again.stdout.startswith("total cost over 300 steps, 3 seeds: ")
+    assert "complete already; verified" in again.stderr
     given = invoke("run", config, "-o", done, "--json")
     result = json.loads(given.stdout)
     assert result["failed_seeds"] == {}
@@ -72,9 +80,13 @@ def test_compare_divides_seed_by_seed(config, done):
     assert invoke("run", other, "-o", out).exit_code == 0
     rows = json.loads(invoke("compare", out, done, "--json").stdout)
     assert [row["seeds"] for row in rows] == [3, 3]
-    assert rows[0]["ratio"] is None
+    assert (rows[0]["ratio"], rows[0]["reason"]) == (None, "it is the first")
     assert rows[1]["ratio"]["mean"] == pytest.approx(rows[1]["cost"]["mean"] / rows[0]["cost"]["mean"], rel=0.05)
     assert "against the first" in invoke("compare", out, done).stdout
+    path = shutil.copytree(done, config.parent / "heavier") / "manifest.json"
+    path.write_text(path.read_text().replace('"dt": 0.02', '"dt": 0.03'))
+    rows = json.loads(invoke("compare", done, path.parent, "--json").stdout)
+    assert (rows[1]["ratio"], rows[1]["reason"]) == (None, "another system")
 
 
 def test_a_run_that_diverges_is_exit_code_1(config):
@@ -83,7 +95,10 @@ def test_a_run_that_diverges_is_exit_code_1(config):
     result = invoke("run", other, "-o", config.parent / "wild", "--json")
     assert result.exit_code == 1
     assert set(json.loads(result.stdout)["failed_seeds"]) == {"0", "1", "2"}
-    assert "seed 0: diverged at step" in result.stderr
+    assert "failed: seed 0: diverged at step" in result.stderr
+    again = invoke("run", other, "-o", config.parent / "wild", "--quiet")
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert again.stderr.count("diverged at step") == 3
 
 
 def test_a_bad_configuration_is_exit_code_2(config, tmp_path):
@@ -126,6 +141,73 @@ def test_info(done):
     assert facts["versions"].keys() >= {"python", "selftune", "jax", "numpy", "zarr"}
     assert facts["devices"]
     assert "versions jax: " in invoke("info").stdout
+    shown = invoke("info", done).stdout
+    assert "manifest settings system arguments dt: 0.02\n" in shown
+    assert "tasks: 3 of 3 done\narrays: verified" in shown
+    assert invoke("info", done, "--quiet").output == ""
+    harmed = shutil.copytree(done, done.parent / "harmed")
+    shutil.rmtree(harmed / "data.zarr" / "x" / "c" / "0")
+    result = invoke("info", harmed)
+    assert result.exit_code == 2
+    assert "arrays: not what was written" in result.stdout
+    assert "checksum differs" in result.stderr
+
+
+def test_version():
+    assert invoke("--version").stdout == f"selftune {metadata.version('selftune')}\n"
+
+
+def test_what_the_system_refuses_is_exit_code_2(config):
+    result = invoke("run", config, "-o", config / "inside-a-file")
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {config / 'inside-a-file'}: Not a directory\n"
+
+
+def test_an_interruption_is_acknowledged_at_once(capsys):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(typer.Exit) as caught, refusing(), stoppable(Screen(False, False)):
+        signal.raise_signal(signal.SIGINT)
+    assert caught.value.exit_code == 130
+    assert "finishing the seeds in flight" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_certificates_are_kept_while_they_are_of_the_same_run(tmp_path, monkeypatch):
+    from selftune import _present
+
+    class Made:
+        def to_dict(self):
+            return {"ok": True, "rows": []}
+
+    monkeypatch.setattr(_present.verify, "certify_example", lambda **options: Made())
+    screen = Screen(True, False)
+    assert _present.certify(screen, tmp_path, steps=9)[1]
+    kept = json.loads((tmp_path / "certificate.json").read_text())
+    assert kept["settings"] == {"steps": 9, "seed": 0, "gain": 1.0, "theta": [0.5, 20.0]}
+    assert kept["versions"].keys() >= {"selftune", "source"}
+    assert not _present.certify(screen, tmp_path, steps=9)[1]
+    assert _present.certify(screen, tmp_path, steps=10)[1]
+    (tmp_path / "certificate.json").write_text("{")
+    with pytest.raises(InputError, match="not readable as JSON"):
+        _present.certify(screen, tmp_path, steps=10)
+
+
+def test_only_figures_that_are_missing_are_drawn(tmp_path, monkeypatch):
+    from selftune import _present, plots
+
+    drawn = []
+    monkeypatch.setattr(plots, "draw_all", lambda dataset, folder, **options: drawn.append(folder))
+    monkeypatch.setattr(_present.report, "write", lambda folder: (folder / "report.html").touch())
+    dataset = xr.Dataset(coords={"noise": ["outside"], "gain": [1.0], "algorithm": ["M-GAPS"]})
+    (tmp_path / "figures").mkdir()
+    for path in plots.files(tmp_path / "figures", {"outside": {}}):
+        path.touch()
+    screen = Screen(True, False)
+    _present.present(screen, tmp_path, dataset, {"outside": {}}, anew=False)
+    assert drawn == []
+    (tmp_path / "figures" / "bounds-outside.pdf").unlink()
+    _present.present(screen, tmp_path, dataset, {"outside": {}}, anew=False)
+    assert drawn == [tmp_path / "figures"]
 
 
 def test_without_the_extra_it_says_so():
@@ -153,4 +235,4 @@ class TestVerify:
         assert result.exit_code == 1
         assert "VIOLATED" in result.stdout
         assert "Lipschitzness of x" in result.stdout
-        assert "a check failed" in result.stderr
+        assert "failed: the paper's example, noise outside Δ(…): Lipschitzness of x is violated" in result.stderr

@@ -44,13 +44,14 @@ def test_the_example_is_what_it_says():
         ('name = "MGAPS"\n', "", ":9: tuner: name is missing"),
         ("learning_rate = 0.02\n", "", ":9: tuner: learning_rate is missing"),
         ("= 0.02\nc", "= -1.0\nc", ":11: tuner.learning_rate: expected a finite number > 0"),
-        ("= 0.02\nc", '= "fast"\nc', ":11: tuner.learning_rate: input should be a valid "),
+        ("= 0.02\nc", '= "fast"\nc', ":11: tuner.learning_rate: input should be a valid number, got 'fast'"),
         (
             "low = [0.5, 0.5]",
             "lo = 0.5",
             ":12: tuner.constraint.lo: unknown key (did you mean low?); expected one of name",
         ),
         ("low = [0.5, 0.5]", "low = 30", ":12: tuner.constraint.low: expected low <= high everywhere"),
+        ("decay = 0.9", "decay = nan", ":23: scenario.w.decay: expected a number, got nan"),
         ("decay = 0.9", "decay = 1.5", ":23: scenario.w.decay: expected a number in [0, 1), got 1.5"),
         (
             "OrnsteinUhlenbeck",

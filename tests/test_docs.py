@@ -77,6 +77,11 @@ def test_the_tests_use_every_public_name():
     assert [name for name in THEORY if f"theory.{name}" not in source and name != "Row"] == []
 
 
+def test_the_configuration_on_the_page_is_the_example():
+    listing = (ROOT / "docs" / "cli.md").read_text().partition("```toml\n")[2].partition("```\n")[0]
+    assert listing == (ROOT / "examples" / "cart.toml").read_text()
+
+
 def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text()):

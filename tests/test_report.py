@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import selftune as st
-from selftune import _html, report
+from selftune import _certificates, _html, _interactive, report
 from selftune.manifest import StoreError
 from tests import browser, paper_run
 
@@ -110,8 +110,9 @@ def test_the_same_run_gives_the_same_page_and_leaves_nothing_beside_it(folder, p
 
 
 def test_certificate(page):
-    rows = {row[0].split("Theorem")[0]: row for row in Reader(page.read_text()).rows if row and "Theorem" in row[0]}
-    verdicts = {name: row[5] for name, row in rows.items()}
+    text = page.read_text()
+    rows = {row[0].split("Theorem")[0]: row for row in Reader(text).rows if row and "Theorem" in row[0]}
+    verdicts = {name: row[1] for name, row in rows.items()}
     assert verdicts == {
         "contraction": "holds",
         "local regret": "vacuous",
@@ -122,13 +123,26 @@ def test_certificate(page):
         "not measured": "not checked",
     }
     assert rows["contraction"][2:5] == ["3.2", "41", "12.8"]
+    assert "A run of its own of M-GAPS: 400 steps of seed 3, from θ<sub>0</sub> = 1, with Θ = [0.5, 20]" in text
+    assert "<h3>Noise outside Δ(…)</h3>" in text
     assert rows["contraction"][6] == "given L_f; sampled ρ"
+
+
+def test_bounds_beyond_single_precision_and_without_end_have_a_place():
+    row = dict(name="huge", reference="", statement="", holds=True, measured=1e-50, bound=1e40)
+    figure = _interactive.bounds({"rows": [row, row | dict(measured=2.0, bound=None)]}, "outside").plots[0].figure
+    lines = [trace for trace in figure.data if trace.mode == "lines"]
+    assert [list(trace.x) for trace in lines] == [[1e-50, 1e40], [2.0, pytest.approx(1e41)]]
+    assert [trace.line.dash for trace in lines] == [None, "dot"]
+    (endless,) = [trace for trace in figure.data if trace.name == "bound, none or infinite"]
+    assert list(endless.y) == [1]
 
 
 def test_settings_that_the_paper_leaves_open_are_marked_and_the_command_is_there(page):
     rows = {row[0]: row[1] for row in Reader(page.read_text()).rows if len(row) == 2}
     assert rows["learning_rate"] == "0.0001"
     assert rows["seeds"] == "4chosen here"
+    assert ["period", "2000chosen here"] in Reader(page.read_text()).rows  # the paper gives another
     assert "selftune reproduce --seeds 4 --periods 3 --period 2000" in page.read_text()
 
 
@@ -194,10 +208,9 @@ def test_what_is_no_complete_run_is_refused(tmp_path):
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"rows": 3}', '{"certificates": {"outside": 3}}'])
 def test_a_broken_certificate_is_refused(tmp_path, text):
-    path = tmp_path / "certificate.json"
-    path.write_text(text)
+    (tmp_path / "certificate.json").write_text(text)
     with pytest.raises(StoreError, match=r"certificate\.json: not"):
-        report._certificates(path)
+        _certificates.read(tmp_path)
 
 
 DRAWN = """{
@@ -214,6 +227,30 @@ def test_in_a_browser_every_plot_is_drawn_in_its_place_without_a_complaint(page,
     answer, console = browser.look(page, tmp_path, DRAWN, width=width)
     assert console == []
     assert answer == {"plots": 16, "drawn": 16, "beyond": 0, "wide": 0}
+
+
+RESIZED = """new Promise((give) => {
+    const plots = [...document.querySelectorAll(".plot")];
+    const sizes = () => plots.map((plot) => plot.querySelector(".main-svg").getBoundingClientRect());
+    const before = sizes();
+    const resize = (width) => { document.body.style.width = width; window.dispatchEvent(new Event("resize")); };
+    resize("900px");
+    setTimeout(() => resize("700px"), 500);  // Plotly waits for a pause; only the second time it measures anew
+    setTimeout(() => {
+        const after = sizes();
+        give({
+            taller_or_lower: after.filter((size, i) => Math.abs(size.height - before[i].height) > 1).length,
+            fitted: after.filter((size, i) => size.width !== before[i].width).length,
+            least: Math.min(...after.map((size) => size.height)) >= 300,
+        });
+    }, 1500);
+})"""
+
+
+def test_in_a_window_of_another_size_every_plot_keeps_its_height(page, tmp_path):
+    answer, console = browser.look(page, tmp_path, RESIZED)
+    assert console == []
+    assert answer == {"taller_or_lower": 0, "fitted": 16, "least": True}
 
 
 def test_the_browser_would_have_complained(tmp_path):

@@ -14,7 +14,7 @@ import xarray as xr
 
 from selftune import manifest as manifests
 from selftune.manifest import Manifest, StoreError
-from selftune.store import Layout, RunStore, Variable, open_run, set_aside
+from selftune.store import Layout, RunStore, Variable, computed_otherwise, open_run, read_manifest, set_aside
 from tests import snapshots
 
 LAYOUT = Layout(
@@ -291,6 +291,21 @@ def test_set_aside_deletes_nothing(complete):
     assert second is not None
     assert second.name == "run.old-2"
     assert contents(first) == contents(second) == before
+
+
+def test_sources_are_told_apart_committed_or_not(tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, text in ((first, "y = 1"), (second, "y = 2")):
+        (folder / "part").mkdir(parents=True)
+        (folder / "x.py").write_text("x = 1")
+        (folder / "part" / "y.py").write_text(text)
+    digests = {manifests.digest_of_sources(folder) for folder in (first, second)}
+    assert len(digests) == 2
+    begun = run(tmp_path / "begun", tasks=[(0, 0)])
+    monkeypatch.setattr(manifests, "digest_of_sources", lambda folder: "other")
+    with pytest.raises(StoreError, match=r"begun by other code.*source '[0-9a-f]{64}' there, 'other' now"):
+        begin(begun)
+    assert len(computed_otherwise(read_manifest(begun))) == 1
 
 
 def test_the_manifest_says_where_it_comes_from(complete):

@@ -6,6 +6,8 @@ import sys
 def main() -> None:
     try:
         from .cli import app
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "selftune":
             raise

@@ -263,20 +263,29 @@ def _local_regret(dataset: xr.Dataset, noise: Any) -> go.Figure:
 def _bounds(rows: list[dict]) -> go.Figure:
     figure = _plotly.figure("", "value")
     names = [escape(str(row["name"])) for row in rows]
-    for i, row in enumerate(rows):
-        measured, bound = _summary.placeable(row["measured"]), _summary.placeable(row["bound"])
-        if measured and bound:
-            _plotly.line(figure, [measured, bound], [i, i], GREY, "", showlegend=False, hoverinfo="skip")
-    groups: dict[str, tuple[str, str, list[tuple[int, float]]]] = {"measured": (BLUE, "circle", [])}
+    left, right = _summary.edges(rows)
+    groups: dict[str, tuple[str, str, list[tuple[int, float]]]] = {
+        "measured": (BLUE, "circle", []),
+        "measured, 0": (BLUE, "triangle-left", []),
+    }
     for kind, color in _summary.VERDICTS.items():
         groups[f"bound, {kind}"] = (color, "square-open" if kind == "vacuous" else "square", [])
+    groups["bound, none or infinite"] = (GREY, "triangle-right", [])
     for i, row in enumerate(rows):
-        if value := _summary.placeable(row["measured"]):
-            groups["measured"][2].append((i, value))
-        if value := _summary.placeable(row["bound"]):
-            groups[f"bound, {_summary.verdict(row)}"][2].append((i, value))
+        measured, bound = _summary.placeable(row["measured"]), _summary.placeable(row["bound"])
+        ends = [measured or left, right if bound is None else bound or left]
+        if measured is not None:
+            dash = "dot" if measured == 0 or bound is None else None
+            _plotly.line(figure, ends, [i, i], GREY, "", dash=dash, showlegend=False, hoverinfo="skip")
+            groups["measured" if measured else "measured, 0"][2].append((i, ends[0]))
+        if bound is not None:
+            groups[f"bound, {_summary.verdict(row)}"][2].append((i, ends[1]))
+        elif measured is not None:
+            groups["bound, none or infinite"][2].append((i, ends[1]))
     for group, (color, symbol, points) in groups.items():
         if points:
+            # What stands at an edge has no number of its own.
+            value = "" if symbol.startswith("triangle") else ": %{x:.4g}"
             figure.add_scatter(
                 x=[value for _, value in points],
                 y=[i for i, _ in points],
@@ -284,7 +293,7 @@ def _bounds(rows: list[dict]) -> go.Figure:
                 name=group,
                 marker=dict(color=color, symbol=symbol, size=10, line=dict(width=2, color=color)),
                 text=[names[i] for i, _ in points],
-                hovertemplate=f"%{{text}}, {group}: %{{x:.4g}}<extra></extra>",
+                hovertemplate=f"%{{text}}, {group}{value}<extra></extra>",
             )
     figure.update_xaxes(type="log", exponentformat="power", showgrid=True)
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=names, range=[len(rows) - 0.5, -0.5], showgrid=False)

@@ -107,7 +107,7 @@ def band(
     figure.add_scatter(
         x=_single(x),
         y=_single(made.mean),
-        customdata=np.stack([made.low, made.high], axis=-1).astype(np.float32),
+        customdata=_single(np.stack([made.low, made.high], axis=-1)),
         mode=mode,
         line=dict(color=color, width=1.8),
         name=name,
@@ -118,8 +118,11 @@ def band(
 
 
 def _single(values: Any) -> np.ndarray:
-    """Seven digits are more than a screen shows, and half the bytes."""
-    return np.asarray(values, dtype=np.float32)
+    """Seven digits are more than a screen shows, and half the bytes; but a bound may be beyond what they reach."""
+    double = np.asarray(values, dtype=np.float64)
+    size, reach = np.abs(double[np.isfinite(double) & (double != 0)]), np.finfo(np.float32)
+    fits = not size.size or (size.min() >= reach.tiny and size.max() <= reach.max)
+    return double.astype(np.float32) if fits else double
 
 
 def _translucent(color: str) -> str:

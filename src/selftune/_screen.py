@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ class Screen:
             TimeRemainingColumn(),
             console=self.err,
             transient=True,
-            disable=self.quiet,
+            disable=self.quiet or not self.err.is_terminal,  # a file would get an empty line
         ) as bar:
             task = bar.add_task(text, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -60,8 +61,9 @@ class Screen:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What is the user's to mend is one message and exit code 2, not a traceback."""
+    """With JAX set, what a command does: what is the user's to mend is one message and exit code 2, not a traceback."""
     try:
+        _start_jax()
         yield
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; the same command continues")
@@ -69,9 +71,37 @@ def refusing() -> Iterator[None]:
     except InputError as error:
         Console(stderr=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(BAD_INPUT) from None
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        text = f"{where}{error.strerror or error}"
+        Console(stderr=True, highlight=False).print(f"[red]error:[/] {escape(text)}", soft_wrap=True)
+        raise typer.Exit(BAD_INPUT) from None
 
 
-def start_jax() -> None:
+@contextmanager
+def stoppable(screen: Screen) -> Iterator[None]:
+    """The first Ctrl-C lets the seeds that are being computed end, and says so; the second ends the process.
+
+    Nothing is lost by that: what a folder has is whole whenever a process dies.
+    """
+
+    def first(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, second)
+        screen.err.print("interrupted; finishing the seeds in flight, Ctrl-C again to stop now")
+        raise KeyboardInterrupt
+
+    def second(number: int, frame: Any) -> None:
+        screen.err.show_cursor(True)
+        os._exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _start_jax() -> None:
     """Double precision, and XLA's small loops compiled whole (`docs/speed.md`): this process is ours to set."""
     flag = "xla_cpu_small_while_loop_byte_threshold"
     flags = os.environ.get("XLA_FLAGS", "")

@@ -216,6 +216,13 @@ def placeable(value: Any) -> float | None:
     return None if value is None or not np.isfinite(float(value)) or float(value) < 0 else float(value)
 
 
+def edges(rows: list[dict]) -> tuple[float, float]:
+    """A decade beyond all numbers of a certificate's rows: the places of zero and of infinity."""
+    both = [placeable(row[key]) for row in rows for key in ("measured", "bound")]
+    numbers = [value for value in both if value] or [10.0]
+    return min(numbers) / 10, max(numbers) * 10
+
+
 def verdict(row: dict) -> str:
     """What became of a row of a certificate: it holds, is vacuous (true, and says nothing) or fails.
 

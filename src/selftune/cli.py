@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from ._screen import Screen, new_table, refusing, start_jax
+from . import _tables
+from ._errors import InputError
+from ._screen import Screen, new_table, refusing, stoppable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
-    from .experiments.summary import Summary
 
 FAILED = 1
 
@@ -24,7 +23,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Controllers that tune themselves while they run.",
-    epilog="Exit codes: 0 all is well; 1 a check failed or a run diverged; 2 bad usage, configuration or folder. "
+    epilog="Exit codes: 0 all is well; 1 a check failed or a run diverged; 2 bad usage, configuration or folder; "
+    "130 interrupted. "
     "Results go to stdout, all else to stderr.",
 )
 
@@ -33,6 +33,24 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew; a run that is 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Give the result as JSON on stdout, and nothing else there.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="How many threads; as many as there are cores by default.")]
+
+
+def _print_version(asked: bool) -> bool:
+    if asked:
+        from importlib import metadata
+
+        typer.echo(f"selftune {metadata.version('selftune')}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command(epilog="Examples:  selftune reproduce   |   selftune reproduce --seeds 4 --periods 2 -o results/small")
@@ -51,7 +69,6 @@ def reproduce(
 
     A second call on a complete folder verifies and shows it.
     """
-    start_jax()
     screen = Screen(quiet, as_json)
     with refusing():
         from . import store
@@ -61,19 +78,21 @@ def reproduce(
         settings = _paper_settings(seeds, periods, period)
         if fresh and (aside := store.set_aside(out)):
             screen.note(f"what was in {out} is now in {aside}")
-        reused = (out / "manifest.json").is_file() and store.read_manifest(out).state == "complete"
+        reused = _is_complete(out)
         screen.note(_describe_settings(settings))
-        with screen.progress("simulating") as progress:
+        with screen.progress("simulating") as progress, stoppable(screen):
             manifest = paper.run(settings, out, workers=workers, progress=progress)
         dataset, manifest = store.open_run(out)
         if reused:
-            screen.note(f"{out}: complete already; verified")
-            for text in store.computed_otherwise(manifest):
-                screen.note(f"computed by other code ({text}); --fresh computes it anew")
+            _say_reused(screen, out, manifest)
         summary = summarize(dataset, manifest.settings)
-        certificates = {} if data_only else _certificates(screen, out, steps=min(settings.steps, 20_000))
-        report = None if data_only else _present(screen, out, dataset, certificates, anew=not reused)
-        for part in _paper_tables(summary):
+        certificates, report = {}, None
+        if not data_only:
+            from ._present import certify, present
+
+            certificates, made = certify(screen, out, steps=min(settings.steps, 20_000))
+            report = present(screen, out, dataset, certificates, anew=made or not reused)
+        for part in _tables.paper(summary):
             screen.show(part)
         screen.show(f"data    {out / 'data.zarr'}" + ("" if report is None else f"\nreport  {report}"))
         screen.give(
@@ -84,8 +103,10 @@ def reproduce(
                 "summary": _plain(summary),
             }
         )
-    sound = all(certificate["ok"] for certificate in certificates.values())
-    _exit(screen, summary.ok and sound and set(manifest.results) == {"0"})
+    faults = [f"check: {c.name}: expected {c.expected}, got {c.measured}" for c in summary.checks if c.holds is False]
+    for noise, one in certificates.items():
+        faults += [f"theory, noise {noise}: {row['name']} is violated" for row in one["rows"] if _is_violated(row)]
+    _exit(screen, faults + _failed_runs(dataset))
 
 
 @app.command(epilog="Examples:  selftune verify   |   selftune verify --steps 5000 --json")
@@ -99,7 +120,6 @@ def verify(
 
     Ends with 1 if an inequality that must hold does not.
     """
-    start_jax()
     screen = Screen(quiet, as_json)
     with refusing():
         from .experiments.verify import verify as verify_all
@@ -114,11 +134,11 @@ def verify(
 
             certificates = verify_all(steps=steps, seed=seed, progress=tell)
         for name, certificate in certificates.items():
-            screen.show(_certificate_table(name, certificate))
+            screen.show(_tables.certificate(name, certificate))
         bad = {name: [row.name for row in one.violated] for name, one in certificates.items() if not one.ok}
         screen.show("every inequality that must hold does" if not bad else f"violated: {bad}")
         screen.give({name: certificate.to_dict() for name, certificate in certificates.items()})
-    _exit(screen, not bad)
+    _exit(screen, [f"{name}: {row} is violated" for name, rows in bad.items() for row in rows])
 
 
 @app.command(epilog="Example:  selftune run examples/cart.toml -o results/cart")
@@ -131,7 +151,6 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run your own controller on a scenario, over seeds."""
-    start_jax()
     screen = Screen(quiet, as_json)
     with refusing():
         from . import store
@@ -143,15 +162,15 @@ def run(
         folder = out or Path("results") / config.stem
         if fresh and (aside := store.set_aside(folder)):
             screen.note(f"what was in {folder} is now in {aside}")
-        with screen.progress("simulating") as progress:
+        reused = _is_complete(folder)
+        with screen.progress("simulating") as progress, stoppable(screen):
             manifest = user.run(loaded, folder, workers=workers, progress=progress)
         dataset, manifest = store.open_run(folder)
+        if reused:
+            _say_reused(screen, folder, manifest)
         cost = interval(dataset.total_cost)
         failed = {int(seed): int(code) for seed, code in zip(dataset.seed, dataset.result_code, strict=True) if code}
         screen.show(f"total cost over {loaded.config.scenario.steps:,} steps, {dataset.sizes['seed']} seeds: {cost}")
-        for seed, code in failed.items():
-            at = int(dataset.failed_at.sel(seed=seed))
-            screen.note(f"seed {seed}: {'diverged' if code == 1 else 'a number stopped being finite'} at step {at}")
         screen.show(f"data    {folder / 'data.zarr'}")
         screen.give(
             {
@@ -161,21 +180,22 @@ def run(
                 "manifest": _plain(manifest),
             }
         )
-    _exit(screen, not failed)
+    _exit(screen, _failed_runs(dataset))
 
 
 @app.command(epilog="Example:  selftune report results/paper")
 def report(
     folder: Annotated[Path, typer.Argument(help="A complete run.")], quiet: Quiet = False, as_json: Json = False
 ) -> None:
-    """Write a run's report anew."""
-    start_jax()
+    """Write a run's report anew, and of the paper's simulation the figures."""
     screen = Screen(quiet, as_json)
     with refusing():
-        from . import report as reports
+        from . import _certificates, store
+        from ._present import present
 
-        with screen.progress("writing the report"):
-            written = reports.write(folder)
+        dataset, _ = store.open_run(folder)
+        there = _certificates.read(folder)
+        written = present(screen, folder, dataset, {} if there is None else there["certificates"])
         screen.show(f"report  {written}")
         screen.give({"report": str(written)})
 
@@ -186,8 +206,7 @@ def compare(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Put runs side by side: total costs, and their ratios, paired where seeds and scenario are the same."""
-    start_jax()
+    """Put runs side by side: total costs, and their ratios, paired where system, scenario and seeds are the same."""
     screen = Screen(quiet, as_json)
     with refusing():
         from .experiments.compare import compare as compare_runs
@@ -195,7 +214,7 @@ def compare(
         rows = compare_runs(folders)
         table = new_table("mean and 95 % interval over seeds", "run", "seeds", "total cost", "against the first")
         for row in rows:
-            ratio = "" if row.ratio is None else str(row.ratio)
+            ratio = f"– ({row.reason})" if row.ratio is None else str(row.ratio)
             table.add_row(escape(row.name), str(row.seeds), escape(str(row.cost)), escape(ratio))
         screen.show(table)
         screen.give([_plain(row) for row in rows])
@@ -204,21 +223,37 @@ def compare(
 @app.command(epilog="Examples:  selftune info   |   selftune info results/paper --json")
 def info(
     folder: Annotated[Path | None, typer.Argument(help="A run, whose manifest is shown too.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Show versions, devices, compiler and settings; and a run's manifest."""
-    start_jax()
-    screen = Screen(False, as_json)
+    """Show versions, devices, compiler and settings; and a run's manifest, once its arrays were verified."""
+    screen = Screen(quiet, as_json)
     with refusing():
-        facts = _facts()
+        facts, harmed = _facts(), ""
         if folder is not None:
-            from .store import read_manifest
+            from .store import RunStore, StoreError
 
-            facts["manifest"] = _plain(read_manifest(folder))
+            run = RunStore(folder)
+            facts["manifest"] = _plain(run.manifest)
+            facts["tasks"] = f"{sum(map(run.done, run.tasks))} of {len(run.tasks)} done"
+            try:
+                run.verify()
+                facts["arrays"] = "verified: what is done is what was written"
+            except StoreError as error:
+                facts["arrays"], harmed = "not what was written", str(error)
         for name, value in facts.items():
-            for key, one in value.items() if isinstance(value, dict) else [("", value)]:
-                screen.show(f"{name} {key}".strip() + f": {one}")
+            for line in _lines(name, value):
+                screen.show(line)
         screen.give(facts)
+        if harmed:
+            raise InputError(harmed)
+
+
+def _lines(name: str, value: Any) -> list[str]:
+    """Nested mappings one value a line, with the names on the way to it."""
+    if isinstance(value, dict) and value:
+        return [line for key, one in value.items() for line in _lines(f"{name} {key}", one)]
+    return [f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"]
 
 
 def _facts() -> dict[str, Any]:
@@ -257,80 +292,14 @@ def _paper_settings(seeds: int | None, periods: int | None, period: int | None) 
 
 
 def _describe_settings(settings: Any) -> str:
-    from .experiments.paper import GIVEN, Settings
+    from .experiments import paper
 
     def listed(names: list[str]) -> str:
         return ", ".join(f"{name} = {getattr(settings, name)}" for name in names)
 
-    given = [name for name in GIVEN if getattr(settings, name) == getattr(Settings, name)]
+    given = paper.given(vars(settings))
     chosen = [name for name in vars(settings) if name not in given]
     return f"given by the paper: {listed(given)}\nchosen here: {listed(chosen)}"
-
-
-def _certificates(screen: Screen, out: Path, *, steps: int) -> dict[str, Any]:
-    """The theory on the paper's example, by the form of the noise; what is there is kept."""
-    from . import _files
-
-    path = out / "certificate.json"
-    if not path.is_file():
-        from .experiments.verify import certify_paper
-
-        with screen.progress("holding the theory against it"):
-            made = {noise: one.to_dict() for noise, one in certify_paper(steps=steps).items()}
-        _files.write(path, _files.as_json({"certificates": made}))
-    return json.loads(path.read_text(encoding="utf-8"))["certificates"]
-
-
-def _present(screen: Screen, out: Path, dataset: Any, certificates: dict[str, Any], *, anew: bool) -> Path:
-    """Figures and report; what is there is kept unless the data are new."""
-    from . import plots
-    from . import report as reports
-
-    written = out / "report.html"
-    if anew or not written.is_file():
-        with screen.progress("drawing and writing") as progress:
-            progress(0, 2)
-            plots.draw_all(dataset, out / "figures", certificates=certificates)
-            progress(1, 2)
-            written = reports.write(out)
-    return written
-
-
-def _paper_tables(summary: "Summary") -> list[Table | str]:
-    names = ("M-GAPS", "fixed gain", "exact model", "GAPS")
-    costs = new_table("total cost, mean over seeds", "noise", "θ₀", *names, "best static")
-    ratios = new_table(
-        "paired ratios of costs, with 95 % bootstrap intervals",
-        *("noise", "θ₀ = θ_a", "M-GAPS / fixed gain", "M-GAPS / best static *"),
-    )
-    checks = new_table("checks", "what", "expected", "measured", "")
-    for row in summary.rows:
-        start = (row.noise, f"{row.gain:g}")
-        costs.add_row(*start, *(f"{row.cost[name].mean:.4g}" for name in names), f"{row.static_cost.mean:.4g}")
-        ratios.add_row(*start, *("" if one is None else escape(str(one)) for one in (row.ratio, row.after)))
-    words = {True: "[green]holds[/]", False: "[red]FAILS[/]", None: "not judged"}
-    for check in summary.checks:
-        checks.add_row(escape(check.name), check.expected, escape(str(check.measured)), words[check.holds])
-    note = "not judged: other settings than the paper's\n" if any(c.holds is None for c in summary.checks) else ""
-    return [costs, ratios, checks, note + _NOTE]
-
-
-def _certificate_table(name: str, certificate: Any) -> Table:
-    table = new_table(name, "", "property or theorem", "measured", "bound", "notes")
-    colors = {"holds": "green", "vacuous": "yellow", "fails": "yellow", "does not hold": "yellow", "VIOLATED": "red"}
-    for row in certificate.rows:
-        verdict = f"[{colors[row.verdict]}]{row.verdict}[/]"
-        table.add_row(
-            verdict, escape(row.name), f"{row.measured:.4g}", f"{row.bound:.4g}", escape("; ".join(row.notes))
-        )
-    return table
-
-
-_NOTE = """\
-* the best static gain in hindsight, from the second period on. Inside Δ(…) the
-  noise is Δ times weaker and gradients Δ² times smaller: with learning rate η
-  M-GAPS is still on its way there, with η/Δ² it arrives.
-"""
 
 
 def _plain(model: "BaseModel") -> Any:
@@ -338,7 +307,40 @@ def _plain(model: "BaseModel") -> Any:
     return json.loads(model.model_dump_json())
 
 
-def _exit(screen: Screen, ok: bool) -> None:
-    if not ok:
-        screen.err.print("[red]a check failed, or a run did[/]")
+def _is_complete(folder: Path) -> bool:
+    from .store import read_manifest
+
+    return (folder / "manifest.json").is_file() and read_manifest(folder).state == "complete"
+
+
+def _say_reused(screen: Screen, folder: Path, manifest: Any) -> None:
+    from .store import computed_otherwise
+
+    screen.note(f"{folder}: complete already; verified")
+    for text in computed_otherwise(manifest):
+        screen.note(f"computed by other code ({text}); --fresh computes it anew")
+
+
+def _is_violated(row: dict[str, Any]) -> bool:
+    return row.get("verdict") == "VIOLATED"
+
+
+def _failed_runs(dataset: Any) -> list[str]:
+    """Each run that did not end well, in words."""
+    codes = dataset.result_code.stack(run=dataset.result_code.dims)
+    said = []
+    for run in codes[codes != 0]:
+        at = {str(dim): run[dim].item() for dim in dataset.result_code.dims}
+        step = f" at step {int(dataset.failed_at.sel(at))}" if "failed_at" in dataset else ""
+        how = "diverged" if int(run) == 1 else "a number stopped being finite"
+        said.append(f"{', '.join(f'{dim} {value}' for dim, value in at.items())}: {how}{step}")
+    return said
+
+
+def _exit(screen: Screen, faults: list[str]) -> None:
+    """With 1 if there are faults, which are said even where nothing else is."""
+    shown = faults if len(faults) <= 20 else [*faults[:19], f"{len(faults) - 19} more"]
+    for fault in shown:
+        screen.err.print(f"[red]failed:[/] {escape(fault)}", soft_wrap=True)
+    if faults:
         raise typer.Exit(FAILED)

@@ -3,15 +3,18 @@
 import difflib
 import importlib
 import inspect
+import math
 import re
 import sys
 import tomllib
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args
 
 import jax
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic_core import PydanticCustomError
 
 import selftune as st
 
@@ -26,7 +29,13 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-Number = float | int
+def _is_a_number(value: float) -> float:
+    if math.isnan(value):
+        raise PydanticCustomError("nan", "Expected a number")
+    return value
+
+
+Number = Annotated[float | int, AfterValidator(_is_a_number)]
 Recorded = Literal["x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation"]
 Numbers = Number | list[Number] | list[list[Number]]
 
@@ -139,8 +148,11 @@ class Loaded:
         try:
             self.config = Config.model_validate(raw)
         except ValidationError as error:
-            problems = [self._problem(problem) for problem in error.errors()]
-            raise ConfigError("\n".join(dict.fromkeys(problems))) from None
+            # One line for each place: of a value that may have one of several forms, pydantic says what each expects.
+            problems: dict[tuple[str, ...], str] = {}
+            for problem in error.errors():
+                problems.setdefault((*_walk(problem["loc"])[0],), self._problem(problem))
+            raise ConfigError("\n".join(problems.values())) from None
         with jax.enable_x64(True):  # as the run will be
             self.tuner = self._make("tuner", self.config.tuner)
             self.estimator = self._make("estimator", self.config.estimator)
@@ -150,12 +162,20 @@ class Loaded:
                 for name in ("a_star", "w", "v")
                 if (part := getattr(scenario, name)) is not None
             }
-            self.system, self.source = self._load_system()
+            self.system, self.sources = self._load_system()
 
     def refuse(self, where: str, text: str) -> ConfigError:
         """A `ConfigError` about the value at `where`, as `table.key`."""
         line = line_of(self.text, tuple(where.split(".")))
         return ConfigError(f"{self.path}:{line}: {where}: {text}" if line else f"{self.path}: {where}: {text}")
+
+    def blame(self, error: BaseException) -> str:
+        """An error of the user's code in words, with the last line of it that lies beside the configuration."""
+        beside, place = self.path.resolve().parent, ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if Path(frame.filename).parent == beside:
+                place = f"{Path(frame.filename).name}:{frame.lineno}: "
+        return f"{place}{type(error).__name__}: {error}"
 
     def _make(self, where: str, part: Any) -> Any:
         """The object of a part. Its constructor's messages begin with the argument's name, which is the key here."""
@@ -172,20 +192,23 @@ class Loaded:
             known = name in type(part).model_fields
             raise self.refuse(f"{where}.{name}" if known else where, text if known else str(error)) from None
 
-    def _load_system(self) -> tuple[st.System, Path | None]:
-        beside = str(self.path.resolve().parent)
-        sys.path.insert(0, beside)
+    def _load_system(self) -> tuple[st.System, dict[str, Path]]:
+        """The system, and the files that it comes from: the named module, and what it imports from beside this file."""
+        beside = self.path.resolve().parent
+        sys.path.insert(0, str(beside))
         try:
-            return self._import_system(*self.config.system.make.split(":"))
+            system, source = self._import_system(*self.config.system.make.split(":"))
         finally:
-            sys.path.remove(beside)
+            sys.path.remove(str(beside))
+        sources = {} if source is None else {source.name: source}
+        return system, dict(sorted((sources | _modules_of(beside)).items()))
 
     def _import_system(self, module_name: str, name: str) -> tuple[st.System, Path | None]:
         try:
             module = importlib.import_module(module_name)
         except Exception as error:
             raise self.refuse(
-                "system.make", f"module {module_name!r} cannot be imported ({type(error).__name__}: {error})"
+                "system.make", f"module {module_name!r} cannot be imported ({self.blame(error)})"
             ) from error
         function = getattr(module, name, None)
         if not callable(function):
@@ -196,7 +219,7 @@ class Loaded:
         try:
             system = function(**self.config.system.arguments)
         except Exception as error:
-            raise self.refuse("system.make", f"{name} failed ({type(error).__name__}: {error})") from error
+            raise self.refuse("system.make", f"{name} failed ({self.blame(error)})") from error
         if not isinstance(system, st.System):
             raise self.refuse("system.make", f"expected {name} to give a selftune.System, got {type(system).__name__}")
         source = getattr(module, "__file__", None)
@@ -230,6 +253,18 @@ class Loaded:
         else:
             text = f"{problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}"
         return str(self.refuse(where, text))
+
+
+def _modules_of(folder: Path) -> dict[str, Path]:
+    """The files of modules that were imported with `folder` on the path, by their place in it."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "")
+        top = folder / name.partition(".")[0]
+        # A virtual environment in the folder, or a package under src/, is not imported from the folder itself.
+        if path == top.with_suffix(".py") or top in path.parents:
+            found[path.relative_to(folder).as_posix()] = path
+    return found
 
 
 def _walk(loc: tuple[Any, ...]) -> tuple[list[str], list[str]]:

@@ -1,10 +1,12 @@
 """What a stored run says of itself: its settings, what computed it, how it ended, and the checksums of its arrays."""
 
+import hashlib
 import json
 import os
 import platform
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -53,10 +55,21 @@ class Manifest(BaseModel):
 
 
 def versions() -> dict[str, str]:
+    """Of what computes; of selftune also the sources themselves, which may have changes that no commit has."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         found[name] = metadata.version(name)
-    return found
+    return found | {"source": digest_of_sources(Path(__file__).parent)}
+
+
+@cache  # the sources that this process imported are those at its start
+def digest_of_sources(folder: Path) -> str:
+    """SHA-256 of every Python file under `folder`, by name."""
+    found = hashlib.sha256()
+    for name, path in sorted((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*.py")):
+        content = path.read_bytes()
+        found.update(f"{name} {len(content)}\n".encode() + content)
+    return found.hexdigest()
 
 
 def machine() -> dict[str, str]:

@@ -5,7 +5,7 @@ Bands are 95 % bootstrap intervals of the mean over seeds (`selftune.bands`).
 """
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -61,32 +61,57 @@ def _styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
     return drawn
 
 
-def draw_all(dataset: xr.Dataset, folder: Path, *, certificates: Mapping[str, dict] | None = None) -> list[Path]:
+def draw_all(
+    dataset: xr.Dataset,
+    folder: Path,
+    *,
+    certificates: Mapping[str, dict] | None = None,
+    progress: Callable[[int, int], Any] | None = None,
+) -> list[Path]:
     """Every figure as PNG and PDF into `folder`; the files, in the order of the figures.
 
     The files depend on the data alone: no date, no machine. The bounds are drawn for each certificate,
-    which go by the form of the noise.
+    which go by the form of the noise. `progress` is called with (done, total), in files.
     """
     _summary.check(dataset)
     dataset = dataset.load()
-    figures = {
-        "parameters": parameters(dataset),
-        "gain": gain_traces(dataset),
-        "model-error": model_error(dataset),
-        "tracking-error": tracking_error(dataset),
-        "regret-difference": regret_difference(dataset),
-        "local-regret": local_regret(dataset),
-        "overview": overview(dataset),
-    }
+    draw: dict[str, Callable[[], Figure]] = {name: partial(one, dataset) for name, one in _figures().items()}
     for noise, certificate in (certificates or {}).items():
-        figures[f"bounds-{noise}"] = bounds(certificate, _summary.NOISE.get(noise, noise))
-    return [path for name, figure in figures.items() for path in save(figure, Path(folder) / name)]
+        draw[f"bounds-{noise}"] = partial(bounds, certificate, _summary.NOISE.get(noise, noise))
+    made: list[Path] = []
+    for name, one in draw.items():
+        made += save(one(), Path(folder) / name)
+        if progress is not None:
+            progress(len(made), 2 * len(draw))
+    return made
+
+
+def files(folder: Path, certificates: Mapping[str, dict] | None = None) -> list[Path]:
+    """What `draw_all` makes."""
+    names = [*_figures(), *(f"bounds-{noise}" for noise in certificates or {})]
+    return [path for name in names for path in _files_of(Path(folder) / name)]
+
+
+def _figures() -> dict[str, Callable[[xr.Dataset], Figure]]:
+    return {
+        "parameters": parameters,
+        "gain": gain_traces,
+        "model-error": model_error,
+        "tracking-error": tracking_error,
+        "regret-difference": regret_difference,
+        "local-regret": local_regret,
+        "overview": overview,
+    }
+
+
+def _files_of(stem: Path) -> list[Path]:
+    return [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "pdf")]
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
     """`stem`.png and `stem`.pdf, without a date in them."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    png, pdf = (stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "pdf"))
+    png, pdf = _files_of(stem)
     with matplotlib.rc_context(STYLE):
         figure.savefig(png, metadata={"Software": None})
         figure.set_layout_engine("none")  # it is laid out now, and laying out takes longer than drawing
@@ -282,17 +307,10 @@ def bounds(certificate: dict, title: str = "") -> Figure:
     rows = _summary.inequalities(certificate)
     figure = Figure(figsize=(WIDTH, 0.85 + 0.26 * len(rows)), layout="constrained")
     axis = figure.subplots()
-    numbers = [
-        value
-        for row in rows
-        for value in (_summary.placeable(row["measured"]), _summary.placeable(row["bound"]))
-        if value
-    ]
-    low, high = (min(numbers), max(numbers)) if numbers else (1.0, 10.0)
-    left, right = low / 10, high * 10
+    left, right = _summary.edges(rows)
     for i, row in enumerate(rows):
         measured, bound = _summary.placeable(row["measured"]), _summary.placeable(row["bound"])
-        start, end = measured or left, bound or right
+        start, end = measured or left, right if bound is None else bound or left
         if measured is not None:
             dotted = measured == 0 or bound is None
             axis.plot([start, end], [i, i], color=GREY, linewidth=1, linestyle=":" if dotted else "-", zorder=1)

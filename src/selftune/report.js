@@ -2,7 +2,10 @@
 (() => {
   const plots = [...document.querySelectorAll(".plot")];
   for (const plot of plots) {
-    Plotly.newPlot(plot, JSON.parse(document.querySelector(`[data-plot="${plot.id}"]`).textContent));
+    const figure = JSON.parse(document.querySelector(`[data-plot="${plot.id}"]`).textContent);
+    // When the window changes Plotly forgets the figure's height and takes that of its place.
+    plot.style.height = `${figure.layout.height}px`;
+    Plotly.newPlot(plot, figure);
   }
   // Paper has another width than the window: draw to it, and back. What is folded is unfolded.
   const fit = (paper) => plots.forEach((plot) => {

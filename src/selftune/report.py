@@ -1,21 +1,19 @@
 """One page about a run: `report.html`, with everything inside it and nothing fetched."""
 
-import json
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from . import _files, _html, _interactive, _summary
+from . import _certificates, _files, _html, _interactive, _summary
 from ._summary import NOISE, OURS, RESCALED
-from .experiments.paper import Settings
+from .experiments.paper import Settings, given
 from .experiments.summary import summarize
 from .manifest import Manifest, StoreError
 from .store import open_run
 
-# What the paper's appendix says; the other settings of its simulation are chosen.
-GIVEN = {"learning_rate", "decay", "sigma", "period"}
 VERDICTS = {"holds": "good", "vacuous": "warn", "fails": "bad", "not promised": "none", "not checked": "none"}
 COLUMNS = {
     "total_cost": "total cost",
@@ -41,7 +39,7 @@ def write(folder: Path) -> Path:
             _summary.check(dataset)
         except ValueError as error:
             raise StoreError(f"{folder}: cannot be reported on: {error}") from None
-        page = _paper(manifest, kept, failed, _certificates(folder / "certificate.json"))
+        page = _paper(manifest, kept, failed, _certificates.read(folder))
     else:
         page = _generic(manifest, kept, failed, folder.resolve().name)
     path = folder / "report.html"
@@ -49,23 +47,7 @@ def write(folder: Path) -> Path:
     return path
 
 
-def _certificates(path: Path) -> dict[str, dict]:
-    """By the form of the noise; none where there is no file."""
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise StoreError(f"{path}: not readable as JSON ({error})") from None
-    made = value.get("certificates") if isinstance(value, dict) else None
-    if not isinstance(made, dict) or not all(
-        isinstance(one, dict) and isinstance(one.get("rows"), list) for one in made.values()
-    ):
-        raise StoreError(f"{path}: not a file of certificates (it has no lists of rows)")
-    return made
-
-
-def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], certificates: dict[str, dict]) -> str:
+def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], theory: dict[str, Any] | None) -> str:
     standings = _summary.standings(dataset)
     panels = _interactive.panels(dataset, _summary.start(dataset))
     sections = [
@@ -73,9 +55,9 @@ def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], certifica
         ("checks", "Checks", _checks(dataset, manifest.settings)),
         ("figures", "Figures", _html.panels(panels)),
     ]
-    if certificates:
-        theory = "".join(_theory(certificate, noise) for noise, certificate in certificates.items())
-        sections.append(("theory", "Theory, checked on the data", theory))
+    if theory is not None and theory["certificates"]:
+        parts = "".join(_theory(certificate, noise) for noise, certificate in theory["certificates"].items())
+        sections.append(("theory", "Theory, checked on a run", _which_run(theory.get("settings", {})) + parts))
     sections.append(("about", "About this run", _about(manifest, _command(manifest.settings))))
     lead = "".join(f'<p class="lead">{sentence}</p>' for sentence in _answer(dataset, standings))
     head = lead + _left_out(failed) + _html.cards(_headlines(dataset, standings, failed))
@@ -223,6 +205,17 @@ def _costs(dataset: xr.Dataset) -> str:
     return _html.scroll(f"<table>{top}<tbody>{''.join(rows)}</tbody></table>", "totals")
 
 
+def _which_run(settings: dict) -> str:
+    """Of the certificates, as far as they say."""
+    if not settings.keys() >= {"steps", "seed", "gain", "theta"}:
+        return ""
+    low, high = settings["theta"]
+    return (
+        f'<p class="caption">A run of its own of M-GAPS: {settings["steps"]:,} steps of seed {settings["seed"]}, '
+        f"from θ<sub>0</sub> = {settings['gain']:.3g}, with Θ = [{low:.3g}, {high:.3g}] for the theory.</p>"
+    )
+
+
 def _theory(certificate: dict, noise: str) -> str:
     rows = _summary.inequalities(certificate)
     assumed = [row for row in certificate["rows"] if row not in rows]
@@ -231,9 +224,9 @@ def _theory(certificate: dict, noise: str) -> str:
     folded = {"Hypotheses": _rows_of_theory(assumed, "hypothesis")} if assumed else {}
     for name in ("constants", "contraction", "derived"):
         if certificate.get(name):
-            folded[name.capitalize()] = _html.mapping(certificate[name])
+            folded[_sentence(name)] = _html.mapping(certificate[name])
     return (
-        f"<h3>{escape(_summary.NOISE.get(noise, noise).capitalize())}</h3>"
+        f"<h3>{escape(_sentence(_summary.NOISE.get(noise, noise)))}</h3>"
         f'<p class="caption">{len(rows)} inequalities: {counted}. A vacuous bound holds but says nothing here; what '
         "needs a hypothesis that fails was not promised. A constant is given where it follows from the problem, and "
         "sampled where it was searched for.</p>"
@@ -241,6 +234,11 @@ def _theory(certificate: dict, noise: str) -> str:
         + _rows_of_theory(rows, "inequality")
         + "".join(_html.details(title, text) for title, text in folded.items())
     )
+
+
+def _sentence(text: str) -> str:
+    """With a capital first; `str.capitalize` makes small letters of the others, and Δ is not δ."""
+    return text[:1].upper() + text[1:]
 
 
 def _rows_of_theory(rows: list[dict], kind: str) -> str:
@@ -253,10 +251,11 @@ def _rows_of_theory(rows: list[dict], kind: str) -> str:
         name, reference, statement = (escape(str(row.get(key, ""))) for key in ("name", "reference", "statement"))
         numbers = "".join(f"<td>{_html.number(row.get(key), ',.4g')}</td>" for key in ("measured", "bound", "slack"))
         made.append(
-            f'<tr><th scope="row">{name}<small>{reference}</small></th><td class="left">{statement}{notes}</td>'
-            f'{numbers}<td class="left {VERDICTS[verdict]}">{verdict}</td><td class="left">{used}</td></tr>'
+            f'<tr><th scope="row">{name}<small>{reference}</small></th>'
+            f'<td class="left {VERDICTS[verdict]}">{verdict}</td>{numbers}'
+            f'<td class="left">{statement}{notes}</td><td class="left">{used}</td></tr>'
         )
-    titles = (kind, "statement", "measured", "bound", "slack", "verdict", "constants")
+    titles = (kind, "verdict", "measured", "bound", "slack", "statement", "constants")
     left = {kind, "statement", "verdict", "constants"}
     head = "".join(f'<th scope="col"{" class=left" if title in left else ""}>{title}</th>' for title in titles)
     return _html.scroll(
@@ -270,7 +269,7 @@ def _names(constants: list[str]) -> str:
 
 
 def _about(manifest: Manifest, command: str) -> str:
-    marked = set(manifest.settings) - GIVEN if manifest.kind == "paper" else set()
+    marked = set(manifest.settings) - set(given(manifest.settings)) if manifest.kind == "paper" else set()
     note = '<p class="caption">Marked: what the paper leaves open, and was chosen here.</p>' if marked else ""
     commit = ""
     if manifest.git is not None:

@@ -87,9 +87,9 @@ class RunStore:
     def begin(cls, folder: Path, *, kind: str, settings: Mapping[str, Any], layout: Layout) -> "RunStore":
         """The folder of this run, new or continued, and locked; use it in a `with`.
 
-        Continued only where settings, versions, platform and commit are those it was begun with, as only then the end
-        is bit-identical to that of an uninterrupted run. What was done is verified first. A complete run of the same
-        settings is handed back as it is (`complete`), whatever computed it.
+        Continued only where settings, versions, sources, platform and commit are those it was begun with, as only then
+        the end is bit-identical to that of an uninterrupted run. What was done is verified first. A complete run of the
+        same settings is handed back as it is (`complete`), whatever computed it.
         """
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():

@@ -1,6 +1,7 @@
 """A user's run: what does not fit is refused before anything is written; what is stored is what `simulate` gives."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +50,10 @@ def test_it_is_what_simulate_gives(tmp_path):
     [
         (("theta = [1.0, 1.5]", "theta = [0.0, 1.5]"), "toml:28: run.theta: expected a point of its constraint"),
         (("theta = [1.0, 1.5]", "theta = [1.0, 1.5, 2.0]"), "toml:26: run: does not fit the system: "),
+        (
+            ("a_hat = [0.0, 0.0]", "a_hat = [0.0]"),
+            "toml:29: run.a_hat: too short for the system's residual: index 1 is",
+        ),
         (("sigma = [0.0, 0.01]", "sigma = [0.0, 0.01, 1.0]"), "toml:23: scenario.w: sigma: expected a shape that fits"),
     ],
 )
@@ -58,6 +63,24 @@ def test_what_does_not_fit_is_refused_first(tmp_path, change, message):
         user.run(loaded, tmp_path / "run")
     assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_infinite_bound_is_kept_as_a_word_and_what_is_imported_by_its_digest(tmp_path):
+    changes = [("high = [20.0, 20.0]", "high = inf"), ("cart:make", "wagon:make"), ("steps = 20_000", "steps = 2")]
+    (tmp_path / "wheels.py").write_text("from cart import make")
+    (tmp_path / "wagon.py").write_text("from wheels import make")
+    manifest = user.run(
+        load(tmp_path, *changes, ("seeds = 8", "seeds = 1"), ("stride = 20", "stride = 1")), tmp_path / "run"
+    )
+    settings: Any = manifest.settings
+    assert settings["tuner"]["constraint"]["high"] == "inf"
+    assert settings["system"]["sha256"].keys() >= {"wagon.py", "wheels.py"}
+
+
+def test_a_fault_of_the_user_s_code_is_said_with_its_line(tmp_path):
+    (tmp_path / "barrow.py").write_text((EXAMPLES / "cart.py").read_text().replace("jnp.tanh", "jnp.than"))
+    with pytest.raises(ConfigError, match=r"toml:26: run: .* residual failed: barrow\.py:12: AttributeError: "):
+        user.run(load(tmp_path, ("cart:make", "barrow:make")), tmp_path / "run")
 
 
 def test_what_a_tuner_does_not_keep_cannot_be_recorded(tmp_path):

@@ -14,12 +14,13 @@ from .summary import Interval, interval
 
 
 class Compared(BaseModel):
-    """A run's total cost, and its ratio to the first folder's, seed by seed; None where those are not comparable."""
+    """A run's total cost, and its ratio to the first folder's, seed by seed; or else the reason why it has none."""
 
     name: str
     seeds: int
     cost: Interval
     ratio: Interval | None
+    reason: str | None = None
 
 
 def compare(folders: Sequence[Path]) -> list[Compared]:
@@ -29,11 +30,14 @@ def compare(folders: Sequence[Path]) -> list[Compared]:
         opened = [(folder, *open_run(folder)) for folder in folders]
         base = dict(_costs(opened[0][1]))
         for folder, dataset, manifest in opened:
-            paired = folder is not folders[0] and _same_nature(opened[0][2], manifest)
+            differs = "it is the first" if folder is folders[0] else _differs(opened[0][2], manifest)
             for label, cost in _costs(dataset):
-                ratio = _ratio(cost, base[label]) if paired and label in base else None
+                ratio = _ratio(cost, base[label]) if differs is None and label in base else None
+                reason = None if ratio else differs or ("no seed in common" if label in base else "not in the first")
                 name = f"{folder} {label}".strip()
-                rows.append(Compared(name=name, seeds=cost.sizes["seed"], cost=interval(cost), ratio=ratio))
+                rows.append(
+                    Compared(name=name, seeds=cost.sizes["seed"], cost=interval(cost), ratio=ratio, reason=reason)
+                )
     return rows
 
 
@@ -47,14 +51,13 @@ def _costs(dataset: xr.Dataset) -> list[tuple[str, xr.DataArray]]:
     return [(", ".join(f"{value}" for value in key), stacked.sel(of=key)) for key in stacked["of"].values]
 
 
-def _same_nature(one: Manifest, other: Manifest) -> bool:
-    """Whether a seed means the same draws in both."""
+def _differs(one: Manifest, other: Manifest) -> str | None:
+    """Why costs cannot be divided; None where a seed means the same draws, on the same system."""
     if one.kind != other.kind:
-        return False
-    if one.kind == "run":
-        return one.settings["scenario"] == other.settings["scenario"]
-    nature = ("decay", "sigma", "period", "periods", "x0")
-    return all(one.settings[name] == other.settings[name] for name in nature)
+        return "another kind of run"
+    nature = ("system", "scenario") if one.kind == "run" else ("decay", "sigma", "period", "periods", "x0")
+    other_than = [name for name in nature if one.settings[name] != other.settings[name]]
+    return f"another {' and '.join(other_than)}" if other_than else None
 
 
 def _ratio(cost: xr.DataArray, base: xr.DataArray) -> Interval | None:

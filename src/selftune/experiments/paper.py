@@ -8,7 +8,7 @@ anew in [−0.25, 0.25]³ every 40,000 steps, h = x² + 0.1u², η = 1e-4. What 
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,6 +106,11 @@ def scenario(settings: Settings, key: jax.Array, noise: str = "outside") -> st.S
         a_star=st.PiecewiseConstant(settings.period, -0.25, 0.25)(ka, settings.steps, 3),
         w=DELTA * w if noise == "inside" else w,
     )
+
+
+def given(settings: Mapping[str, Any]) -> list[str]:
+    """Those of the settings that the paper gives, and that are as it gives them; the others were chosen."""
+    return [name for name in GIVEN if settings[name] == getattr(Settings, name)]
 
 
 def controllers(settings: Settings) -> dict[str, st.Controller]:

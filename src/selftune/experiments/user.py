@@ -1,6 +1,8 @@
 """A user's controller on a scenario, over seeds, as one stored run: what `selftune run CONFIG.toml` does."""
 
 import hashlib
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import checkify
 
 import selftune as st
 
@@ -42,10 +45,11 @@ def run(
     """Compute what is not yet in `folder`, in float64, and give its manifest. A task is a seed."""
     with jax.enable_x64(True):
         config, seeds = loaded.config, loaded.config.run.seed_list
-        settings = config.model_dump(mode="json", exclude_none=True)
-        if loaded.source is not None:
-            # The system is code: if it changes, so do the numbers.
-            settings["system"]["sha256"] = hashlib.sha256(loaded.source.read_bytes()).hexdigest()
+        settings = _as_json_has_it(config.model_dump(exclude_none=True))
+        # The system is code: if it changes, so do the numbers.
+        settings["system"]["sha256"] = {
+            name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in loaded.sources.items()
+        }
         made = _controller(loaded)
         with RunStore.begin(folder, kind="run", settings=settings, layout=_layout(loaded)) as store:
             run_tasks(
@@ -58,9 +62,19 @@ def run(
             return store.manifest
 
 
+def _as_json_has_it(value: Any) -> Any:
+    """JSON has no infinite numbers: they become "inf" and "-inf"."""
+    if isinstance(value, dict):
+        return {name: _as_json_has_it(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json_has_it(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _controller(loaded: Loaded) -> st.Controller:
     """The controller, once its values and what nature draws are known to fit it: before a folder is made."""
     config, sizes = loaded.config, _sizes(loaded)
+    _check_indices(loaded)
     x = jnp.asarray(config.scenario.x0, float)
     values = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
     try:
@@ -82,6 +96,31 @@ def _controller(loaded: Loaded) -> st.Controller:
     return made
 
 
+def _check_indices(loaded: Loaded) -> None:
+    """Refuse vectors that the system's functions read beyond the end of: JAX would hand them the last entry."""
+    system, t = loaded.system, jnp.zeros((), jnp.int32)
+    given = {"run.a_hat": loaded.config.run.a_hat, "run.theta": loaded.config.run.theta}
+    given["scenario.x0"] = loaded.config.scenario.x0
+    a_hat, theta, x = (jnp.asarray(values, float) for values in given.values())
+
+    def call(name: str, *arguments: Any) -> Any:
+        error, value = checkify.checkify(getattr(system, name), errors=checkify.index_checks)(*arguments)
+        if text := error.get():
+            what, _, why = text.partition(": ")
+            size = re.search(r"shape \((\d+),\)", what)
+            taken = {"residual": ("run.a_hat", "scenario.x0"), "dynamics": ("scenario.x0",)}
+            places = taken.get(name, ("run.theta", "scenario.x0"))
+            fitting = [place for place in places if size is not None and len(given[place]) == int(size[1])]
+            where = fitting[0] if fitting else "run"
+            raise loaded.refuse(where, f"too short for the system's {name}: {why.strip().rstrip('.') or what}")
+        return value
+
+    f = call("residual", x, a_hat, t)
+    u = call("policy", x, theta, f, t)
+    call("cost", x, u, theta, t)
+    call("dynamics", x, u, f, t)
+
+
 def _widths(loaded: Loaded, sizes: dict[str, int]) -> dict[str, int]:
     """How many numbers a row of each of nature's sequences has."""
     return {"a_star": len(loaded.config.run.a_hat), "w": sizes["state"], "v": sizes["residual"]}
@@ -93,7 +132,10 @@ def _sizes(loaded: Loaded) -> dict[str, int]:
     try:
         sizes = loaded.system.check(x, theta, a_hat, jax.ShapeDtypeStruct((), jnp.int32))
     except ValueError as error:
-        raise loaded.refuse("run", f"does not fit the system: {error}") from error
+        # What a function of the user's raised is the cause of what `check` says.
+        name, cause = str(error).partition(":")[0], error.__cause__
+        text = str(error) if cause is None else f"{name} failed: {loaded.blame(cause)}"
+        raise loaded.refuse("run", f"does not fit the system: {text}") from error
     return dict(
         state=sizes.n, control=sizes.m, residual=sizes.k, parameter=len(part.theta), model_parameter=len(part.a_hat)
     )

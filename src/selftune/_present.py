@@ -1,0 +1,61 @@
+"""What is made of a run's data, in its folder: certificates, figures and the report."""
+
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from . import _certificates, _files, _summary, manifest, plots, report
+from ._screen import Screen
+from .experiments import paper, verify
+
+SEED, GAIN = 0, 1.0
+
+
+def certify(screen: Screen, folder: Path, *, steps: int) -> tuple[dict[str, Any], bool]:
+    """The theory on a run of the paper's example, by the form of the noise; and whether it was made just now.
+
+    What is there is kept, if it is of the same run and made by the same code.
+    """
+    there = _certificates.read(folder)
+    about = {
+        "settings": {"steps": steps, "seed": SEED, "gain": GAIN, "theta": [verify.LOWEST, verify.HIGHEST]},
+        "versions": manifest.versions(),
+    }
+    if there is not None and {name: there.get(name) for name in about} == about:
+        return there["certificates"], False
+    made = {}
+    with screen.progress("holding the theory against a run") as progress:
+        for i, noise in enumerate(paper.NOISES):
+            progress(i, len(paper.NOISES))
+            one = verify.certify_example(noise_inside=noise == "inside", steps=steps, seed=SEED, gain=GAIN)
+            made[noise] = one.to_dict()
+    _files.write(folder / _certificates.NAME, _files.as_json(about | {"certificates": made}))
+    return made, True
+
+
+def present(
+    screen: Screen, folder: Path, dataset: xr.Dataset, certificates: dict[str, Any], *, anew: bool = True
+) -> Path:
+    """Figures, of the paper's simulation, and report; unless `anew`, only what is missing."""
+    page, figures = folder / "report.html", folder / "figures"
+    drawn = plots.files(figures, certificates) if _summary.is_paper(dataset) else []
+    draw = bool(drawn) and (anew or not all(path.is_file() for path in drawn))
+    write = anew or not page.is_file()
+    if not draw and not write:
+        return page
+    page_counts = 4  # as many files as take as long
+    total = page_counts * write + len(drawn) * draw
+    with screen.progress("writing and drawing") as progress:
+        progress(0, total)
+        if write:  # first, as it refuses what cannot be drawn
+            report.write(folder)
+            progress(page_counts, total)
+        if draw:
+            plots.draw_all(
+                dataset,
+                figures,
+                certificates=certificates,
+                progress=lambda done, _: progress(page_counts * write + done, total),
+            )
+    return page
