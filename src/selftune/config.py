@@ -36,7 +36,9 @@ def _is_a_number(value: float) -> float:
 
 
 Number = Annotated[float | int, AfterValidator(_is_a_number)]
-Recorded = Literal["x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation"]
+Recorded = Literal[
+    "x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction"
+]  # fmt: skip
 Numbers = Number | list[Number] | list[list[Number]]
 
 

@@ -26,9 +26,13 @@ def load(folder, *changes):
     return Loaded(folder / "cart.toml")
 
 
-def test_it_is_what_simulate_gives(tmp_path):
+def test_it_is_what_simulate_gives(tmp_path, monkeypatch):
+    """Also in chunks, after each of which there is something to tell."""
+    monkeypatch.setattr(user, "_LEAST_CHUNK", 40)
     loaded = load(tmp_path, ("steps = 20_000", "steps = 90"), ("seeds = 8", "seeds = [7]"))
-    manifest = user.run(loaded, tmp_path / "run")
+    told = []
+    manifest = user.run(loaded, tmp_path / "run", progress=lambda done, total: told.append((done, total)))
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
     dataset = open_run(tmp_path / "run")[0]
     keys = jax.random.split(jax.random.key(7), 3)
     drawn = [

@@ -55,6 +55,7 @@ class TestThePapersExample:
         assert "no less than T L_F²" in regret.vacuous
         assert "small noise" in certificate.row("main theorem: regret").failed_hypotheses
 
+    @pytest.mark.slow
     def test_its_constants_are_those_that_a_search_finds(self):
         """The hand's against the machine's: none below, most attained."""
         radius = 3.0

@@ -32,7 +32,9 @@ _DIMS = {
     "f": ("residual",),
     "f_hat": ("residual",),
     "innovation": ("residual",),
+    "contraction": (),
 }
+_LEAST_CHUNK, _MOST_CHUNKS = 50_000, 20
 
 
 def run(
@@ -55,7 +57,7 @@ def run(
             run_tasks(
                 store,
                 lambda task, tell: _one_seed(loaded, made, seeds[task[0]], tell),
-                [1] * len(seeds),
+                [len(_chunks(config.scenario.steps))] * len(seeds),
                 workers=workers,
                 progress=progress,
             )
@@ -91,7 +93,7 @@ def _controller(loaded: Loaded) -> st.Controller:
             raise loaded.refuse(f"scenario.{name}", str(error)) from error
     info = jax.eval_shape(lambda: made.act(state, x, 0))[2].tuner
     for name in config.run.record:
-        if name in ("y", "gradient") and getattr(info, name) is None:
+        if name in ("y", "gradient", "contraction") and getattr(info, name) is None:
             raise loaded.refuse("run.record", f"the tuner {config.tuner.name} keeps no {name}")
     return made
 
@@ -178,19 +180,27 @@ def _one_seed(
         name: process(keys[name], config.scenario.steps, shapes[name]) for name, process in loaded.processes.items()
     }
     scenario = st.Scenario(jnp.asarray(config.scenario.x0, float), drawn["a_star"], drawn["w"], drawn.get("v"))
-    done = st.simulate(
-        controller,
-        scenario,
-        theta=jnp.asarray(config.run.theta, float),
-        a_hat=jnp.asarray(config.run.a_hat, float),
-        record=tuple(dict.fromkeys((*fields, "cost"))),
-        throw=False,
-    )
-    every = slice(None, None, config.run.stride)
-    tell(1)
+    start: dict[str, Any] = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in dict.fromkeys((*fields, "cost"))}
+    code, failed_at = 0, -1
+    # In chunks, which together are bit for bit what one go gives: so that a long run of one seed has something to tell.
+    for chunk in _chunks(config.scenario.steps):
+        done = st.simulate(controller, scenario[chunk], **start, record=tuple(parts), throw=False)
+        for name, rows in parts.items():
+            rows.append(np.asarray(getattr(done, name), np.float64))
+        if code == 0:
+            code, failed_at = int(done.result.code), int(done.result.step)
+        start = {"resume": done.final}
+        tell(1)
+    rows = {name: np.concatenate(each) for name, each in parts.items()}
     return {
-        **{name: np.asarray(getattr(done, name), np.float64)[every] for name in fields},
-        "total_cost": np.asarray(done.cost, np.float64).sum(),
-        "result_code": np.asarray(done.result.code, np.int32),
-        "failed_at": np.asarray(done.result.step, np.int64),
+        **{name: rows[name][:: config.run.stride] for name in fields},
+        "total_cost": rows["cost"].sum(),
+        "result_code": np.asarray(code, np.int32),
+        "failed_at": np.asarray(failed_at, np.int64),
     }
+
+
+def _chunks(steps: int) -> list[slice]:
+    size = max(_LEAST_CHUNK, -(-steps // _MOST_CHUNKS))
+    return [slice(begin, begin + size) for begin in range(0, steps, size)]
