@@ -69,8 +69,8 @@ def golden_controller(name: str, tuner: str = "mgaps") -> st.Controller:
     g = golden(name)
     box = st.Box(g["theta_low"], g["theta_high"])
     tuners = {
-        "mgaps": st.MGAPS(learning_rate=float(g["eta"]), constraint=box, contraction_memory=100),
-        "gaps5": st.GAPS(buffer=5, learning_rate=float(g["eta"]), constraint=box, contraction_memory=100),
+        "mgaps": st.MGAPS(learning_rate=float(g["eta"]), constraint=box),
+        "gaps5": st.GAPS(buffer=5, learning_rate=float(g["eta"]), constraint=box),
     }
     estimator = st.GradientEstimator(
         learning_rate=float(g["iota"]), preconditioner=g["P"], constraint=st.Box(g["a_low"], g["a_high"])

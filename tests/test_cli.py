@@ -13,6 +13,7 @@ import typer
 import xarray as xr
 from typer.testing import CliRunner
 
+import selftune as st
 from selftune._errors import InputError
 from selftune._screen import Screen, refusing, stoppable
 from selftune.cli import app
@@ -229,7 +230,8 @@ class TestVerify:
         assert len(made) == 3
         assert all(certificate["ok"] for certificate in made.values())
 
-    def test_a_violation_is_exit_code_1(self, monkeypatch):
+    @pytest.mark.slow
+    def test_a_lie_is_exit_code_1(self, monkeypatch):
         """A constant that is too small: the slope of the dynamics in the control, which is Δ."""
         from selftune.experiments import verify
 
@@ -240,3 +242,18 @@ class TestVerify:
         assert "VIOLATED" in result.stdout
         assert "Lipschitzness of x" in result.stdout
         assert "failed: the paper's example, noise outside Δ(…): Lipschitzness of x is violated" in result.stderr
+
+    def test_a_violation_is_exit_code_1(self, monkeypatch):
+        from selftune.experiments import verify
+        from selftune.theory import Certificate, Row
+
+        row = Row(name="false", kind="inequality", statement="2 ≤ 1", reference="", measured=2.0, bound=1.0)
+        constants = verify.example_constants(1.0)
+        contraction = st.Contraction(C_bar=1.0, rho=0.5, R_S=1.0)
+        made = Certificate((row,), constants, contraction, {})
+        monkeypatch.setattr(verify, "certify_example", lambda **size: made)
+        monkeypatch.setattr(verify, "made_for_it", lambda **size: made)
+        result = invoke("verify")
+        assert result.exit_code == 1
+        assert "VIOLATED" in result.stdout
+        assert "false" in result.stdout

@@ -35,7 +35,10 @@ def certify(
 
 @pytest.mark.parametrize(
     ("x_radius", "u_radius", "blamed"),
-    [(0.005, 1.0, "room for every trajectory"), (3.0, 0.005, "room for every control")],
+    [
+        (0.005, 1.0, "room for every trajectory"),
+        pytest.param(3.0, 0.005, "room for every control"),
+    ],
 )
 def test_the_surrogate_goes_where_the_run_did_not(x_radius, u_radius, blamed):
     """θ is 0 while it matters and moves when it does not: the run stays at 0, the surrogate of the last θ does not."""
@@ -92,6 +95,7 @@ def test_a_residual_that_changes_by_itself():
     assert found.row("regret of biased OGD").sampled == ("V_sys",)
 
 
+@pytest.mark.slow
 def test_a_start_outside_the_ball_of_contraction():
     """x' = x/2 + x³ contracts near 0 only, and the run starts beyond that."""
     system = st.MatchedSystem(
@@ -115,6 +119,7 @@ def test_a_start_outside_the_ball_of_contraction():
     assert certificate.ok
 
 
+@pytest.mark.slow
 def test_a_cost_below_zero_at_the_end():
     """h = θ: what falls below zero is F at the θ after the last step."""
     system = st.MatchedSystem(
@@ -134,6 +139,7 @@ def test_a_cost_below_zero_at_the_end():
     assert certificate.ok
 
 
+@pytest.mark.slow
 def test_a_residual_that_only_looks_affine():
     """a³ − 3a is the same at −1 and 1 as its chord is at the middle; not as its tangent is."""
     system = st.MatchedSystem(
@@ -191,6 +197,7 @@ class TestARunOfSomethingElse:
         self.refused(case, resumed, "run: expected one from the scenario's first step")
 
 
+@pytest.mark.slow
 def test_an_unstable_loop_is_sampled_as_such():
     system = st.MatchedSystem(
         dynamics=lambda x, v, t: 3 * x + x**3 + v,

@@ -26,7 +26,8 @@ def sampled(case, **more):
     )
 
 
-@pytest.mark.parametrize("make", [pytest.param(scalar_case, marks=pytest.mark.slow), planar_case])
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [scalar_case, planar_case])
 def test_against_constants_known_by_hand(make):
     """Lower, as labelled; and within a few per cent where the value by hand is attained."""
     case = make(np.random.default_rng(4))

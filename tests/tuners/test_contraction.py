@@ -131,3 +131,16 @@ def test_it_does_not_change_the_gradient():
     )
     np.testing.assert_allclose(with_it.y, without.y, rtol=1e-13)
     np.testing.assert_allclose(with_it.gradient, without.gradient, rtol=1e-13)
+
+
+def test_chunks_and_strides():
+    """Of the estimate too, chunks are bit for bit what one go gives."""
+    controller = loop(lambda x, theta, t: 0.9 * jnp.sin(x) + 0.1 * jnp.cos(x[::-1]) + theta, memory=20)
+    scenario = st.Scenario(jnp.ones(2), a_star=jnp.zeros((40, 1)), w=jnp.ones((40, 2)))
+    start = dict(theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+    whole = st.simulate(controller, scenario, **start)
+    first = st.simulate(controller, scenario[:17], **start)
+    second = st.simulate(controller, scenario[17:], resume=first.final)
+    np.testing.assert_array_equal(np.concatenate([first.contraction, second.contraction]), whole.contraction)
+    strided = st.simulate(controller, scenario, **start, stride=7, record=("contraction",))
+    np.testing.assert_allclose(strided.contraction, whole.contraction[::7], rtol=1e-12)
