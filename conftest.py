@@ -1,5 +1,10 @@
 """Tests and docstring examples alike run in float64, with strict promotion and jaxtyping's run-time checks."""
 
+import os
+
+# Compiling is most of the tests' time, and what is compiled runs for moments: XLA need not try hard.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 import jax
 import jaxtyping
 import pytest
