@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow check format bench lock clean
+.PHONY: reproduce test test-slow firmware check format bench lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -14,6 +14,11 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow
+
+# Exported controllers, cross-compiled and run on an emulated Cortex-M4F.
+firmware: $(READY)
+	$(BIN)/python -m tests.native.cortex_m4
+	SELFTUNE_NEEDS_ARM=1 $(BIN)/pytest -m slow tests/native/test_firmware_qemu.py
 
 check: $(READY)
 	$(BIN)/ruff format --check
