@@ -1,0 +1,79 @@
+"""The system's C compiler, a cache of what it made, and the loading of it."""
+
+import ctypes
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+FLAGS = ("-std=c99", "-O2", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+"""C99 proper: numbers are the same on every compiler that keeps to IEEE, as no product is fused with a sum."""
+
+
+class CompilerError(RuntimeError):
+    """There is no C compiler, or it refused what it was given."""
+
+
+def compiler() -> list[str]:
+    """The command of the C compiler: `CC` if it is set, else `cc`, else `gcc` or `clang`."""
+    for candidate in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        if candidate and shutil.which(shlex.split(candidate)[0]):
+            return shlex.split(candidate)
+    raise CompilerError(
+        "the native engine needs a C compiler, and found none: install one (such as Debian's gcc), name it in CC, "
+        "or use engine='xla'"
+    )
+
+
+@cache
+def _version(command: tuple[str, ...]) -> str:
+    return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept: `SELFTUNE_CACHE`, or `selftune` in the user's cache folder."""
+    if chosen := os.environ.get("SELFTUNE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selftune" / "native"
+
+
+def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
+    """The library made of a C source; compiled once for each source, compiler and flags, ever."""
+    command = compiler()
+    key = hashlib.sha256("\0".join([source, _version(tuple(command)), *command, *flags]).encode()).hexdigest()[:32]
+    return _load(str(_compiled(source, command, flags, key)))
+
+
+def _compiled(source: str, command: list[str], flags: tuple[str, ...], key: str) -> Path:
+    folder = cache_folder()
+    library = folder / f"{key}.so"
+    if library.exists():
+        return library
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        work = tempfile.mkdtemp(dir=folder, prefix=".")
+    except OSError:  # a home that cannot be written to: for this process alone, then
+        folder = Path(tempfile.mkdtemp(prefix="selftune-"))
+        library, work = folder / f"{key}.so", tempfile.mkdtemp(dir=folder)
+    try:
+        text, made = Path(work) / "program.c", Path(work) / "program.so"
+        text.write_text(source)
+        done = subprocess.run(
+            [*command, *flags, str(text), "-o", str(made), "-lm"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            first = "\n".join(done.stderr.splitlines()[:12])
+            raise CompilerError(f"the C compiler, {shlex.join(command)}, refused a program:\n{first}")
+        made.replace(library)  # whole, or not at all
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return library
+
+
+@cache
+def _load(path: str) -> ctypes.CDLL:
+    return ctypes.CDLL(path)

@@ -1,0 +1,295 @@
+"""A scalar program: every number that a function computes, as a node, and each only once."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+BOOL = np.dtype(bool)
+
+# Node operations with NumPy's evaluation of them, for what is known at export. All are IEEE's in C, NumPy and JAX alike
+# but for a last digit of the transcendental ones.
+_EVALUATE: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "pow": np.power,
+    "atan2": np.arctan2,
+    "nextafter": np.nextafter,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "rint": np.rint,
+    "sqrt": np.sqrt,
+    "cbrt": np.cbrt,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log1p": np.log1p,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "is_finite": np.isfinite,
+}
+_COMMUTE = {"add", "mul", "eq", "ne", "and", "or", "xor"}
+_COMPARE = {"eq", "ne", "lt", "le", "gt", "ge"}
+_TO_BOOL = _COMPARE | {"is_finite"}
+
+
+class Graph:
+    """A growing scalar program. A node is a number; the same operation on the same nodes is the same node.
+
+    `sparse`: whether a constant zero times anything is zero. That is what makes constant tangents sparse, and differs
+    from IEEE only where the other factor is infinite or not a number.
+    """
+
+    def __init__(self, *, sparse: bool = True):
+        self.sparse = sparse
+        self.ops: list[str] = []
+        self.args: list[tuple[int, ...]] = []
+        self.dtypes: list[np.dtype] = []
+        self.values: list[Any] = []
+        """The number of a constant; name and position of an input; what an operation needs besides its arguments."""
+        self.phases: list[str] = []
+        self.phase = ""
+        """The part of the step that is being lowered: new nodes belong to it."""
+        self._index: dict[Any, int] = {}
+        self._choices: dict[int, bool] = {}
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def _node(self, op: str, args: tuple[int, ...], dtype: np.dtype, value: Any = None, key: Any = None) -> int:
+        full = (op, args, dtype.char, value if key is None else key)
+        found = self._index.get(full)
+        if found is None:
+            found = self._index[full] = len(self.ops)
+            self.ops.append(op)
+            self.args.append(args)
+            self.dtypes.append(dtype)
+            self.values.append(value)
+            self.phases.append(self.phase)
+        return found
+
+    def constant(self, value: Any, dtype: Any) -> int:
+        number = np.asarray(value, dtype)[()]
+        return self._node("constant", (), number.dtype, number, key=number.tobytes())
+
+    def input(self, name: str, position: int, dtype: Any) -> int:
+        return self._node("input", (), np.dtype(dtype), (name, position))
+
+    def is_constant(self, node: int) -> bool:
+        return self.ops[node] == "constant"
+
+    def is_number(self, node: int, number: float) -> bool:
+        return self.ops[node] == "constant" and self.values[node] == number
+
+    def apply(self, op: str, *args: int) -> int:
+        """The node of an operation whose arguments all have one dtype; the result's is that too, or bool."""
+        dtype = BOOL if op in _TO_BOOL else self.dtypes[args[0]]
+        if op in _EVALUATE and all(map(self.is_constant, args)):
+            with np.errstate(all="ignore"):
+                return self.constant(_EVALUATE[op](*(self.values[arg] for arg in args)), dtype)
+        if op in _COMMUTE and args[0] > args[1]:
+            args = (args[1], args[0])
+        simpler = self._compare_choices(op, *args) if op in _COMPARE else None
+        if simpler is None and op in _SIMPLIFY:
+            simpler = _SIMPLIFY[op](self, *args)
+        return self._node(op, args, dtype) if simpler is None else simpler
+
+    def _compare_choices(self, op: str, a: int, b: int) -> int | None:
+        """A choice among whole numbers, compared with one of them, is a matter of how it was chosen: a pivot's row."""
+        if self.dtypes[a].kind not in "iu":
+            return None
+        for one, other in ((a, b), (b, a)):
+            if self.is_constant(other) and self._is_choice(one):
+                condition, no, yes = self.args[one]
+                swap = one == b
+                arms = [self.apply(op, *((other, arm) if swap else (arm, other))) for arm in (no, yes)]
+                return self.select(condition, *arms)
+        return None
+
+    def _is_choice(self, node: int) -> bool:
+        found = self._choices.get(node)
+        if found is None:
+            arms = self.args[node][1:] if self.ops[node] == "select" else ()
+            found = bool(arms) and all(self.is_constant(arm) or self._is_choice(arm) for arm in arms)
+            self._choices[node] = found
+        return found
+
+    def shift(self, op: str, value: int, by: int) -> int:
+        return self._node(op, (value, by), self.dtypes[value])
+
+    def convert(self, node: int, dtype: Any, op: str = "convert") -> int:
+        """A number in another dtype, as JAX converts: floats to integers towards zero, saturating, NaN to 0."""
+        dtype = np.dtype(dtype)
+        if self.dtypes[node] == dtype:
+            return node
+        if self.is_constant(node) and op == "convert" and not (dtype.kind in "iu" and self.dtypes[node].kind == "f"):
+            with np.errstate(all="ignore"):
+                return self.constant(self.values[node].astype(dtype), dtype)
+        return self._node(op, (node,), dtype)
+
+    def select(self, condition: int, no: int, yes: int) -> int:
+        if self.is_constant(condition):
+            return yes if self.values[condition] else no
+        if no == yes:
+            return no
+        if self.ops[condition] == "not":
+            return self.select(self.args[condition][0], yes, no)
+        if self.dtypes[no] == BOOL:
+            if self.is_constant(yes):
+                if self.values[yes]:
+                    return self.apply("or", condition, no)
+                return self.apply("and", self.apply("not", condition), no)
+            if self.is_constant(no):
+                if not self.values[no]:
+                    return self.apply("and", condition, yes)
+                return self.apply("or", self.apply("not", condition), yes)
+        return self._node("select", (condition, no, yes), self.dtypes[no])
+
+    def matrix_product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Nodes of left (r, s) @ right (s, c) as one node that is emitted as a loop, and its r·c elements."""
+        rows, inner = left.shape
+        columns = right.shape[1]
+        dtype = self.dtypes[left.flat[0]]
+        args = tuple(int(node) for node in (*left.flat, *right.flat))
+        product = self._node("matrix_product", args, dtype, (rows, inner, columns))
+        elements = [self._node("element", (product,), dtype, i) for i in range(rows * columns)]
+        return np.array(elements, dtype=np.int64).reshape(rows, columns)
+
+    def live(self, outputs: Any) -> list[int]:
+        """The nodes that `outputs` need, in an order in which they can be computed."""
+        needed = np.zeros(len(self.ops), bool)
+        stack = [int(node) for node in outputs]
+        while stack:
+            node = stack.pop()
+            if not needed[node]:
+                needed[node] = True
+                stack.extend(self.args[node])
+        return [int(node) for node in np.flatnonzero(needed)]
+
+
+def _negated(graph: Graph, node: int) -> int | None:
+    return graph.args[node][0] if graph.ops[node] == "neg" else None
+
+
+def _add(graph: Graph, a: int, b: int) -> int | None:
+    for one, other in ((a, b), (b, a)):
+        if graph.is_number(one, 0):
+            return other
+        if (positive := _negated(graph, one)) is not None:
+            return graph.apply("sub", other, positive)
+    return None
+
+
+def _sub(graph: Graph, a: int, b: int) -> int | None:
+    if graph.is_number(b, 0):
+        return a
+    if (positive := _negated(graph, b)) is not None:
+        return graph.apply("add", a, positive)
+    return None
+
+
+def _mul(graph: Graph, a: int, b: int) -> int | None:
+    for one, other in ((a, b), (b, a)):
+        if graph.is_number(one, 1):
+            return other
+        if graph.is_number(one, 0) and (graph.sparse or graph.dtypes[one].kind != "f"):
+            return one
+        if graph.dtypes[one].kind == "f":
+            if graph.is_number(one, -1):
+                return graph.apply("neg", other)
+            if (positive := _negated(graph, one)) is not None:
+                return graph.apply("neg", graph.apply("mul", positive, other))
+    return None
+
+
+def _div(graph: Graph, a: int, b: int) -> int | None:
+    if graph.is_number(b, 1):
+        return a
+    if graph.dtypes[a].kind != "f":
+        return None
+    if graph.is_constant(a) and graph.is_constant(b):
+        with np.errstate(all="ignore"):
+            return graph.constant(graph.values[a] / graph.values[b], graph.dtypes[a])
+    if graph.is_number(a, 0) and graph.sparse:
+        return a
+    for one, other, flip in ((a, b, False), (b, a, True)):
+        if (positive := _negated(graph, one)) is not None:
+            return graph.apply("neg", graph.apply("div", *((other, positive) if flip else (positive, other))))
+    if graph.is_constant(b):
+        # By a power of two: the product with its inverse is the same number, and cheaper.
+        divisor = float(graph.values[b])
+        if (
+            math.isfinite(divisor)
+            and divisor != 0
+            and abs(math.frexp(divisor)[0]) == 0.5
+            and 1e-30 < abs(divisor) < 1e30
+        ):
+            return graph.apply("mul", a, graph.constant(1 / divisor, graph.dtypes[b]))
+    return None
+
+
+def _and(graph: Graph, a: int, b: int) -> int | None:
+    if a == b:
+        return a
+    if graph.dtypes[a] == BOOL:
+        for one, other in ((a, b), (b, a)):
+            if graph.is_constant(one):
+                return other if graph.values[one] else one
+    return None
+
+
+def _or(graph: Graph, a: int, b: int) -> int | None:
+    if a == b:
+        return a
+    if graph.dtypes[a] == BOOL:
+        for one, other in ((a, b), (b, a)):
+            if graph.is_constant(one):
+                return one if graph.values[one] else other
+    return None
+
+
+def _not(graph: Graph, a: int) -> int | None:
+    if graph.is_constant(a):
+        return graph.constant(np.bitwise_not(graph.values[a]), graph.dtypes[a])
+    return graph.args[a][0] if graph.ops[a] == "not" else None
+
+
+_SIMPLIFY: dict[str, Callable[..., int | None]] = {
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "and": _and,
+    "or": _or,
+    "not": _not,
+    "neg": _negated,
+    "max": lambda graph, a, b: a if a == b else None,
+    "min": lambda graph, a, b: a if a == b else None,
+}

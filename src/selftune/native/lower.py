@@ -1,0 +1,285 @@
+"""From the jaxpr of a function on small arrays to a scalar program.
+
+A value is either known, and then JAX itself computes with it, or an array of nodes. So index arithmetic, constant
+matrices and unit tangents cost nothing, and their zeros make the program sparse.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.source_info_util import summarize
+from jaxtyping import PyTree
+
+from . import _arrays as _arrays  # each fills RULES
+from . import _elementwise as _elementwise
+from . import _linear as _linear
+from . import _random
+from ._values import RULES, LoweringError, Nodes, nodes, rule
+from .graph import BOOL, Graph
+
+MAX_NODES = 400_000
+"""A program is refused beyond this: a loop should not have been unrolled, or the system is not small."""
+DTYPES = {np.dtype(name) for name in ("bool", "int32", "int64", "uint32", "uint64", "float32", "float64")}
+PHASE = "selftune."
+"""What starts the name of a `jax.named_scope` that tells which part of a step an operation belongs to."""
+
+
+class Leaf(NamedTuple):
+    """An array that goes in or comes out: its name in C, and its nodes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    ids: np.ndarray
+
+
+class Program(NamedTuple):
+    """A scalar program: what goes in, what comes out, and the graph between them."""
+
+    graph: Graph
+    inputs: list[Leaf]
+    outputs: list[Leaf]
+
+    def live(self) -> list[int]:
+        return self.graph.live(node for leaf in self.outputs for node in leaf.ids.flat)
+
+
+def lower(
+    function: Callable[..., dict[str, PyTree]],
+    inputs: dict[str, PyTree],
+    *,
+    sparse: bool = True,
+    loop_products: int | None = None,
+) -> Program:
+    """The scalar program of `function(**inputs)`, which returns a dictionary of pytrees.
+
+    **Arguments:**
+
+    - `inputs`: pytrees of arrays, or of shapes and dtypes, by name. Their numbers are not looked at.
+    - `sparse`: whether a constant zero times anything is zero, see `Graph`.
+    - `loop_products`: matrix products with more terms than this are kept as loops; None unrolls all of them.
+    """
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), inputs)
+    closed, out = jax.make_jaxpr(lambda inputs: function(**inputs), return_shape=True)(shapes)
+    graph = Graph(sparse=sparse)
+    given = [
+        Leaf(name, leaf.shape, np.dtype(leaf.dtype), _new_inputs(graph, name, leaf))
+        for name, leaf in leaf_names(shapes)
+    ]
+    lowering = Lowering(graph, loop_products)
+    with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
+        try:
+            results = lowering.inline(closed, [Nodes(leaf.ids, leaf.dtype) for leaf in given])
+        except LoweringError as error:
+            raise LoweringError(f"the native engine has no way to write {error}, at {error.line}") from None
+    made = []
+    for (name, _), value in zip(leaf_names(out), results, strict=True):
+        array = nodes(graph, value)
+        made.append(Leaf(name, array.shape, array.dtype, array.ids))
+    return Program(graph, given, made)
+
+
+def leaf_names(tree: PyTree) -> list[tuple[str, Any]]:
+    """The leaves of a pytree, each with a name that C allows, made of its path."""
+    named = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        text = jax.tree_util.keystr(path, simple=True, separator="_")
+        named.append((re.sub(r"\W+", "_", text).strip("_"), leaf))
+    taken: set[str] = set()
+    unique = []
+    for name, leaf in named:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        unique.append((name, leaf))
+    return unique
+
+
+def _new_inputs(graph: Graph, name: str, leaf: Any) -> np.ndarray:
+    _check_dtype(leaf.dtype)
+    size = int(np.prod(leaf.shape))
+    ids = [graph.input(name, i, leaf.dtype) for i in range(size)]
+    return np.array(ids, np.int64).reshape(leaf.shape)
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype not in DTYPES:
+        raise LoweringError(f"numbers of dtype {dtype}; there are {', '.join(sorted(map(str, DTYPES)))}")
+
+
+class Lowering:
+    """An interpreter of jaxprs whose values are known arrays or arrays of nodes."""
+
+    def __init__(self, graph: Graph, loop_products: int | None = None):
+        self.graph = graph
+        self.loop_products = loop_products
+        self.primitive = ""
+        """The name of the primitive whose rule runs."""
+
+    def inline(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of a closed jaxpr, each operation replaced by its nodes."""
+        jaxpr = closed.jaxpr
+        values: dict[Any, Any] = {}
+        for const in closed.consts:
+            if isinstance(const, jax.core.Tracer):
+                raise ValueError(
+                    "engine: expected functions that are known when they are compiled, got one that has captured an "
+                    "array under jit or vmap; hand it over as a parameter (theta, a, t), or use engine='xla'"
+                )
+        values.update(zip(jaxpr.constvars, map(_known, closed.consts), strict=True))
+        values.update(zip(jaxpr.invars, inputs, strict=True))
+        phase = self.graph.phase
+        for eqn in jaxpr.eqns:
+            self.graph.phase = _phase(eqn) or phase
+            arguments = [_known(v.val) if isinstance(v, Literal) else values[v] for v in eqn.invars]
+            values.update(zip(eqn.outvars, self._evaluate(eqn, arguments), strict=True))
+        self.graph.phase = phase
+        return [_known(v.val) if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
+
+    def _evaluate(self, eqn: Any, inputs: list[Any]) -> list[Any]:
+        name = str(eqn.primitive)
+        all_known = not any(isinstance(value, Nodes) for value in inputs)
+        try:
+            if all_known and name not in _CALLS and name not in _KEYS:
+                out = eqn.primitive.bind(*map(_as_jax, inputs), **eqn.params)
+                return [_known(value) for value in (out if eqn.primitive.multiple_results else [out])]
+            if name not in RULES:
+                raise LoweringError(f"the operation {name!r}")
+            self.primitive = name
+            lifted = inputs if name in _CALLS or name in _KEYS else self._lift(name, inputs)
+            outputs = RULES[name](self, eqn.params, *lifted)
+            if len(self.graph) > MAX_NODES:
+                raise LoweringError(f"{name!r}: a program of more than {MAX_NODES:,} numbers")
+        except LoweringError as error:
+            error.line = error.line or summarize(eqn.source_info)  # the innermost line of the user's own
+            raise
+        return [self._settle(value) for value in outputs]
+
+    def _lift(self, name: str, inputs: list[Any]) -> list[Any]:
+        """The first operand as nodes: a rule may rely on that. Indices stay known where they are."""
+        return [nodes(self.graph, inputs[0]), *inputs[1:]] if name not in _INDEXED else inputs
+
+    def _settle(self, value: Any) -> Any:
+        """An array of nodes all of which are constants is known."""
+        if not isinstance(value, Nodes):
+            return value
+        _check_dtype(value.dtype)
+        graph = self.graph
+        if value.ids.size and all(graph.is_constant(int(node)) for node in value.ids.flat):
+            return np.array([graph.values[node] for node in value.ids.flat], value.dtype).reshape(value.shape)
+        return value
+
+
+_INDEXED = {"gather", "dynamic_slice", "dynamic_update_slice", "scatter", "select_n", "concatenate", "stack", "pad"}
+_KEYS = {"random_fold_in", "random_bits", "random_split", "random_wrap", "random_unwrap"}
+_CALLS: set[str] = set()
+
+
+def _call(*names: str) -> Callable[[Any], Any]:
+    """The rule of a primitive that holds a jaxpr: it is inlined, whether its inputs are known or not."""
+    _CALLS.update(names)
+    return rule(*names)
+
+
+@_call("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
+def _inline_call(lowering, params, *inputs):
+    inner = params.get("jaxpr") or params.get("call_jaxpr") or params.get("fun_jaxpr")
+    return lowering.inline(_closed(inner), inputs)
+
+
+@_call("custom_linear_solve")
+def _linear_solve(lowering, params, *inputs):
+    lengths, solve = params["const_lengths"], params["jaxprs"].solve
+    before = lengths.matvec + lengths.vecmat
+    consts = inputs[before : before + lengths.solve]
+    return lowering.inline(solve, [*consts, *inputs[sum(lengths) :]])
+
+
+@_call("cond")
+def _cond(lowering, params, index, *inputs):
+    graph, branches = lowering.graph, params["branches"]
+    if not isinstance(index, Nodes):
+        return lowering.inline(branches[min(max(int(index), 0), len(branches) - 1)], inputs)
+    which = int(index.ids)
+    outputs = [[nodes(graph, value) for value in lowering.inline(branch, inputs)] for branch in branches]
+    chosen = outputs[-1]
+    for i in range(len(branches) - 2, -1, -1):
+        here = (
+            graph.apply("not", which)
+            if index.dtype == BOOL
+            else graph.apply("le", which, graph.constant(i, index.dtype))
+        )
+        chosen = [
+            Nodes(
+                np.array(
+                    [graph.select(here, int(no), int(yes)) for no, yes in zip(a.ids.flat, b.ids.flat, strict=True)],
+                    np.int64,
+                ).reshape(a.shape),
+                a.dtype,
+            )
+            for a, b in zip(chosen, outputs[i], strict=True)
+        ]
+    return chosen
+
+
+@_call("scan")
+def _scan(lowering, params, *inputs):
+    """Unrolled, all of it: `MAX_NODES` is its limit."""
+    fixed, carried = params["num_consts"], params["num_carry"]
+    consts, carry = list(inputs[:fixed]), list(inputs[fixed : fixed + carried])
+    sequences, length = inputs[fixed + carried :], params["length"]
+    turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
+    rows: dict[int, list[Any]] = {}
+    for turn in turns:
+        now = [_row(sequence, turn) for sequence in sequences]
+        out = lowering.inline(params["jaxpr"], [*consts, *carry, *now])
+        carry, rows[turn] = out[:carried], out[carried:]
+    shapes = params["jaxpr"].out_avals[carried:]
+    stacked = []
+    for i, aval in enumerate(shapes):
+        if length == 0:
+            stacked.append(np.zeros((0, *aval.shape), aval.dtype))
+            continue
+        ids = [nodes(lowering.graph, rows[turn][i]).ids for turn in range(length)]
+        stacked.append(Nodes(np.stack(ids), aval.dtype))
+    return [*carry, *stacked]
+
+
+@_call("while")
+def _while(lowering, params, *inputs):
+    cond_consts, body_consts = params["cond_nconsts"], params["body_nconsts"]
+    condition_inputs, body_inputs = inputs[:cond_consts], inputs[cond_consts : cond_consts + body_consts]
+    carry = list(inputs[cond_consts + body_consts :])
+    while True:
+        (goes_on,) = lowering.inline(params["cond_jaxpr"], [*condition_inputs, *carry])
+        if isinstance(goes_on, Nodes):
+            raise LoweringError("a while loop whose number of turns is not known when it is compiled")
+        if not np.all(goes_on):
+            return carry
+        carry = lowering.inline(params["body_jaxpr"], [*body_inputs, *carry])
+
+
+def _row(value: Any, turn: int) -> Any:
+    return Nodes(value.ids[turn], value.dtype) if isinstance(value, Nodes) else value[turn]
+
+
+def _closed(jaxpr: Any) -> ClosedJaxpr:
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def _known(value: Any) -> Any:
+    return _random.key_data(value) if _random.is_key(value) else np.asarray(value)
+
+
+def _as_jax(value: Any) -> Any:
+    return jnp.asarray(value)
+
+
+def _phase(eqn: Any) -> str:
+    found = re.findall(re.escape(PHASE) + r"(\w+)", str(eqn.source_info.name_stack))
+    return found[-1] if found else ""
