@@ -1,5 +1,6 @@
 """Controllers that tune themselves while they run."""
 
+from .agent import Agent as Agent
 from .constraint import AbstractConstraint as AbstractConstraint
 from .constraint import Ball as Ball
 from .constraint import Box as Box

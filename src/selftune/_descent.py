@@ -82,7 +82,9 @@ def update(
     `gradient` is flat; returns the new params and optimizer state, with params' dtype kept.
     """
     _, unravel = ravel_pytree(params)
-    with jax.numpy_dtype_promotion("standard"):  # optax, and schedules, mix counts with numbers
+    # Optax, and schedules, mix counts with numbers.
+    with jax.named_scope("selftune.descent"), jax.numpy_dtype_promotion("standard"):
         updates, state = _optimizer(rate, gradient.dtype).update(unravel(gradient), state, params)
         params = optax.apply_updates(params, updates)
-    return constraint.project(params), state
+    with jax.named_scope("selftune.descent"):
+        return constraint.project(params), state

@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
-from .manifest import StoreError
+from ._errors import StoreError
 
 
 def is_ours(path: Path) -> bool:
@@ -25,7 +23,7 @@ def remove_leftovers(*folders: Path) -> None:
 
 
 def as_json(value: Any) -> bytes:
-    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
     return (json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 

@@ -114,10 +114,14 @@ class Controller(eqx.Module):
         system, theta, a_hat = self.system, state.theta, state.a_hat
         x = _like("x", x, theta)
         system.check(x, theta, a_hat, t)  # by shape: free once compiled
-        f_hat = system.residual(x, a_hat, t)
-        u = system.policy(x, theta, f_hat, t)
-        cost = system.cost(x, u, theta, t)
-        theta, tuner, info = self.tuner.update(system, x, theta, a_hat, t, state.tuner)
+        with jax.named_scope("selftune.residual"):
+            f_hat = system.residual(x, a_hat, t)
+        with jax.named_scope("selftune.control"):
+            u = system.policy(x, theta, f_hat, t)
+        with jax.named_scope("selftune.cost"):
+            cost = system.cost(x, u, theta, t)
+        with jax.named_scope("selftune.tuner"):
+            theta, tuner, info = self.tuner.update(system, x, theta, a_hat, t, state.tuner)
         return u, ControllerState(theta, a_hat, tuner, state.estimator), Info(u, cost, f_hat, info)
 
     def observe(
@@ -131,7 +135,8 @@ class Controller(eqx.Module):
         k = self.system.check_plant(x, state.a_hat, t)
         if f_obs.shape != (k,):
             raise ValueError(f"f_obs: expected shape ({k},), that of the residual, got {_check.describe(f_obs)}")
-        a_hat, estimator, info = self.estimator.update(self.system, x, f_obs, state.a_hat, t, state.estimator)
+        with jax.named_scope("selftune.estimator"):
+            a_hat, estimator, info = self.estimator.update(self.system, x, f_obs, state.a_hat, t, state.estimator)
         return ControllerState(state.theta, a_hat, state.tuner, estimator), info
 
     def reveal(self, state: ControllerState, a_star: PyTree) -> ControllerState:

@@ -14,15 +14,11 @@ from typing import Any, Literal
 import jax
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from ._errors import InputError
+from ._errors import StoreError as StoreError
 
 FORMAT = "selftune run"
 SCHEMA_VERSION = 1
 _PACKAGES = ("selftune", "jax", "jaxlib", "numpy", "equinox", "optax", "xarray", "zarr")
-
-
-class StoreError(InputError):
-    """A folder that cannot be used as asked; the message says which, why, and what to do."""
 
 
 class Git(BaseModel):

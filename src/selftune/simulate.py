@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -12,7 +12,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, PyTree
 
 from . import _check
+from ._closed_loop import CHECKED, closed_loop_step
+from ._packing import Packing
 from .controller import Controller, ControllerState
+from .native import build
 from .process import Stream, is_stream
 from .run import FIELDS, Final, Result, Run
 from .scenario import Scenario
@@ -31,8 +34,9 @@ def simulate(
     stride: int = 1,
     limit: ArrayLike = 1e8,
     throw: bool = True,
+    engine: Literal["xla", "native"] = "xla",
 ) -> Run:
-    r"""Run a controller against a scenario: Algorithm "Meta-Framework" for $t = 0, \dots, T-1$, as one scan.
+    r"""Run a controller against a scenario: Algorithm "Meta-Framework" for $t = 0, \dots, T-1$, as one loop.
 
     Works under `jit` and `vmap`, over scenarios, keys, learning rates and θ₀. A second call with new arrays of the
     same shapes does not recompile. `simulate(c, s[:k], ...)` and then `simulate(c, s[k:], resume=run.final)` gives
@@ -49,6 +53,9 @@ def simulate(
     - `limit`: a run whose largest |x| exceeds it has diverged; infinity for no limit.
     - `throw`: raise `SimulationError` when the run fails. Under `jit` or `vmap` nothing is raised: look at
       `run.result`, or call `run.raise_if_failed()` on what comes out.
+    - `engine`: `"xla"`, on any device, or `"native"`, which writes the loop as C, compiles it once with the system's
+      compiler and runs it on the CPU: the same run to rounding, 20 to 100 times as fast for systems of more than a few
+      numbers. A batch under `vmap` then runs on all cores.
 
     !!! Example
 
@@ -84,7 +91,12 @@ def simulate(
         raise ValueError("theta, a_hat: expected None together with resume, which has them")
     if resume is not None and not isinstance(resume, Final):
         raise ValueError(f"resume: expected the `final` of a run, got {_check.describe(resume)}")
-    run = _simulate(controller, plant or controller.system, scenario, start, fields, stride, limit_)
+    engines = {"xla": _simulate, "native": _simulate_natively}
+    if engine not in engines:
+        raise ValueError(f"engine: expected 'xla' or 'native', got {engine!r}")
+    if engine == "native" and not build.has_compiler():
+        engine = "xla"
+    run = engines[engine](controller, plant or controller.system, scenario, start, fields, stride, limit_)
     if throw and _check.is_known(run.result.code):
         run.raise_if_failed()
     return run
@@ -120,25 +132,8 @@ def _simulate(
     def step(loop: _Loop, t_index: Array, stored_now: PyTree, t: Any) -> tuple[_Loop, dict[str, PyTree]]:
         drawn, streams = _draw(streamed, loop.streams, t_index, dtype)
         a_star, w, v = eqx.combine(stored_now, drawn)
-        x, state = loop.x, controller.reveal(loop.state, a_star)
-        u, after_act, info = controller.act(state, x, t)
-        f = nature.residual(x, a_star, t)
-        x_next = nature.dynamics(x, u, f, t) + w
-        after, seen = controller._observe(after_act, x, f if v is None else f + v, t)
-        values = {
-            "x": x,
-            "u": u,
-            "theta": state.theta,
-            "a_hat": state.a_hat,
-            "cost": info.cost,
-            "y": info.tuner.y,
-            "gradient": info.tuner.gradient,
-            "f": f,
-            "f_hat": info.f_hat,
-            "innovation": seen.innovation,
-            "contraction": info.tuner.contraction,
-        }
-        left = {name: values.pop(name) for name in _LEFT}
+        x_next, after, values = closed_loop_step(controller, nature, loop.x, loop.state, a_star, w, v, t)
+        left = {name: values.pop(name) for name in CHECKED}
         return _Loop(x_next, after, streams, left), {name: values[name] for name in fields if name in values}
 
     def contexts(t_index: Array, t: PyTree) -> Any:
@@ -151,10 +146,10 @@ def _simulate(
     first = (start.x, start.state, start.streams)
     row_shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (stored, scenario.t))
     shapes = jax.eval_shape(lambda now, t: step(_Loop(*first, {}), start.t, now, contexts(start.t, t)), *row_shapes)
-    late = [name for name in fields if name in _LEFT]
+    late = [name for name in fields if name in CHECKED]
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0].left)
-    loop_pack = _Packing(shapes[0], dtype)
-    row_pack = _Packing((shapes[1], {name: zeros[name] for name in late}), dtype)
+    loop_pack = Packing(shapes[0], dtype)
+    row_pack = Packing((shapes[1], {name: zeros[name] for name in late}), dtype)
     carry = (loop_pack.pack(_Loop(*first, zeros)), start.t, _OK, jnp.full((), -1, start.t.dtype))
 
     def health(packed: PyTree) -> Array:
@@ -192,7 +187,64 @@ def _simulate(
     return Run(now | left, final, Result(code, failed_at))
 
 
-_LEFT = ("u", "cost", "gradient", "innovation")
+def _simulate_natively(
+    controller: Controller,
+    nature: System,
+    scenario: Scenario,
+    start: Final | tuple[Array, PyTree, PyTree],
+    fields: tuple[str, ...],
+    stride: int,
+    limit: Array,
+) -> Run:
+    from .native.loop import run_loop
+
+    final = _checked_start(controller, nature, scenario, start)
+    stored, streamed = eqx.partition(
+        (scenario.a_star, scenario.w, scenario.v), lambda node: not is_stream(node), is_leaf=is_stream
+    )
+    # What is streamed is drawn by JAX, a part at a time.
+    size = scenario.steps
+    if final.streams and _check.is_known(final.x):
+        size = min(size, -(-_STREAMED // stride) * stride)
+    parts, code, failed_at = [], _OK, np.int32(-1)
+    for begin in range(0, max(scenario.steps, 1), max(size, 1)):
+        steps = min(size, scenario.steps - begin)
+        rows, t = jax.tree.map(lambda leaf, a=begin, b=begin + steps: leaf[a:b], (stored, scenario.t))
+        drawn, streams = _draw_rows(streamed, final.streams, final.t, steps, final.x.dtype)
+        a_star, w, v = eqx.combine(rows, drawn)
+        arrays = {"x": final.x, "state": final.state, "step": final.t, "limit": limit.astype(final.x.dtype)}
+        done = run_loop(controller, nature, arrays | {"a_star": a_star, "w": w, "v": v, "t": t}, steps, fields, stride)
+        parts.append(done["row"])
+        code, failed_at = jax.tree.map(
+            lambda old, new, ok=(code == _OK): jnp.where(ok, new, old),
+            (code, failed_at),
+            (done["code"], done["failed_at"]),
+        )
+        final = Final(done["x"], done["state"], final.t + steps, streams)
+    recorded = parts[0] if len(parts) == 1 else jax.tree.map(lambda *rows: jnp.concatenate(rows), *parts)
+    return Run(recorded, final, Result(code, failed_at))
+
+
+_STREAMED = 1 << 16
+
+
+@eqx.filter_jit
+def _checked_start(controller: Controller, nature: System, scenario: Scenario, start: Any) -> Final:
+    start = start if isinstance(start, Final) else _start(controller, scenario, *start)
+    _check_shapes(controller, scenario, nature, start)
+    return start
+
+
+@eqx.filter_jit
+def _draw_rows(streamed: PyTree, states: PyTree, first: Array, steps: int, dtype: Any) -> tuple[PyTree, PyTree]:
+    def draw(states, t):
+        drawn, states = _draw(streamed, states, t, dtype)
+        return states, drawn
+
+    states, rows = jax.lax.scan(draw, states, first + jnp.arange(steps, dtype=first.dtype))
+    return rows, states
+
+
 _OK, _DIVERGED, _NON_FINITE = (np.int32(code) for code in (Result.OK, Result.DIVERGED, Result.NON_FINITE))
 
 
@@ -235,35 +287,6 @@ def _scan(
     tail = jax.tree.map(lambda leaf: leaf[whole * stride :], inputs)
     carry, last = block(carry, tail, steps - whole * stride)
     return carry, jax.tree.map(lambda rows, last: jnp.concatenate([rows, last[None]]), rows, last)
-
-
-class _Packing:
-    """A pytree of small arrays as one vector of `dtype`, and beside it whatever is not of that dtype."""
-
-    def __init__(self, like: PyTree, dtype: Any):
-        leaves, self.structure = jax.tree.flatten(like)
-        self.dtype = dtype
-        self.shapes = [leaf.shape for leaf in leaves]
-        self.floats = [jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype == dtype for leaf in leaves]
-
-    def pack(self, tree: PyTree) -> tuple[Array, list[Array]]:
-        leaves = jax.tree.leaves(tree)
-        packed = [jnp.ravel(leaf) for leaf, is_float in zip(leaves, self.floats, strict=True) if is_float]
-        rest = [leaf for leaf, is_float in zip(leaves, self.floats, strict=True) if not is_float]
-        return jnp.concatenate(packed) if packed else jnp.zeros(0, self.dtype), rest
-
-    def unpack(self, packed: tuple[Array, list[Array]]) -> PyTree:
-        """Undo `pack`; leading axes of what was packed, as a scan adds them, stay in front."""
-        vector, rest = packed
-        rest_iter, leaves, begin = iter(rest), [], 0
-        for shape, is_float in zip(self.shapes, self.floats, strict=True):
-            if is_float:
-                end = begin + int(np.prod(shape))
-                leaves.append(vector[..., begin:end].reshape(*vector.shape[:-1], *shape))
-                begin = end
-            else:
-                leaves.append(next(rest_iter))
-        return jax.tree.unflatten(self.structure, leaves)
 
 
 def _draw(streamed: PyTree, states: PyTree, t_index: Array, dtype: Any) -> tuple[PyTree, PyTree]:

@@ -120,8 +120,9 @@ class System(eqx.Module):
 
         (Algorithm "M-GAPS".) Returns `x_next` (n,), `y_next` (n, d), `cost` () and `gradient` (d,).
         """
-        (x_next, cost), push = self.linearize(x, theta, a, t)
-        y_next, gradient = push(y, jnp.eye(y.shape[1], dtype=y.dtype))
+        with jax.named_scope("selftune.sensitivity"):
+            (x_next, cost), push = self.linearize(x, theta, a, t)
+            y_next, gradient = push(y, jnp.eye(y.shape[1], dtype=y.dtype))
         return x_next, y_next, cost, gradient
 
     def residual_and_jacobian(self, x: Float[Array, " n"], a: PyTree, t: Any) -> tuple[Array, Array]:

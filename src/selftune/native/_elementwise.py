@@ -7,7 +7,47 @@ import numpy as np
 from ._values import LoweringError, Nodes, elementwise, lanes, reduce, rule
 from .graph import BOOL, Graph
 
-_SAME = ["add", "sub", "mul", "div", "max", "min", "atan2", "nextafter", "neg", "abs", "sign", "floor", "ceil", "sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "and", "or", "xor", "not", "rem"]
+_SAME = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "max",
+    "min",
+    "atan2",
+    "nextafter",
+    "neg",
+    "abs",
+    "sign",
+    "floor",
+    "ceil",
+    "sqrt",
+    "cbrt",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "and",
+    "or",
+    "xor",
+    "not",
+    "rem",
+]
 
 
 @rule(*_SAME, "add_any")

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -24,9 +25,19 @@ def compiler() -> list[str]:
         if candidate and shutil.which(shlex.split(candidate)[0]):
             return shlex.split(candidate)
     raise CompilerError(
-        "the native engine needs a C compiler, and found none: install one (such as Debian's gcc), name it in CC, "
-        "or use engine='xla'"
+        "engine: the native one needs a C compiler, and there is none: install one, such as Debian's gcc, or name it "
+        "in CC"
     )
+
+
+def has_compiler() -> bool:
+    """Whether there is a compiler; where there is none, a warning says what happens instead."""
+    try:
+        compiler()
+    except CompilerError as error:
+        warnings.warn(f"{error}. XLA runs this instead", RuntimeWarning, stacklevel=3)
+        return False
+    return True
 
 
 @cache

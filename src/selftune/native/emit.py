@@ -42,7 +42,36 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<",
 _BITS = {"and": "&", "or": "|", "xor": "^"}
 _MATH = {
     name: name
-    for name in ["floor", "ceil", "rint", "round", "sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "pow", "atan2", "nextafter"]
+    for name in [
+        "floor",
+        "ceil",
+        "rint",
+        "round",
+        "sqrt",
+        "cbrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "pow",
+        "atan2",
+        "nextafter",
+    ]
 } | {"abs": "fabs", "rem": "fmod"}
 
 # Small functions that a program may need, by name; F is the floating type, I and U an integer type and its unsigned.

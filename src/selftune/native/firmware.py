@@ -1,0 +1,278 @@
+"""A controller as C that runs anywhere: a struct of state, `init`, `act`, `observe`, and no more than math.h."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from .. import guard
+from ..controller import Controller
+from ..guard import AgentState
+from .emit import TYPES, Writer, literal, wrap
+from .lower import Leaf, Program, leaf_names
+from .step import lower_step
+
+
+class Field(NamedTuple):
+    """A member of a struct: an array, or a number where the shape is ()."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    def declared(self) -> str:
+        return f"{TYPES[self.dtype.name]} {self.name}" + (f"[{self.size}]" if self.shape else "")
+
+
+class Firmware:
+    """The C of one controller, and what is needed to talk to it from Python.
+
+    **Arguments:** `name`, the prefix of everything in C; `state`, the agent's state before the first step, in the dtype
+    that the C computes in; `limit`, the largest |x| that is not refused.
+    """
+
+    def __init__(self, controller: Controller, state: AgentState, *, name: str, limit: Array):
+        self.controller, self.name, self.state, self.limit = controller, name, state, limit
+        self.dtype = np.dtype(state.x.dtype)
+        self.real = TYPES[self.dtype.name]
+        self.sizes = controller.system.check(state.x, state.controller.theta, state.controller.a_hat, state.t)
+        self.state_fields = fields(state)
+        self._members = {field.name for field in self.state_fields}
+        info = jax.eval_shape(partial(guard.act, controller), limit, state, state.x, state.t)[2]
+        self.info = {"cost": info.cost, "f_hat": info.f_hat, "tuner": info.tuner}
+        self.info_fields = fields(self.info)
+        plain = jax.tree.structure(state.t) == jax.tree.structure(0)
+        self.is_counted = plain and jnp.ndim(state.t) == 0 and jnp.result_type(state.t) == jnp.int32
+        """Whether the context is the number of the step."""
+        self.context_fields = [] if self.is_counted else fields(state.t, root="value")
+        k, n = self.sizes.k, self.sizes.n
+        self.programs: dict[str, Program] = {
+            "act": self._lower(_act, x=state.x, t=state.t, limit=limit),
+            "observe": self._lower(_observe, f_obs=jax.ShapeDtypeStruct((k,), self.dtype)),
+            "observe_state": self._lower(_observe_state, x_next=jax.ShapeDtypeStruct((n,), self.dtype)),
+        }
+
+    def _lower(self, function: Callable[..., dict[str, PyTree]], **inputs: Any) -> Program:
+        def make(prepare: Callable[[Controller], Controller]):
+            return partial(function, prepare(self.controller))
+
+        program = lower_step(make, {"state": self.state, **inputs})
+        return program._replace(
+            inputs=[leaf._replace(name=_short(leaf.name)) for leaf in program.inputs],
+            outputs=[
+                leaf._replace(name=f"next_{_short(leaf.name)}" if leaf.name.startswith("state_") else leaf.name)
+                for leaf in program.outputs
+            ],
+        )
+
+    def header(self) -> str:
+        """`NAME.h`."""
+        name, upper, s = self.name, self.name.upper(), self.sizes
+        context = (
+            []
+            if self.is_counted
+            else [
+                "/* The context of a step: what varies with time. */",
+                *_struct(f"{name}_context", self.context_fields),
+                "",
+            ]
+        )
+        return _lines(
+            f"/* {name}: a controller that tunes itself while it runs. Written by selftune; do not edit. */",
+            f"#ifndef {upper}_H",
+            f"#define {upper}_H",
+            "",
+            "#include <stdint.h>",
+            "",
+            "/* Sizes: state x, control u, residual f, policy parameters theta, model parameters a. */",
+            *(f"#define {upper}_{letter.upper()} {size}" for letter, size in s._asdict().items()),
+            "",
+            "/* The guard's limit: a step with a larger |x|, or with a number that is not finite, is refused. */",
+            f"#define {upper}_X_LIMIT {literal(np.asarray(self.limit)[()], self.dtype)}",
+            "",
+            "/* What the functions return. */",
+            f"#define {upper}_OK 0",
+            f"#define {upper}_DIVERGED 1",
+            f"#define {upper}_NON_FINITE 2",
+            "",
+            *context,
+            "/* All that is remembered between two calls. */",
+            *_struct(f"{name}_state", self.state_fields),
+            "",
+            "/* What a person reads of a step: the values that were used at it. */",
+            *_struct(f"{name}_info", self.info_fields),
+            "",
+            "/* The state before the first step. */",
+            f"{self.signature('init')};",
+            "",
+            "/* u_t from theta_t and a_hat_t; then theta_{t+1}. A refused step leaves the state as it was, gives the",
+            "   control of the step before, and returns why. info may be a null pointer. */",
+            *wrap([f"{self.signature('act')};"], 0),
+            "",
+            "/* a_hat_{t+1}, from the residual that was observed after the last act. */",
+            f"{self.signature('observe')};",
+            "",
+            "/* The same, from the state that came after it: the residual is what explains the transition. */",
+            f"{self.signature('observe_state')};",
+            "",
+            "#endif",
+        )
+
+    def signature(self, function: str) -> str:
+        name, upper, real = self.name, self.name.upper(), self.real
+        context = "int32_t t" if self.is_counted else f"const {name}_context *t"
+        arguments = {
+            "init": "",
+            "act": f", const {real} x[{upper}_N], {context}, {real} u[{upper}_M], {name}_info *info",
+            "observe": f", const {real} f_obs[{upper}_K]",
+            "observe_state": f", const {real} x_next[{upper}_N]",
+        }[function]
+        return f"{'void' if function == 'init' else 'int'} {name}_{function}({name}_state *s{arguments})"
+
+    def source(self) -> str:
+        """`NAME.c`."""
+        helpers: dict[str, str] = {}
+        bodies: list[str] = []
+        for function, program in self.programs.items():
+            writer = Writer(program, partial(self._load, function), partial(self._store, program))
+            loads, statements, stores = writer.lines()
+            helpers |= writer.helpers
+            told = [line for line in stores if line.startswith("info->")]
+            code = [line.removeprefix("code = ") for line in stores if line.startswith("code = ")]
+            kept = [line for line in stores if not line.startswith(("info->", "code = "))]
+            bodies += [
+                *wrap([self.signature(function)], 0),
+                "{",
+                *wrap(loads + statements, 4),
+                *wrap(kept, 4),
+                *(["    if (info) {", *wrap(told, 8), "    }"] if told else []),
+                f"    return {code[0]}",
+                "}",
+                "",
+            ]
+        return _lines(
+            f"/* {self.name}: written by selftune; do not edit. C99, no heap, no globals, nothing but math.h.",
+            "   Without -ffast-math: what is not finite must be seen. */",
+            f'#include "{self.name}.h"',
+            "",
+            "#include <math.h>",
+            "",
+            *helpers.values(),
+            "",
+            self.signature("init"),
+            "{",
+            *wrap(self._initial(), 4),
+            "}",
+            "",
+            *bodies,
+        )
+
+    def whole(self) -> str:
+        """Both in one text, with the sizes of the structs as this compiler lays them out: what an `Agent` loads."""
+        name = self.name
+        sizes = [
+            line
+            for struct in ("state", "info")
+            for line in (
+                f"unsigned long {name}_{struct}_size(void);",
+                f"unsigned long {name}_{struct}_size(void) {{ return sizeof({name}_{struct}); }}",
+            )
+        ]
+        return self.header() + self.source().replace(f'#include "{name}.h"\n', "") + _lines(*sizes)
+
+    def _initial(self) -> list[str]:
+        lines = []
+        for field, leaf in zip(self.state_fields, jax.tree.leaves(self.state), strict=True):
+            for i, number in enumerate(np.asarray(leaf).ravel()):
+                lines.append(f"s->{field.name}{f'[{i}]' if field.shape else ''} = {literal(number, field.dtype)};")
+        return lines
+
+    def _load(self, function: str, leaf: Leaf, i: int) -> str:
+        if leaf.name == "limit":
+            return f"{self.name.upper()}_X_LIMIT"
+        at = f"[{i}]" if leaf.shape else ""
+        if leaf.name in self._members:
+            return f"s->{leaf.name}{at}"
+        if function == "act" and leaf.name != "x":
+            return "t" if self.is_counted else f"t->{_context_name(leaf.name)}{at}"
+        return f"{leaf.name}{at}"
+
+    def _store(self, program: Program, leaf: Leaf, i: int) -> str | None:
+        at = f"[{i}]" if leaf.shape else ""
+        member = leaf.name.removeprefix("next_")
+        if member in self._members and leaf.name.startswith("next_"):
+            before = next(one for one in program.inputs if one.name == member)
+            return None if before.ids.flat[i] == leaf.ids.flat[i] else f"s->{member}{at}"
+        return f"info->{leaf.name.removeprefix('info_')}{at}" if leaf.name.startswith("info_") else f"{leaf.name}{at}"
+
+
+def _act(controller: Controller, state: AgentState, x: Array, t: Any, limit: Array) -> dict[str, PyTree]:
+    state, u, info, code = guard.act(controller, limit, state, x, t)
+    return {
+        "state": state,
+        "u": u,
+        "info": {"cost": info.cost, "f_hat": info.f_hat, "tuner": info.tuner},
+        "code": code,
+    }
+
+
+def _observe(controller: Controller, state: AgentState, f_obs: Array) -> dict[str, PyTree]:
+    state, code = guard.observe(controller, state, f_obs)
+    return {"state": state, "code": code}
+
+
+def _observe_state(controller: Controller, state: AgentState, x_next: Array) -> dict[str, PyTree]:
+    state, code = guard.observe_state(controller, state, x_next)
+    return {"state": state, "code": code}
+
+
+def fields(tree: PyTree, root: str = "") -> list[Field]:
+    """The members of a struct that holds a pytree."""
+    named = leaf_names({root: tree} if root else {"state": tree})
+    made = []
+    for name, leaf in named:
+        shape, dtype = jnp.shape(leaf), np.dtype(jnp.result_type(leaf))
+        made.append(Field(_short(name) if not root else _context_name(name), shape, dtype))
+    _check_names([field.name for field in made])
+    return made
+
+
+def _short(name: str) -> str:
+    """The name in C of a part of an agent's state: theta, tuner_y, last_u; any other name as it is."""
+    if name.startswith("state_controller_"):
+        return name.removeprefix("state_controller_")
+    name = re.sub(r"^state_(x|t|u|code)(?=_|$)", r"last_\1", name)
+    return name.removeprefix("state_")
+
+
+def _context_name(name: str) -> str:
+    return re.sub(r"^(t|value)(_|$)", "", name) or "value"
+
+
+def _check_names(names: list[str]) -> None:
+    if len(set(names)) != len(names):
+        raise ValueError(f"theta, a_hat, t: expected keys that make different names in C, got {sorted(names)}")
+
+
+def _struct(name: str, members: list[Field]) -> list[str]:
+    return ["typedef struct {", *(f"    {member.declared()};" for member in members), f"}} {name};"]
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def check_name(name: str) -> str:
+    """A name that C allows."""
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ValueError(f"name: expected small letters, digits and _, starting with a letter, got {name!r}")
+    return name

@@ -1,0 +1,301 @@
+"""`simulate(..., engine="native")`: the whole closed loop as one C function, plant included."""
+
+import ctypes
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from .. import _check
+from .._closed_loop import CHECKED, closed_loop_step
+from ..controller import Controller
+from ..system import System
+from .build import build
+from .emit import TYPES, Writer, wrap
+from .lower import Leaf, Program, leaf_names
+from .step import lower_step
+
+CHUNK = 1 << 22
+"""Steps of one call into C: between two calls Python can be interrupted."""
+ROWS = ("a_star", "w", "v", "t")
+"""What has a row for each step."""
+
+
+def run_loop(
+    controller: Controller, nature: System, arrays: dict[str, PyTree], steps: int, fields: tuple[str, ...], stride: int
+) -> dict[str, PyTree]:
+    """Run `steps` steps of the closed loop.
+
+    `arrays` has `x`, `state` and `step`, where to start; `a_star`, `w`, `v` and `t`, with a row for each step (v and t
+    may be None); and `limit`. Returns `row`, with what `fields` names, `x`, `state`, `code` and `failed_at`.
+
+    Settings that are single numbers, such as a learning rate, are arguments of the compiled program; arrays are part
+    of it, so that their zeros cost nothing. Under `jit` and `vmap` whatever is traced is an argument; a batch runs on
+    all cores.
+    """
+    settings, structure = jax.tree.flatten((controller, nature))
+    is_free = [not _check.is_known(leaf) or (_is_array(leaf) and np.ndim(leaf) == 0) for leaf in settings]
+    fixed = tuple(None if free else _Setting(leaf) for leaf, free in zip(settings, is_free, strict=True))
+    inputs = {**arrays, "p": [leaf for leaf, free in zip(settings, is_free, strict=True) if free]}
+    leaves, input_structure = jax.tree.flatten(inputs)
+    shapes = tuple((jnp.shape(leaf), np.dtype(jnp.result_type(leaf)).name) for leaf in leaves)
+    loop = _compiled(structure, fixed, input_structure, shapes, fields)
+    rows = -(-steps // stride)
+    if all(map(_check.is_known, leaves)):
+        outputs = loop.call(steps, stride, leaves)
+    else:
+        outputs = jax.pure_callback(
+            lambda *leaves: loop.call(steps, stride, leaves), loop.results(rows), *leaves, vmap_method="expand_dims"
+        )
+    return jax.tree.unflatten(loop.result_structure, [jnp.asarray(output) for output in outputs])
+
+
+class _Setting:
+    """A setting that is part of a program: equal to another where the program is the same."""
+
+    def __init__(self, value: Any):
+        self.value = value
+        if _is_array(value):
+            raw = np.asarray(jax.random.key_data(value) if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) else value)
+            self.key: Any = (raw.shape, raw.dtype.str, raw.tobytes())
+        else:
+            self.key = value
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Setting) and (self.key is other.key or self.key == other.key)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (jax.Array, np.ndarray, np.generic))
+
+
+@lru_cache(maxsize=128)
+def _compiled(structure: Any, fixed: Any, input_structure: Any, shapes: Any, fields: tuple[str, ...]) -> "Loop":
+    inputs = jax.tree.unflatten(input_structure, [jax.ShapeDtypeStruct(*shape) for shape in shapes])
+
+    def make(prepare: Callable[[Controller], Controller]):
+        def step(p, x, state, a_star, w, v, t, step, limit):
+            free = iter(p)
+            settings = [next(free) if one is None else one.value for one in fixed]
+            controller, nature = jax.tree.unflatten(structure, settings)
+            x, state, values = closed_loop_step(
+                prepare(controller), nature, x, state, a_star, w, v, step if t is None else t
+            )
+            checked = [x, state.theta, state.a_hat, *(values[name] for name in CHECKED)]
+            return {"x": x, "state": state, "row": {name: values[name] for name in fields}, "checked": checked}
+
+        return step
+
+    def row(leaf):
+        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+    one = {name: jax.tree.map(row, tree) if name in ROWS else tree for name, tree in inputs.items()}
+    return Loop(lower_step(make, one), inputs, jax.eval_shape(lambda one: make(lambda c: c)(**one), one))
+
+
+class Loop:
+    """The C function of a closed loop, and the calling of it."""
+
+    def __init__(self, program: Program, inputs: dict[str, PyTree], outputs: dict[str, PyTree]):
+        self.program = program
+        self.inputs = [(name, leaf.shape, np.dtype(leaf.dtype)) for name, leaf in leaf_names(inputs)]
+        self.at = {name: i for i, (name, _, _) in enumerate(self.inputs)}
+        number = jax.ShapeDtypeStruct((), jnp.int32)
+        results = {name: outputs[name] for name in ("row", "x", "state")} | {"code": number, "failed_at": number}
+        self.result_leaves = leaf_names(results)
+        self.result_structure = jax.tree.structure(results)
+
+    def results(self, rows: int) -> list[jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of what comes back."""
+        return [
+            jax.ShapeDtypeStruct((rows, *leaf.shape) if name.startswith("row_") else leaf.shape, leaf.dtype)
+            for name, leaf in self.result_leaves
+        ]
+
+    @cached_property
+    def source(self) -> str:
+        return _source(self)
+
+    @cached_property
+    def function(self) -> Any:
+        function = build(self.source).closed_loop
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        function.restype = None
+        return function
+
+    def call(self, steps: int, stride: int, leaves: Any) -> list[np.ndarray]:
+        """From arrays, each with the same leading axes or with ones in place of them, to the results with those."""
+        arrays = [np.asarray(leaf, order="C") for leaf in leaves]
+        leading = [a.shape[: a.ndim - len(shape)] for a, (_, shape, _) in zip(arrays, self.inputs, strict=True)]
+        batch = np.broadcast_shapes(*leading)
+        spread = [
+            np.broadcast_to(array, batch + shape) for array, (_, shape, _) in zip(arrays, self.inputs, strict=True)
+        ]
+        rows = -(-steps // stride)
+        outputs = [_aligned(batch + shape.shape, shape.dtype) for shape in self.results(rows)]
+        function = self.function
+
+        def run(lane: tuple[int, ...]) -> None:
+            here = {name: output[(*lane, ...)] for (name, _), output in zip(self.result_leaves, outputs, strict=True)}
+            for name, array in here.items():
+                if name in self.at:  # the state is carried in the array that will hold the last one
+                    array[...] = spread[self.at[name]][(*lane, ...)]
+            read = [
+                here[name] if name in here else spread[i][(*lane, ...)] for i, (name, _, _) in enumerate(self.inputs)
+            ]
+            written = [array for name, array in here.items() if name.startswith("row_")]
+            pointers = (ctypes.c_void_p * (len(read) + len(written)))(*(a.ctypes.data for a in (*read, *written)))
+            numbers = np.array([0, 0, stride, 0, -1], np.int64)
+            for begin in range(0, max(steps, 1), CHUNK):
+                numbers[:2] = begin, min(begin + CHUNK, steps)
+                function(ctypes.addressof(pointers), numbers.ctypes.data)
+            here["code"][...], here["failed_at"][...] = numbers[3:]
+
+        lanes = list(np.ndindex(*batch))
+        if len(lanes) == 1:
+            run(lanes[0])
+        elif lanes:
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                list(pool.map(run, lanes))
+        return outputs
+
+
+def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Uninitialized, at an address from which JAX takes an array over without copying it."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _source(loop: Loop) -> str:
+    """The C text. `arrays`: the inputs, then the rows to record. `numbers`: begin, end, stride, code, failed_at."""
+    program, at = loop.program, loop.at
+    rows = [leaf for leaf in program.outputs if leaf.name.startswith("row_")]
+    carried = [leaf for leaf in program.outputs if leaf.name in at]
+    checked = [leaf for leaf in program.outputs if leaf.name.startswith("checked")]
+    count = sum(leaf.ids.size for leaf in checked)
+    first = {leaf.name: sum(other.ids.size for other in checked[:i]) for i, leaf in enumerate(checked)}
+    real = TYPES[next(leaf.dtype.name for leaf in program.outputs if leaf.name == "x")]
+    single = real == "float"
+    absolute = "fabsf" if single else "fabs"
+
+    def load(leaf: Leaf, i: int) -> str:
+        if leaf.name == "step" or leaf.name in {one.name for one in carried} or leaf.name.startswith("p_"):
+            return _scalar(leaf, i)
+        return f"{leaf.name}[{leaf.ids.size} * s + {i}]"
+
+    def store(leaf: Leaf, i: int) -> str | None:
+        if leaf.name.startswith("row_"):
+            return f"{leaf.name}[{leaf.ids.size} * row + {i}]"
+        if leaf.name.startswith("checked"):
+            return f"checked[{first[leaf.name] + i}]"
+        return _scalar(leaf, i)
+
+    writer = Writer(program, load, store)
+    loads, statements, stores = writer.lines()
+    recorded = [line for line in stores if line.startswith("row_")]
+    others = [line for line in stores if not line.startswith("row_")]
+    used = {leaf.name for leaf in program.inputs}
+
+    def pointer(leaf: Leaf, index: int, constant: str) -> str:
+        kind = _storage(leaf.dtype)
+        return f"{constant}{kind} *const {leaf.name} = ({constant}{kind} *)arrays[{index}];"
+
+    heads = [
+        pointer(leaf, at[leaf.name], "const ")
+        for leaf in program.inputs
+        if leaf.name in used and leaf.name.split("_")[0] in ("a", "w", "v", "t") and leaf.ids.size
+    ]
+    heads += [pointer(leaf, len(loop.inputs) + i, "") for i, leaf in enumerate(rows)]
+    begin = [
+        f"{'const ' if leaf.name.startswith('p_') else ''}{TYPES[leaf.dtype.name]} {_scalar(leaf, i)} = "
+        f"((const {_storage(leaf.dtype)} *)arrays[{at[leaf.name]}])[{i}];"
+        for leaf in program.inputs
+        if leaf.name.startswith("p_") or leaf.name in {one.name for one in carried}
+        for i in range(leaf.ids.size)
+    ]
+    end = [
+        f"(({_storage(leaf.dtype)} *)arrays[{at[leaf.name]}])[{i}] = ({_storage(leaf.dtype)}){_scalar(leaf, i)};"
+        for leaf in carried
+        for i in range(leaf.ids.size)
+    ]
+    n = next(leaf.ids.size for leaf in carried if leaf.name == "x")
+    watched = [leaf for leaf in carried if leaf.name.startswith(("x", "state_theta", "state_a_hat"))]
+    watched.sort(key=lambda leaf: leaf.name != "x")  # first, as in what a step leaves
+    start = [_scalar(leaf, i) for leaf in watched for i in range(leaf.ids.size)]
+    start += ["0"] * (count - len(start))
+    sizes = [f"{absolute}(checked[{i}])" for i in range(count)]
+    text = [
+        "#include <float.h>",
+        "#include <math.h>",
+        "#include <stdint.h>",
+        "",
+        *writer.helpers.values(),
+        f"static int health(const {real} *checked, {real} limit)",
+        "{",
+        f"    for (int i = 0; i < {count}; i++)",
+        "        if (!(checked[i] - checked[i] == 0)) return 2;",
+        f"    for (int i = 0; i < {n}; i++)",
+        f"        if (!({absolute}(checked[i]) <= limit)) return 1;",
+        "    return 0;",
+        "}",
+        "",
+        "void closed_loop(void *const *arrays, int64_t *numbers);",
+        "void closed_loop(void *const *arrays, int64_t *numbers)",
+        "{",
+        "    const int64_t begin = numbers[0], end = numbers[1], stride = numbers[2];",
+        "    int64_t code = numbers[3], failed_at = numbers[4];",
+        f"    const {real} limit = *(const {real} *)arrays[{at['limit']}];",
+        f"    const {real} bound = limit < {'FLT_MAX' if single else 'DBL_MAX'} ? limit : "
+        f"{'FLT_MAX' if single else 'DBL_MAX'};",
+        f"    const int64_t first = *(const int32_t *)arrays[{at['step']}];",
+        *wrap(heads + begin, 4),
+        "    int64_t row = (begin + stride - 1) / stride, next = row * stride;",
+        "    if (begin == 0) {",
+        *wrap([f"const {real} checked[{count}] = {{{', '.join(start)}}};"], 8),
+        "        code = health(checked, limit);",
+        "        failed_at = code == 0 ? -1 : first > 0 ? first - 1 : 0;",
+        "    }",
+        "    for (int64_t s = begin; s < end; s++) {",
+        "        const int32_t step = (int32_t)(first + s);" if any(x.name == "step" for x in program.inputs) else "",
+        f"        {real} checked[{count}];",
+        *wrap(loads + statements, 8),
+        "        if (s == next) {",
+        *wrap(recorded, 12),
+        "            row++;",
+        "            next += stride;",
+        "        }",
+        *wrap(others, 8),
+        "        /* a sum that is small has small terms: only if it is not are they looked at one by one */",
+        *wrap([f"const {real} size = {' + '.join(sizes)};"], 8),
+        "        if (!(size <= bound) && code == 0) {",
+        "            code = health(checked, limit);",
+        "            failed_at = code == 0 ? -1 : first + s;",
+        "        }",
+        "    }",
+        *wrap(end, 4),
+        "    numbers[3] = code;",
+        "    numbers[4] = failed_at;",
+        "}",
+    ]
+    return "\n".join(text) + "\n"
+
+
+def _scalar(leaf: Leaf, i: int) -> str:
+    return f"{leaf.name}_at_{i}" if leaf.name != "step" else "step"
+
+
+def _storage(dtype: np.dtype) -> str:
+    """The C type of an array's elements: NumPy's booleans are bytes."""
+    return "uint8_t" if dtype == np.bool_ else TYPES[dtype.name]
