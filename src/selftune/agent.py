@@ -22,7 +22,7 @@ from ._packing import Packing
 from .controller import Controller, Info
 from .guard import AgentState
 from .native import build
-from .native.firmware import Field, Firmware
+from .native.firmware import Field, Firmware, struct_type
 from .native.lower import leaf_names
 from .run import Result
 
@@ -283,8 +283,7 @@ class _Native:
 
 def _struct(members: list[Field]) -> tuple[np.ndarray, list[np.ndarray]]:
     """The memory of a C struct, and its members as views of it."""
-    kinds = [(m.name, np.dtype(np.int32) if m.dtype == np.bool_ else m.dtype, m.shape) for m in members]
-    record = np.zeros((), np.dtype(kinds, align=True))
+    record = np.zeros((), struct_type(members))
     return record, [record[m.name] for m in members]
 
 

@@ -246,6 +246,12 @@ def fields(tree: PyTree, root: str = "") -> list[Field]:
     return made
 
 
+def struct_type(members: list[Field]) -> np.dtype:
+    """A C struct as NumPy lays it out, which is how C does."""
+    kinds = [(m.name, np.dtype(np.int32) if m.dtype == np.bool_ else m.dtype, m.shape) for m in members]
+    return np.dtype(kinds, align=True)
+
+
 def _short(name: str) -> str:
     """The name in C of a part of an agent's state: theta, tuner_y, last_u; any other name as it is."""
     if name.startswith("state_controller_"):

@@ -1,0 +1,364 @@
+"""`export_c`: a folder of C that a firmware project can take in as it is, with a recorded run to check it against."""
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from .. import _check, _files, guard
+from .._errors import StoreError
+from ..agent import context
+from ..controller import Controller
+from ..process import Gaussian
+from ..scenario import Scenario
+from ..simulate import simulate
+from . import footprint
+from .emit import literal, wrap
+from .firmware import Firmware, check_name, struct_type
+
+MANIFEST = "selftune.json"
+STEPS = 200
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+"""What the replay allows between this C and XLA, relative to the largest number of its kind."""
+
+
+def export_c(
+    controller: Controller,
+    folder: str | os.PathLike[str],
+    *,
+    x: Any,
+    theta: Any,
+    a_hat: Any,
+    t: Any = 0,
+    dtype: str = "float32",
+    name: str | None = None,
+    limit: ArrayLike = 1e8,
+    scenario: Scenario | None = None,
+    overwrite: bool = False,
+) -> Path:
+    r"""Write a controller as C99 for a microcontroller: no heap, no globals, nothing of libc but math.h.
+
+    The folder gets `NAME.h` and `NAME.c`, with a plain struct of state and `NAME_init`, `NAME_act`, `NAME_observe` and
+    `NAME_observe_state` (the two ways to observe of `Agent`, which runs the same C); `main.c` and `replay.h`, which
+    replay a recorded run and print the largest difference; a `CMakeLists.txt`; and a `README.md` with what a step
+    costs. Returns the folder.
+
+    **Arguments:**
+
+    - `x`, `theta`, `a_hat`, `t`, `limit`: as in `Agent`; they are what `NAME_init` starts from.
+    - `dtype`: `"float32"` or `"float64"` (for which JAX needs `jax_enable_x64`). The C computes in it throughout.
+    - `name`: the prefix of everything in C; the folder's name by default.
+    - `scenario`: whose first 200 steps are recorded for the replay; by default the model on its own, with a little noise.
+    - `overwrite`: also write over files that were not written here, or were changed since.
+
+    !!! Example
+
+        >>> import tempfile, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.1 * v,
+        ...     residual=lambda x, a, t: a * jnp.cos(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        ... )
+        >>> controller = st.Controller(system, tuner=st.MGAPS(0.05), estimator=st.GradientEstimator(0.1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = st.export_c(controller, f"{folder}/cart", x=[1.0], theta=[1.0], a_hat=[0.0])
+        ...     sorted(path.name for path in made.iterdir())
+        ['CMakeLists.txt', 'README.md', 'cart.c', 'cart.h', 'main.c', 'replay.h', 'selftune.json']
+    """
+    folder = Path(folder)
+    if not isinstance(controller, Controller):
+        raise ValueError(f"controller: expected a Controller, got {_check.describe(controller)}")
+    if controller.estimator.is_oracle:
+        raise ValueError("controller: expected an estimator that learns from observations, got Known")
+    if str(dtype) not in TOLERANCE:
+        raise ValueError(f"dtype: expected 'float32' or 'float64', got {dtype!r}")
+    if str(dtype) == "float64" and not jax.config.read("jax_enable_x64"):
+        raise ValueError("dtype: expected 'float32' where JAX's jax_enable_x64 is off, got 'float64'")
+    name = check_name(name if name is not None else re.sub(r"\W", "_", folder.resolve().name).lower())
+    _check_folder(folder, overwrite)
+    x, theta, a_hat, t = (_cast(value, dtype) for value in (x, theta, a_hat, context(t)))
+    limit_ = _check.number("limit", limit, lambda v: v > 0, "a number > 0").astype(dtype)
+    state = guard.start(controller, x, theta, a_hat, t)
+    firmware = Firmware(controller, state, name=name, limit=limit_)
+    scenario = _model_alone(firmware) if scenario is None else _checked(scenario, firmware)
+    files = {
+        f"{name}.h": firmware.header(),
+        f"{name}.c": firmware.source(),
+        "replay.h": _replay(firmware, scenario),
+        "main.c": _main(firmware),
+        "CMakeLists.txt": _cmake(name),
+    }
+    files["README.md"] = _readme(firmware, files, len(scenario))
+    sums = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()}
+    # The list first: a folder that was left half-written is known as ours.
+    _files.write(folder / MANIFEST, _files.as_json({"format": "selftune export", "version": 1, "files": sums}))
+    for path, text in files.items():
+        _files.write(folder / path, text.encode())
+    return folder
+
+
+def _check_folder(folder: Path, overwrite: bool) -> None:
+    """Refuse to write over what is someone else's, or has been changed since it was written."""
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder}: expected a folder, and it is a file")
+    if overwrite or not folder.is_dir() or not any(folder.iterdir()):
+        return
+    hint = "choose another folder, or give overwrite=True"
+    try:
+        written = json.loads((folder / MANIFEST).read_text())["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise StoreError(f"{folder}: not empty, and not written by export_c; {hint}") from None
+    for path, checksum in written.items():
+        file = folder / path
+        if file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() != checksum:
+            raise StoreError(f"{file}: changed since it was written; {hint}")
+
+
+def _cast(value: Any, dtype: str) -> Any:
+    """Floating numbers in the dtype of the firmware; whole ones as they are."""
+
+    def leaf(value: Any) -> Any:
+        array = np.asarray(value)
+        return jnp.asarray(array, dtype) if array.dtype.kind == "f" else value
+
+    return jax.tree.map(leaf, value, is_leaf=_check.is_plain)
+
+
+def _model_alone(firmware: Firmware) -> Scenario:
+    """The model in place of the plant, with a little noise so that everything moves."""
+    state, sizes, dtype = firmware.state, firmware.sizes, firmware.dtype
+    w, v = (
+        Gaussian(1e-3)(jax.random.key(seed), STEPS, size).astype(dtype) for seed, size in ((0, sizes.n), (1, sizes.k))
+    )
+    still = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (STEPS, *leaf.shape)), state.controller.a_hat)
+    contexts = None
+    if not firmware.is_counted:
+        contexts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (STEPS, *leaf.shape)), state.t)
+    return Scenario(state.x, still, w, v, contexts, steps=STEPS)
+
+
+def _checked(scenario: Scenario, firmware: Firmware) -> Scenario:
+    if not isinstance(scenario, Scenario):
+        raise ValueError(f"scenario: expected a Scenario, got {_check.describe(scenario)}")
+    scenario = scenario.materialize()
+    scenario = scenario[: min(STEPS, len(scenario))]
+    t = None if firmware.is_counted else scenario.t
+    a_star, w, v = (_cast(part, str(firmware.dtype)) for part in (scenario.a_star, scenario.w, scenario.v))
+    return Scenario(_cast(scenario.x0, str(firmware.dtype)), a_star, w, v, t, steps=len(scenario))
+
+
+def _replay(firmware: Firmware, scenario: Scenario) -> str:
+    """What was measured at each step of a run of XLA, and what the controller made of it."""
+    upper, state = firmware.name.upper(), firmware.state.controller
+    run = simulate(firmware.controller, scenario, theta=state.theta, a_hat=state.a_hat, limit=firmware.limit)
+    observed = run.f if scenario.v is None else run.f + scenario.v
+    tables = {
+        ("x", "N"): run.x,
+        ("f_obs", "K"): observed,
+        ("u", "M"): run.u,
+        ("theta", "D"): _flat(run.theta),
+        ("a_hat", "P"): _flat(run.a_hat),
+    }
+    steps = len(scenario)
+    lines = [
+        f"/* A recorded run of {firmware.name}, by XLA in {firmware.dtype.name}: row i is what was used at step i. */",
+        "#ifndef REPLAY_H",
+        "#define REPLAY_H",
+        "",
+        f'#include "{firmware.name}.h"',
+        "",
+        f"#define REPLAY_STEPS {steps}",
+        f"#define REPLAY_TOLERANCE {literal(firmware.dtype.type(TOLERANCE[firmware.dtype.name]), firmware.dtype)}",
+        f"#define REPLAY_T(i) {'((int32_t)(i))' if firmware.is_counted else '(&replay_t[i])'}",
+        "",
+    ]
+    for (table, size), rows in tables.items():
+        lines.append(f"static const {firmware.real} replay_{table}[REPLAY_STEPS][{upper}_{size}] = {{")
+        lines += wrap([f"{{{', '.join(literal(v, firmware.dtype) for v in np.asarray(row))}}}," for row in rows], 4)
+        lines += ["};", ""]
+    if not firmware.is_counted:
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(scenario.t)]
+        lines.append(f"static const {firmware.name}_context replay_t[REPLAY_STEPS] = {{")
+        for i in range(steps):
+            parts = []
+            for field, leaf in zip(firmware.context_fields, leaves, strict=True):
+                numbers = ", ".join(literal(v, field.dtype) for v in leaf[i].ravel())
+                parts.append(f"{{{numbers}}}" if field.shape else numbers)
+            lines += wrap([f"{{{', '.join(parts)}}},"], 4)
+        lines += ["};", ""]
+    return "\n".join([*lines, "#endif"]) + "\n"
+
+
+def _flat(tree: Any) -> np.ndarray:
+    rows = [np.asarray(leaf).reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate(rows, axis=1)
+
+
+def _main(firmware: Firmware) -> str:
+    name, upper, real = firmware.name, firmware.name.upper(), firmware.real
+    absolute = "fabsf" if real == "float" else "fabs"
+    leaves = {
+        "theta": [field for field in firmware.state_fields if re.match(r"theta(_|$)", field.name)],
+        "a_hat": [field for field in firmware.state_fields if re.match(r"a_hat(_|$)", field.name)],
+    }
+    looks = []
+    for table, members in leaves.items():
+        begin = 0
+        for field in members:
+            member = f"s.{field.name}" if field.shape else f"&s.{field.name}"
+            looks.append(f"look(&{table}, {member}, &replay_{table}[i][{begin}], {field.size});")
+            begin += field.size
+    return (
+        "\n".join(
+            [
+                f"/* Replays a recorded run through {name} and prints the largest difference. */",
+                f'#include "{name}.h"',
+                '#include "replay.h"',
+                "",
+                "#include <math.h>",
+                "#include <stdio.h>",
+                "",
+                "/* The largest difference of a kind of number, and the largest number. */",
+                f"typedef struct {{ {real} difference, size; }} seen;",
+                "",
+                f"static void look(seen *kind, const {real} *got, const {real} *expected, int count)",
+                "{",
+                "    for (int i = 0; i < count; i++) {",
+                f"        const {real} difference = {absolute}(got[i] - expected[i]), size = {absolute}(expected[i]);",
+                "        /* written so that what is not a number counts as the largest */",
+                "        if (!(difference <= kind->difference)) kind->difference = difference;",
+                "        if (size > kind->size) kind->size = size;",
+                "    }",
+                "}",
+                "",
+                "int main(void)",
+                "{",
+                f"    static {name}_state s;",
+                "    seen u_seen = {0, 0}, theta = {0, 0}, a_hat = {0, 0};",
+                f"    {name}_init(&s);",
+                "    for (int i = 0; i < REPLAY_STEPS; i++) {",
+                f"        {real} u[{upper}_M];",
+                *(f"        {line}" for line in looks),
+                f"        const int acted = {name}_act(&s, replay_x[i], REPLAY_T(i), u, 0);",
+                f"        look(&u_seen, u, replay_u[i], {upper}_M);",
+                f"        const int observed = {name}_observe(&s, replay_f_obs[i]);",
+                f"        if (acted != {upper}_OK || observed != {upper}_OK) {{",
+                '            printf("step %d was refused: %d, %d\\n", i, acted, observed);',
+                "            return 2;",
+                "        }",
+                "    }",
+                f"    {real} largest = 0;",
+                "    const seen kinds[3] = {u_seen, theta, a_hat};",
+                "    for (int i = 0; i < 3; i++) {",
+                f"        const {real} relative = kinds[i].difference / (kinds[i].size > 0 ? kinds[i].size : 1);",
+                "        if (!(relative <= largest)) largest = relative;",
+                "    }",
+                '    printf("largest difference: %g\\n", (double)largest);',
+                "    return largest <= REPLAY_TOLERANCE ? 0 : 1;",
+                "}",
+            ]
+        )
+        + "\n"
+    )
+
+
+def _cmake(name: str) -> str:
+    return f"""# Written by selftune. `add_subdirectory` this folder and link {name}, or build the replay by itself:
+#   cmake -B build && cmake --build build && ctest --test-dir build
+cmake_minimum_required(VERSION 3.13)
+project({name} C)
+
+add_library({name} STATIC {name}.c)
+target_include_directories({name} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})
+set_target_properties({name} PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
+find_library({name.upper()}_MATH m)
+if({name.upper()}_MATH)
+  target_link_libraries({name} PUBLIC m)
+endif()
+
+if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)
+  enable_testing()
+  add_executable(replay main.c)
+  target_link_libraries(replay PRIVATE {name})
+  set_target_properties(replay PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
+  add_test(NAME replay COMMAND replay)
+endif()
+"""
+
+
+def _readme(firmware: Firmware, files: dict[str, str], steps: int) -> str:
+    name, sizes = firmware.name, firmware.sizes
+    cost = footprint.measure(name, files)
+    kinds = ("additions", "products", "divisions", "roots", "functions of math.h", "choices")
+    rows = []
+    for function in footprint.FUNCTIONS:
+        counts = footprint.operations(firmware.programs[function])
+        measured = ["–", "–"]
+        if cost is not None and function in cost.instructions:
+            measured = [f"{cost.instructions[function]:,}", f"{cost.stack.get(function, 0):,}"]
+        rows.append(f"| `{name}_{function}` | {' | '.join([*(f'{counts[kind]:,}' for kind in kinds), *measured])} |")
+    about = (
+        "No compiler was at hand to measure flash, stack and instructions with."
+        if cost is None
+        else f"Flash: {cost.flash:,} bytes of code and constants. Flash, stack (bytes) and instructions are by "
+        f"{cost.compiler}, `{' '.join(footprint.FLAGS)}`; they are counted in the listing, without those of math.h."
+    )
+    context = (
+        "`t` is the number of the step."
+        if firmware.is_counted
+        else f"`t` points to the context of the step, `{name}_context`."
+    )
+    return f"""# {name}
+
+A controller that tunes itself while it runs, as C99: {sizes.n} states, {sizes.m} controls, {sizes.d} gains that are
+tuned, {sizes.p} model parameters that are estimated, in `{firmware.real}`. Written by selftune; to change it, change the
+controller and export it again.
+
+```c
+#include "{name}.h"
+
+static {name}_state s;
+
+{name}_init(&s);
+for (int32_t t = 0;; t++) {{
+    {firmware.real} x[{name.upper()}_N], u[{name.upper()}_M];
+    /* measure x */
+    if ({name}_act(&s, x, {"t" if firmware.is_counted else "&context"}, u, 0) != {name.upper()}_OK) {{
+        /* the step was refused: u is the control of the step before, and nothing was learned from this one */
+    }}
+    /* apply u, and wait for the next sample */
+    {name}_observe_state(&s, x_next); /* or {name}_observe, where the residual itself is measured */
+}}
+```
+
+{context} All functions may be called from one thread at a time for one `{name}_state`; there are no globals.
+
+## Check it
+
+```sh
+cmake -B build && cmake --build build && ctest --test-dir build --output-on-failure
+```
+
+builds `main.c`, which replays a recorded run of {steps} steps and prints the largest difference, relative to the largest number of its kind. It must be at most
+{TOLERANCE[firmware.dtype.name]:g}.
+
+## What it costs
+
+| | {" | ".join(kinds)} | instructions | stack |
+|---|{"---|" * (len(kinds) + 2)}
+{chr(10).join(rows)}
+
+RAM: {struct_type(firmware.state_fields).itemsize:,} bytes of state; {struct_type(firmware.info_fields).itemsize:,} more where `info` is
+asked for. {about}
+
+Compile without `-ffast-math`: what is not finite must be seen. `-std=c99` keeps products and sums apart, so that every
+compiler gives the same numbers; `-ffp-contract=fast -fno-math-errno` is faster, and rounds otherwise.
+"""
