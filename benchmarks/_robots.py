@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import selftune as st
 from selftune.experiments.paper import example_system
@@ -95,10 +96,9 @@ def pendulum_system() -> st.MatchedSystem:
 
 def pendulum(dtype: Any = jnp.float64) -> Problem:
     """A pendulum: n = 2, d = 3, p = 3."""
-    gains = jnp.log(jnp.array([12.0, 2.0, 0.5], dtype))
     controller = st.Controller(
         pendulum_system(),
-        st.MGAPS(1e-3, constraint=st.Box(jnp.log(jnp.array([2.0, 0.5, 0.2])), jnp.log(jnp.array([100.0, 15.0, 5.0])))),
+        st.MGAPS(1e-3, constraint=st.Box(np.log([2.0, 0.5, 0.2]), np.log([100.0, 15.0, 5.0]))),
         st.GradientEstimator(0.02, constraint=st.Box(0.0, 2.0)),
     )
     scenario = _maker(
@@ -109,7 +109,8 @@ def pendulum(dtype: Any = jnp.float64) -> Problem:
         st.Gaussian(sigma=0.05),
         1,
     )
-    return Problem("pendulum", controller, scenario, theta=gains, a_hat=jnp.zeros(3, dtype))
+    theta = jnp.asarray(np.log([12.0, 2.0, 0.5]), dtype)
+    return Problem("pendulum", controller, scenario, theta=theta, a_hat=jnp.zeros(3, dtype))
 
 
 @cache
@@ -183,7 +184,7 @@ def arm(dtype: Any = jnp.float64) -> Problem:
     """A two-link arm: n = 4, m = 2, d = 8, p = 7."""
 
     def pairs(*values):
-        return jnp.log(jnp.repeat(jnp.array(values, dtype), 2))
+        return np.log(np.repeat(values, 2))
 
     controller = st.Controller(
         arm_system(),
@@ -191,7 +192,7 @@ def arm(dtype: Any = jnp.float64) -> Problem:
         st.GradientEstimator(0.02, constraint=st.Box([0, 0, 0, 0, -1, -1, 0], [1, 1, 1, 1, 1, 1, 1]), normalized=True),
     )
     scenario = _maker(
-        jnp.array([0.6, 0.8, 1.0, -2.1], dtype),
+        jnp.asarray(np.array([0.6, 0.8, 1.0, -2.1]), dtype),
         st.PiecewiseConstant(
             period=5_000, low=[0.05, 0.05, 0.1, 0.1, -0.3, -0.3, 0.0], high=[0.3, 0.3, 0.5, 0.5, 0.3, 0.3, 0.6]
         ),
@@ -200,7 +201,8 @@ def arm(dtype: Any = jnp.float64) -> Problem:
         st.Gaussian(sigma=0.05),
         2,
     )
-    return Problem("arm", controller, scenario, theta=pairs(8.0, 0.5, 0.5, 0.5), a_hat=jnp.zeros(7, dtype))
+    theta = jnp.asarray(pairs(8.0, 0.5, 0.5, 0.5), dtype)
+    return Problem("arm", controller, scenario, theta=theta, a_hat=jnp.zeros(7, dtype))
 
 
 def _sinc(square):
@@ -316,7 +318,7 @@ def quadrotor(dtype: Any = jnp.float64) -> Problem:
 
     def gains(position, position_ratio, tilt, yaw, tilt_ratio, yaw_ratio):
         values = [position] * 3 + [position_ratio] * 3 + [tilt, yaw, tilt_ratio, yaw_ratio]
-        return jnp.log(jnp.array(values, dtype))
+        return np.log(values)
 
     controller = st.Controller(
         quadrotor_system(),
@@ -325,16 +327,16 @@ def quadrotor(dtype: Any = jnp.float64) -> Problem:
         ),
         st.GradientEstimator(0.01, constraint=st.Box([-0.1] * 3 + [0.0] * 3, [0.1] * 3 + [0.05] * 3), normalized=True),
     )
-    start = jnp.array([0, 0, 0, 1.5, 1.5, 0.3, 0, 0, 0, 0, 0, 0], dtype)
     scenario = _maker(
-        start,
+        jnp.asarray(np.array([0, 0, 0, 1.5, 1.5, 0.3, 0, 0, 0, 0, 0, 0]), dtype),
         st.PiecewiseConstant(period=5_000, low=[-0.05] * 3 + [0.0] * 3, high=[0.05] * 3 + [0.03] * 3),
         6,
         st.Gaussian(sigma=[0.0] * 3 + [5e-3] * 3 + [0.0] * 3 + [2e-2] * 3),
         st.Gaussian(sigma=5e-3),
         3,
     )
-    return Problem("quadrotor", controller, scenario, gains(2.0, 0.5, 15.0, 6.0, 0.5, 0.5), jnp.zeros(6, dtype))
+    theta = jnp.asarray(gains(2.0, 0.5, 15.0, 6.0, 0.5, 0.5), dtype)
+    return Problem("quadrotor", controller, scenario, theta=theta, a_hat=jnp.zeros(6, dtype))
 
 
 PROBLEMS = {"scalar": scalar, "pendulum": pendulum, "arm": arm, "quadrotor": quadrotor}
