@@ -4,80 +4,39 @@ The run is made twice: with XLA as it comes, and with the size limit of its smal
 which is a setting of the process and therefore the user's to make.
 """
 
-import ctypes
 import os
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import selftune as st
-from selftune.experiments.paper import example_system
 
+from ._by_hand import RECORD, hand_written
 from ._measure import interleaved, ratio, table
+from ._robots import scalar
 
 STEPS = 1_000_000
 SMALL_LOOPS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=65536"
-RECORD = ("x", "theta", "a_hat", "cost")
-
-
-def hand_written(a_star: np.ndarray, w: np.ndarray):
-    """The C loop, compiled with -O3 now, and its outputs."""
-    source = Path(__file__).with_name("scalar_loop.c")
-    folder = tempfile.mkdtemp()
-    library = Path(folder) / "scalar_loop.so"
-    subprocess.run(["cc", "-O3", "-shared", "-fPIC", str(source), "-o", str(library), "-lm"], check=True)
-    function = ctypes.CDLL(str(library)).scalar_loop
-    steps = len(w)
-    outputs = {"x": np.zeros(steps), "theta": np.zeros(steps), "a_hat": np.zeros((steps, 3)), "cost": np.zeros(steps)}
-
-    def pointer(array):
-        return array.ctypes.data_as(ctypes.POINTER(ctypes.c_double))
-
-    start = np.array([0.0, 1.0, 0.0, 0.0, 0.0])
-    P = np.eye(3)
-
-    def run():
-        function(
-            ctypes.c_long(steps),
-            pointer(a_star),
-            pointer(w),
-            ctypes.c_double(1e-4),
-            ctypes.c_double(0.005),
-            pointer(P),
-            pointer(start),
-            *(pointer(outputs[name]) for name in RECORD),
-        )
-
-    return run, outputs
 
 
 def measure() -> None:
     jax.config.update("jax_enable_x64", True)
-    ka, kw = jax.random.split(jax.random.key(0))
-    scenario = st.Scenario(
-        jnp.zeros(1),
-        st.PiecewiseConstant(period=40_000, low=-0.25, high=0.25)(ka, STEPS, 3),
-        st.OrnsteinUhlenbeck(decay=0.95, sigma=0.1)(kw, STEPS, 1),
-    )
-    box = st.Box(0.0, 50.0)
-    estimator = st.GradientEstimator(0.005, preconditioner=jnp.eye(3), constraint=st.Box(-0.25, 0.25))
+    problem = scalar()
+    scenario = problem.scenario(STEPS)
+    mgaps, box = problem.controller.tuner, st.Box(0.0, 50.0)
 
     def run(tuner, steps=STEPS, record=RECORD):
-        controller, part = st.Controller(example_system(), tuner, estimator), scenario[:steps]
-        theta, a_hat = jnp.ones(1), jnp.zeros(3)
+        controller = st.Controller(problem.controller.system, tuner, problem.controller.estimator)
+        theta, a_hat, part = problem.theta, problem.a_hat, scenario[:steps]
         return lambda: jax.block_until_ready(st.simulate(controller, part, theta=theta, a_hat=a_hat, record=record))
 
-    mgaps = st.MGAPS(1e-4, constraint=box)
-    in_c, outputs = hand_written(np.asarray(scenario.a_star), np.asarray(scenario.w))
+    in_c, outputs = hand_written(problem, scenario)
     in_c()
     ours = run(mgaps)()
     for name in RECORD:
-        np.testing.assert_allclose(np.squeeze(getattr(ours, name)), outputs[name], rtol=1e-6, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(getattr(ours, name), outputs[name], rtol=1e-6, atol=1e-9, err_msg=name)
 
     watched = st.MGAPS(1e-4, constraint=box, contraction_memory=1000)
     seconds = interleaved(
