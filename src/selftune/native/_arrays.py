@@ -11,6 +11,9 @@ from jax import lax
 from ._values import LoweringError, Nodes, elementwise, nodes, rule
 from .graph import BOOL, Graph
 
+MAX_PLACES = 4096
+"""An index that is not constant is compared with every place it may name: there are no more than these."""
+
 
 @rule("copy", "copy_p", "stop_gradient", "optimization_barrier", "real", "random_wrap", "random_unwrap")
 def _same(lowering, params, *inputs):
@@ -97,7 +100,7 @@ def _gather(lowering, params, x, indices):
     numbers, mode = params["dimension_numbers"], params["mode"]
     fill = params["fill_value"]
     if fill is None:
-        fill = np.nan if x.dtype.kind == "f" else (np.iinfo(x.dtype).min if x.dtype.kind == "i" else x.dtype.type(-1))
+        fill = _fill_value(x.dtype)
     outside = nodes(graph, np.asarray(fill, x.dtype))
     rest = {k: v for k, v in params.items() if k != "fill_value"}
 
@@ -109,9 +112,11 @@ def _gather(lowering, params, x, indices):
     largest = [x.shape[axis] - params["slice_sizes"][axis] for axis in numbers.start_index_map]
     # Every index takes every value; which of the results counts is then a matter of comparing.
     index_rows, tests = _index_tests(graph, indices, largest, clip="FILL" not in str(mode).upper())
-    batch_axes = [axis for axis in range(np.ndim(run(np.zeros(indices.shape, indices.dtype))))]
-    batch_axes = [axis for axis in batch_axes if axis not in numbers.offset_dims]
+    rank = np.ndim(run(np.zeros(indices.shape, indices.dtype)))
+    batch_axes = [axis for axis in range(rank) if axis not in numbers.offset_dims]
     result = None
+    if np.prod([size + 1.0 for size in largest]) > MAX_PLACES:
+        raise LoweringError(f"an index that is not constant into more than {MAX_PLACES} places")
     for candidate in itertools.product(*(range(size + 1) for size in largest)):
         picked = _pick(run(np.broadcast_to(np.asarray(candidate, indices.dtype), indices.shape)), x, outside)
         if result is None:
@@ -122,6 +127,13 @@ def _gather(lowering, params, x, indices):
             test = tests(row, candidate)
             result[position] = graph.select(test, int(result[position]), int(picked.ids[position]))
     return [Nodes(result, x.dtype)]
+
+
+def _fill_value(dtype: np.dtype) -> Any:
+    """What JAX gives for an index that is out of range."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
+    return np.nan if dtype.kind == "f" else True
 
 
 @rule("dynamic_slice")
@@ -183,12 +195,7 @@ def _scatter(lowering, params, x, indices, updates):
     index_rows, tests = _index_tests(graph, nodes(graph, indices), largest, clip=clip)
     result = x.ids.copy()
     for row in np.ndindex(*index_rows.shape):
-        known = [graph.values[node] for node in index_rows[row]] if _all_known(graph, index_rows[row]) else None
-        for candidate in itertools.product(*(range(size + 1) for size in largest)):
-            if known is not None:
-                asked = [min(max(int(i), 0), size) for i, size in zip(known, largest, strict=True)] if clip else known
-                if tuple(int(i) for i in asked) != candidate:
-                    continue
+        for candidate in _candidates(graph, index_rows[row], largest, clip=clip):
             at = outside.copy()
             at[row] = candidate
             hit = np.asarray(
@@ -258,8 +265,6 @@ def _pick(labels: np.ndarray, x: Nodes, zero: Nodes) -> Nodes:
 
 def _index_tests(graph: Graph, indices: Nodes, largest: list[int], *, clip: bool):
     """The rows of index numbers, and the test whether a row asks for a candidate."""
-    if len(largest) and np.prod([size + 1 for size in largest]) > 4096:
-        raise LoweringError("an index that is not constant into more than 4096 places")
 
     def tests(row: np.ndarray, candidate: tuple[int, ...]) -> int:
         test = graph.constant(True, BOOL)
@@ -281,8 +286,19 @@ def _index_tests(graph: Graph, indices: Nodes, largest: list[int], *, clip: bool
     return rows, tests
 
 
-def _all_known(graph: Graph, row: np.ndarray) -> bool:
-    return all(graph.is_constant(int(node)) for node in row)
+def _candidates(graph: Graph, row: np.ndarray, largest: list[int], *, clip: bool) -> list[tuple[int, ...]]:
+    """The places that a row of index numbers may name."""
+    options = []
+    for node, size in zip(row, largest, strict=True):
+        if graph.is_constant(int(node)):
+            asked = int(graph.values[node])
+            asked = min(max(asked, 0), size) if clip else asked
+            options.append([asked] if 0 <= asked <= size else [])
+        else:
+            options.append(list(range(size + 1)))
+    if np.prod([float(len(values)) for values in options]) > MAX_PLACES:
+        raise LoweringError(f"an index that is not constant into more than {MAX_PLACES} places")
+    return list(itertools.product(*options))
 
 
 def _starts(start: Any, largest: int) -> list[int]:

@@ -5,12 +5,13 @@ before all stores, so that what goes out may stand where what came in stood. The
 is written: compile with -std=c99 or -ffp-contract=off, and without -ffast-math.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .graph import BOOL, Graph
+from .graph import _COMPARE, _EVALUATE, BOOL, Graph
 from .lower import Leaf, Program
 
 TYPES = {
@@ -40,10 +41,7 @@ PHASES = {
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _BITS = {"and": "&", "or": "|", "xor": "^"}
-_MATH = {
-    name: name
-    for name in ["floor", "ceil", "rint", "round", "sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "pow", "atan2", "nextafter"]
-} | {"abs": "fabs", "rem": "fmod"}
+_MATH = {"abs": "fabs", "rem": "fmod"}  # where C has another name
 
 # Small functions that a program may need, by name; F is the floating type, I and U an integer type and its unsigned.
 _HELPERS = {
@@ -99,6 +97,11 @@ def literal(value: Any, dtype: Any) -> str:
     return f"(-{text})" if np.signbit(value) else text
 
 
+_CALLED = {*_EVALUATE, "round", "erf", "erfc", "fabs", "fmod"} - _COMPARE - {"and", "or", "xor"}
+_TAKEN = re.compile(r"[abpv]\d+|i|j|k|sum|\w+_(float|double|int|u?int32|u?int64|t)|NAN|INFINITY|HUGE_VAL")
+"""Names that the writer gives itself, or that a header may have."""
+
+
 class Writer:
     """Writes a program as the statements of a function's body, and gathers the helpers that they call.
 
@@ -129,19 +132,24 @@ class Writer:
         for node in live:
             for arg in graph.args[node]:
                 uses[arg] += 1
+        needed = {node for node in live if graph.ops[node] == "input"}
+        read = [
+            (self.load(leaf, i), int(node), leaf, i)
+            for leaf in program.inputs
+            for i, node in enumerate(leaf.ids.flat)
+            if int(node) in needed
+        ]
+        taken = {word for place, *_ in (*stored, *read) for word in re.findall(r"(?<![\w.>])[A-Za-z_]\w*", place)}
         names: dict[int, str] = {}
         for _, node, leaf, i in stored:
             uses[node] += 1
-            if graph.ops[node] not in ("constant", "input"):
-                names.setdefault(node, f"{leaf.name}_{i}" if leaf.shape else leaf.name)
+            if graph.ops[node] not in ("constant", "input") and node not in names:
+                names[node] = _free_name(f"{leaf.name}_{i}" if leaf.shape else leaf.name, taken)
         loads = []
-        needed = {node for node in live if graph.ops[node] == "input"}
-        for leaf in program.inputs:
-            for i, node in enumerate(leaf.ids.flat):
-                if int(node) in needed:
-                    name = f"{leaf.name}_{i}_" if leaf.shape else f"{leaf.name}_"
-                    loads.append(f"const {TYPES[leaf.dtype.name]} {name} = {self.load(leaf, i)};")
-                    self.text[int(node)] = name
+        for place, node, leaf, i in read:
+            name = _free_name(f"{leaf.name}_{i}_" if leaf.shape else f"{leaf.name}_", taken)
+            loads.append(f"const {TYPES[leaf.dtype.name]} {name} = {place};")
+            self.text[node] = name
         statements: list[str] = []
         phase = ""
         for node in live:
@@ -207,7 +215,7 @@ class Writer:
             return f"{texts[0]} - {texts[0]} == 0"
         if op in ("max", "min", "sign"):
             return self._helper(op, TYPES[kind.name], texts)
-        return f"{_MATH[op]}{'f' if kind.itemsize == 4 else ''}({', '.join(texts)})"
+        return f"{_MATH.get(op, op)}{'f' if kind.itemsize == 4 else ''}({', '.join(texts)})"
 
     def _helper(self, op: str, ctype: str, texts: list[str], key: str | None = None) -> str:
         short = ctype.removesuffix("_t")
@@ -285,9 +293,15 @@ class Writer:
         ]
 
 
-def _replace_word(text: str, word: str, by: str) -> str:
-    import re
+def _free_name(name: str, taken: set[str]) -> str:
+    """A name for a variable that nothing else has; it is then taken."""
+    while name in taken or name.removesuffix("f") in _CALLED or _TAKEN.fullmatch(name):
+        name += "_"
+    taken.add(name)
+    return name
 
+
+def _replace_word(text: str, word: str, by: str) -> str:
     return re.sub(rf"\b{word}\b", lambda _: by, text)
 
 
