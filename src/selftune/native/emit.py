@@ -51,6 +51,7 @@ _HELPERS = {
     "imax": "static I max_I(I a, I b) { return a > b ? a : b; }",
     "imin": "static I min_I(I a, I b) { return a < b ? a : b; }",
     "isign": "static I sign_I(I a) { return a > 0 ? 1 : a < 0 ? -1 : 0; }",
+    "usign": "static I sign_I(I a) { return a > 0; }",
     "iabs": "static I abs_I(I a) { return a < 0 ? (I)(0 - (U)a) : a; }",
     # As XLA: by zero gives -1 (all bits), and the remainder the dividend; the one quotient that overflows wraps.
     "idiv": "static I div_I(I a, I b) { return b == 0 ? (I)-1 : b == (I)-1 ? (I)(0 - (U)a) : (I)(a / b); }",
@@ -63,7 +64,7 @@ _HELPERS = {
     "shift_right_logical": "static I shift_right_logical_I(I a, I b) { return (U)b >= BITS ? 0 : (I)((U)a >> (U)b); }",
     "shift_right_arithmetic": (
         "static I shift_right_arithmetic_I(I a, I b) "
-        "{ const U n = (U)b >= BITS ? BITS - 1 : (U)b; return a < 0 ? (I)~(~(U)a >> n) : (I)((U)a >> n); }"
+        "{ const U n = (U)b >= BITS ? BITS - 1 : (U)b; return (U)a >> (BITS - 1) ? (I)~(~(U)a >> n) : (I)((U)a >> n); }"
     ),
 }
 
@@ -242,7 +243,7 @@ class Writer:
             return f"{texts[0]} {_INFIX[op]} {texts[1]}"
         if op == "abs" and not signed:
             return texts[0]
-        key = f"u{op}" if op in ("div", "rem") and not signed else f"i{op}"
+        key = f"u{op}" if op in ("div", "rem", "sign") and not signed else f"i{op}"
         return self._helper(op, ctype, texts, key)
 
     def _conversion(self, source: np.dtype, target: np.dtype, text: str) -> str:

@@ -29,7 +29,7 @@ DTYPES = {np.dtype(name) for name in ("bool", "int32", "int64", "uint32", "uint6
 _KEYWORDS = re.findall(
     r"\w+",
     "auto break case char const continue default do double else enum extern float for goto if inline int long register "
-    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm linux unix",
+    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm unix",
 )
 PHASE = "selftune."
 """What starts the name of a `jax.named_scope` that tells which part of a step an operation belongs to."""
