@@ -111,7 +111,7 @@ CHOICES = [
         derive=False,
     ),
     Case("bool_sum", lambda a: (jnp.sum(a), a.astype(jnp.int32) * 3, jnp.argmax(a), jnp.sort(a)), "b4", derive=False),
-    Case("bool_times", lambda a, x: a.astype(x.dtype) * x, "b4 f4", nasty=False),
+    Case("bool_times", lambda a, x: a.astype(x.dtype) * x, "b4 f4"),
 ]
 
 WHOLE = [

@@ -23,7 +23,7 @@ SHAPES = [
     Case("broadcast", lambda x, y: (jnp.broadcast_to(x, (2, 3)), x * y[:, None], x + 0 * x), "f3 f2"),
     Case("roll", lambda x: (jnp.roll(x, 1), jnp.roll(x, -2)), "f4"),
     Case("flip", lambda x: (jnp.flip(x), x[::-1], jnp.flip(x, 1), jnp.rot90(x)), "f2x3"),
-    Case("pad", lambda x: (jnp.pad(x, 1), jnp.pad(x, (2, 0), mode="edge"), lax.pad(x, 5.0, [(-1, 2, 1)])), "f3"),
+    Case("pad", lambda x: (jnp.pad(x, 1), jnp.pad(x, (2, 0), mode="edge"), lax.pad(x, x[0], [(-1, 2, 1)])), "f3"),
     Case("tril", lambda x: (jnp.tril(x), jnp.triu(x, 1), jnp.tril(x, -1)), "f3x3"),
     Case("diag", lambda x, v: (jnp.diag(x), jnp.diag(v), jnp.trace(x), jnp.diagonal(x, 1)), "f3x3 f3"),
     Case("eye", lambda x: x + jnp.eye(3, dtype=x.dtype), "f3x3"),

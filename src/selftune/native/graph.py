@@ -251,6 +251,9 @@ def _mul(graph: Graph, a: int, b: int) -> int | None:
             return other
         if graph.is_number(one, 0) and (graph.sparse or graph.dtypes[one].kind != "f"):
             return one
+        if graph.ops[one] == "convert" and graph.dtypes[mask := graph.args[one][0]] == BOOL:
+            # As XLA: what a mask leaves out is zero, whatever it was.
+            return graph.select(mask, graph.constant(0, graph.dtypes[one]), other)
         if graph.dtypes[one].kind == "f":
             if graph.is_number(one, -1):
                 return graph.apply("neg", other)

@@ -18,8 +18,10 @@ from jaxtyping import PyTree
 
 from . import _arrays as _arrays  # each fills RULES
 from . import _elementwise as _elementwise
+from . import _indexing as _indexing
 from . import _linear as _linear
 from . import _random
+from ._known import KNOWN
 from ._values import RULES, LoweringError, Nodes, nodes, rule
 from .graph import BOOL, Graph
 
@@ -153,6 +155,8 @@ class Lowering:
         all_known = not any(isinstance(value, Nodes) for value in inputs)
         try:
             if all_known and name not in _CALLS and name not in _KEYS:
+                if name in KNOWN:
+                    return [KNOWN[name](eqn.params, *inputs)]
                 out = eqn.primitive.bind(*map(_as_jax, inputs), **eqn.params)
                 return [_known(value) for value in (out if eqn.primitive.multiple_results else [out])]
             if name not in RULES:
