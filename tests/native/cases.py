@@ -40,6 +40,13 @@ class Case(NamedTuple):
         forward, reverse = jax.jacfwd(of_floats, argnums)(*floats), jax.jacrev(of_floats, argnums)(*floats)
         return self.pushed(*args) | {"forward": forward, "reverse": reverse}
 
+    def backward(self, *args: Any) -> dict[str, Any]:
+        """That without the forward Jacobian: where numbers are only moved about, it tells no more than a tangent."""
+        if not self.derive:
+            return self.pushed(*args)
+        of_floats, floats = self._of_floats(args)
+        return self.pushed(*args) | {"reverse": jax.jacrev(of_floats, tuple(range(len(floats))))(*floats)}
+
     def _of_floats(self, args: Any) -> tuple[Callable[..., Any], list[Any]]:
         at = [i for i, arg in enumerate(args) if np.dtype(arg.dtype).kind == "f"]
 

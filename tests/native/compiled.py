@@ -35,14 +35,14 @@ def write(function: Callable[..., Any], *args: Any, sparse: bool = True, loop_pr
 
 
 def source(functions: Mapping[str, Program]) -> str:
-    """One C file of several functions, each `void name(const void *const *in, void *const *out)`."""
+    """One C file of several functions, each `void f_name(const void *const *in, void *const *out)`."""
     helpers: dict[str, str] = {}
     texts = []
     for name, program in functions.items():
         writer = Writer(program, _place(program.inputs, "in", "const "), _place(program.outputs, "out", ""))
         loads, statements, stores = writer.lines()
         helpers |= writer.helpers
-        head = f"void {name}(const void *const *in, void *const *out)"
+        head = f"void f_{name}(const void *const *in, void *const *out)"
         unused = [] if loads else ["(void)in;"]
         texts += [f"{head};", f"{head} {{", *wrap([*unused, *loads, *statements, *stores], 4), "}"]
     return "\n".join(["#include <math.h>", "#include <stdint.h>", *helpers.values(), *texts, ""])
@@ -65,7 +65,7 @@ def compiled_all(functions: Mapping[str, Written], flags: Sequence[str] = ("-O1"
     if "double" not in text:
         flags = (*flags, "-Wdouble-promotion")
     library = build(text, flags=(*STRICT, *flags, "-fPIC", "-shared"))
-    return {name: _callable(getattr(library, name), written) for name, written in functions.items()}
+    return {name: _callable(getattr(library, f"f_{name}"), written) for name, written in functions.items()}
 
 
 def compiled(

@@ -17,7 +17,7 @@ def _smooth_abs(x):
 @_smooth_abs.defjvp
 def _smooth_abs_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
-    return _smooth_abs(x), jnp.tanh(10 * x) * dx
+    return _smooth_abs(x), jnp.sin(x) * dx
 
 
 @jax.custom_vjp

@@ -156,7 +156,7 @@ def _reduce(lowering, params, x):
     graph = lowering.graph
     op, empty = _REDUCTIONS[lowering.primitive]
     empty = _identity(op, x.dtype) if empty is None else empty
-    rows = lanes(x.ids, tuple(params["axes"]))
+    rows = lanes(x.ids, params["axes"])
     out = np.empty(rows.shape[:-1], np.int64)
     for index in np.ndindex(*out.shape):
         row = rows[index]
@@ -175,7 +175,7 @@ def _identity(op: str, dtype: np.dtype) -> Any:
 def _arg(lowering, params, x):
     graph, dtype = lowering.graph, np.dtype(params["index_dtype"])
     better = "gt" if lowering.primitive == "argmax" else "lt"
-    rows = lanes(x.ids, tuple(params["axes"]))
+    rows = lanes(x.ids, params["axes"])
     out = np.empty(rows.shape[:-1], np.int64)
     for index in np.ndindex(*out.shape):
         best, *rest = (int(node) for node in rows[index])

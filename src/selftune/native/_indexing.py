@@ -1,7 +1,7 @@
 """Rules for indices: what is known is picked, and what is not is compared with every place it may name."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -121,7 +121,7 @@ def _scatter(lowering, params, x, indices, updates):
     return [Nodes(result, x.dtype)]
 
 
-def _place(rank: int, inside: dict[int, int], axes: Sequence[int], start: Sequence[int]) -> tuple[int, ...]:
+def _place(rank: int, inside: dict[Any, Any], axes: Any, start: Any) -> tuple[int, ...]:
     """A position: that of a window's start, plus the one inside the window."""
     starts = dict(zip(axes, start, strict=True))
     return tuple(inside.get(axis, 0) + starts.get(axis, 0) for axis in range(rank))
@@ -142,7 +142,7 @@ def _candidates(graph: Graph, row: np.ndarray, largest: list[int], *, clip: bool
     return itertools.product(*options)
 
 
-def _asks(graph: Graph, row: np.ndarray, candidate: Sequence[int], largest: list[int], *, clip: bool) -> int:
+def _asks(graph: Graph, row: np.ndarray, candidate: tuple[int, ...], largest: list[int], *, clip: bool) -> int:
     """Whether a row of index numbers asks for a candidate."""
     test = graph.constant(True, BOOL)
     for node, value, size in zip(row, candidate, largest, strict=True):

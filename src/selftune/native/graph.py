@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 
@@ -61,6 +61,7 @@ _OF_BOOLS = {"max": "or", "min": "and", "add": "or", "mul": "and"}
 _TO_BOOL = _COMPARE | {"is_finite"}
 
 
+@no_type_check  # at run time, as the tests do: it is called for every number
 class Graph:
     """A growing scalar program. A node is a number; the same operation on the same nodes is the same node.
 
@@ -108,7 +109,7 @@ class Graph:
         return self.ops[node] == "constant"
 
     def is_number(self, node: int, number: float) -> bool:
-        return self.ops[node] == "constant" and self.values[node] == number
+        return self.ops[node] == "constant" and bool(self.values[node] == number)
 
     def apply(self, op: str, *args: int) -> int:
         """The node of an operation whose arguments all have one dtype; the result's is that too, or bool."""

@@ -157,6 +157,10 @@ class Lowering:
             if all_known and name not in _CALLS and name not in _KEYS:
                 if name in KNOWN:
                     return [KNOWN[name](eqn.params, *inputs)]
+                if name in _FOLDED and max(np.size(value) for value in inputs) <= 256:
+                    self.primitive = name
+                    folded = RULES[name](self, eqn.params, *self._lift("", inputs))
+                    return [self._settle(value) for value in folded]
                 out = eqn.primitive.bind(*map(_as_jax, inputs), **eqn.params)
                 return [_known(value) for value in (out if eqn.primitive.multiple_results else [out])]
             if name not in RULES:
@@ -181,12 +185,36 @@ class Lowering:
             return value
         _check_dtype(value.dtype, f"{self.primitive!r} with ")
         graph = self.graph
-        if value.ids.size and all(graph.is_constant(int(node)) for node in value.ids.flat):
+        if all(graph.is_constant(int(node)) for node in value.ids.flat):
             return np.array([graph.values[node] for node in value.ids.flat], value.dtype).reshape(value.shape)
         return value
 
 
 _INDEXED = {"gather", "dynamic_slice", "dynamic_update_slice", "scatter", "select_n", "concatenate", "stack", "pad"}
+_FOLDED = {
+    "pad",
+    "gather",
+    "scatter",
+    "scatter-add",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "rev",
+    "stack",
+    "unstack",
+}
+_FOLDED |= {
+    "split",
+    "tile",
+    "reduce_sum",
+    "reduce_max",
+    "reduce_or",
+    "reduce_and",
+    "cumsum",
+    "dot_general",
+    "clamp",
+    "copy",
+}
+"""What is cheaper done by its rule than compiled by JAX, when all is known and small."""
 _KEYS = {"random_fold_in", "random_bits", "random_split", "random_wrap", "random_unwrap"}
 _CALLS: set[str] = set()
 

@@ -1,0 +1,106 @@
+"""What the native engine compiles computes what JAX computes: values, tangents and Jacobians, in both precisions.
+
+On finite numbers, and on infinities, NaN, signed zeros, and the largest and smallest numbers. There, three things are
+XLA's own and not compared: the sign of a zero; numbers below the normal ones, which XLA takes for zero; and Jacobians,
+of whose known zeros XLA makes masks, so that what they leave out is zero even where it was NaN.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from . import functions, functions_arrays, functions_control, functions_linear
+from .cases import Case, difference
+from .compiled import Written, compiled_all, write
+
+GROUPS = {
+    "maths": functions.MATHS,
+    "special": functions.SPECIAL,
+    "rounding": functions.ROUNDING,
+    "choices": functions.CHOICES,
+    "whole": functions.WHOLE,
+    "reductions": functions.REDUCTIONS,
+    "shapes": functions_arrays.SHAPES,
+    "indices": functions_arrays.INDICES,
+    "products": functions_linear.PRODUCTS,
+    "solves": functions_linear.SOLVES,
+    "factors": functions_linear.FACTORS,
+    "control": functions_control.CONTROL,
+    "random": functions_control.RANDOM,
+    "rotations": functions_control.ROTATIONS,
+}
+EACH = {"maths", "special", "rounding", "choices", "whole"}
+"""Groups in which every number of a result has its own size; in the others, it is that of the largest one."""
+MOVES = {"shapes", "indices", "reductions", "factors"}
+FINITE, NASTY = 6, 30
+
+
+class Programs(NamedTuple):
+    """A group's functions as scalar programs: with the sparsity of known zeros, and with IEEE's arithmetic."""
+
+    sparse: dict[str, Written]
+    dense: dict[str, Written]
+
+
+def derived(case: Case, group: str, dtype: str) -> Callable[..., Any]:
+    """Jacobians cost time: in double precision only."""
+    if dtype == "float32":
+        return case.pushed
+    return case.backward if group in MOVES else case.everything
+
+
+@cache
+def programs(group: str, dtype: str) -> Programs:
+    rng = np.random.default_rng(0)
+    examples = {case.name: case.arguments(dtype, rng) for case in GROUPS[group]}
+    return Programs(
+        {case.name: write(derived(case, group, dtype), *examples[case.name]) for case in GROUPS[group]},
+        {
+            f"{case.name}_ieee": write(case.pushed, *examples[case.name], sparse=False)
+            for case in GROUPS[group]
+            if case.nasty
+        },
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("group", GROUPS)
+def test_functions_agree_with_jax(group, dtype):
+    cases = GROUPS[group]
+    sparse, dense = programs(group, dtype)
+    native = compiled_all(sparse | dense)
+    oracle = jax.jit(lambda inputs: {c.name: derived(c, group, dtype)(*inputs[c.name]) for c in cases})
+    rng = np.random.default_rng(1)
+    wrong = []
+    for trial in range(FINITE + NASTY):
+        nasty = trial >= FINITE
+        inputs = {case.name: case.arguments(dtype, rng, nasty=nasty and case.nasty) for case in cases}
+        expected = oracle(inputs)
+        for case in cases:
+            names = [case.name] if not (nasty and case.nasty) else []
+            names += [f"{case.name}_ieee"] if case.nasty else []
+            for name in names:
+                got = native[name](*inputs[case.name])
+                wrong += [
+                    f"{name} {what} of {inputs[case.name]}: {why}"
+                    for what, why in _differences(got, expected[case.name], case.ulps, group, name == case.name)
+                ]
+    assert not wrong, "\n".join(wrong[:10])
+
+
+def _differences(got: dict, expected: dict, ulps: float, group: str, sparse: bool) -> list[tuple[str, str]]:
+    found = []
+    for what, made in got.items():
+        for one, other in zip(jax.tree.leaves(made), jax.tree.leaves(expected[what]), strict=True):
+            if why := difference(one, other, ulps, each=group in EACH, sparse=sparse):
+                found.append((what, why))
+    return found
+
+
+def test_functions_have_names_of_their_own():
+    names = [case.name for cases in GROUPS.values() for case in cases]
+    assert len(set(names)) == len(names) >= 80
