@@ -22,30 +22,20 @@ class Case(NamedTuple):
     def arguments(self, dtype: Any, rng: np.random.Generator, *, nasty: bool = False) -> list[np.ndarray]:
         return [_numbers(word, np.dtype(dtype), rng, nasty) for word in self.shapes.split()]
 
-    def pushed(self, *args: Any) -> dict[str, Any]:
-        """The value, and a tangent that is not known beforehand, pushed through the linearization."""
-        value = self.function(*args)
+    def derived(self, *args: Any, forward: bool = False, reverse: bool = False) -> dict[str, Any]:
+        """The value; a tangent that is not known beforehand, pushed through the linearization; and the Jacobians."""
+        made = {"value": self.function(*args)}
         if not self.derive:
-            return {"value": value}
-        of_floats, floats = self._of_floats(args)
-        _, push = jax.linearize(of_floats, *floats)
-        return {"value": value, "pushed": push(*(i + 0.7 - x for i, x in enumerate(floats)))}
-
-    def everything(self, *args: Any) -> dict[str, Any]:
-        """That, and both Jacobians with respect to the arguments that are floats."""
-        if not self.derive:
-            return self.pushed(*args)
+            return made
         of_floats, floats = self._of_floats(args)
         argnums = tuple(range(len(floats)))
-        forward, reverse = jax.jacfwd(of_floats, argnums)(*floats), jax.jacrev(of_floats, argnums)(*floats)
-        return self.pushed(*args) | {"forward": forward, "reverse": reverse}
-
-    def backward(self, *args: Any) -> dict[str, Any]:
-        """That without the forward Jacobian: where numbers are only moved about, it tells no more than a tangent."""
-        if not self.derive:
-            return self.pushed(*args)
-        of_floats, floats = self._of_floats(args)
-        return self.pushed(*args) | {"reverse": jax.jacrev(of_floats, tuple(range(len(floats))))(*floats)}
+        _, push = jax.linearize(of_floats, *floats)
+        made["pushed"] = push(*(i + 0.7 - x for i, x in enumerate(floats)))
+        if forward:
+            made["forward"] = jax.jacfwd(of_floats, argnums)(*floats)
+        if reverse:
+            made["reverse"] = jax.jacrev(of_floats, argnums)(*floats)
+        return made
 
     def _of_floats(self, args: Any) -> tuple[Callable[..., Any], list[Any]]:
         at = [i for i, arg in enumerate(args) if np.dtype(arg.dtype).kind == "f"]

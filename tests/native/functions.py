@@ -59,7 +59,7 @@ SPECIAL = [
     Case("gelu", lambda x: jax.nn.gelu(jnp.maximum(x, -1)), "f3", 512),  # 1 + tanh cancels
     Case("softmax", jax.nn.softmax, "f3", 99),
     Case("logsumexp", special.logsumexp, "f3"),
-    Case("logaddexp", jnp.logaddexp, "f3 f3"),
+    Case("logaddexp", jnp.logaddexp, "f3 f3", 512),
     Case("xlogy_entr", lambda x, y: (special.xlogy(x, jnp.abs(y)), special.entr(jnp.abs(x))), "f3 f3", 512),
     Case("atan2", jnp.arctan2, "f3 f3"),
     Case("hypot", jnp.hypot, "f3 f3"),

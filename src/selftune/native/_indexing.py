@@ -34,11 +34,11 @@ def _gather(lowering, params, x, indices):
         batch = tuple(position[axis] for axis in batch_axes)
         inside = dict(zip(kept, (position[axis] for axis in numbers.offset_dims), strict=True))
         inside |= {axis: batch[at] for axis, at in batching}
-        row, result = indices.ids[batch], outside if fills else None
+        row, result = indices.ids[batch], outside if fills else -1
         for candidate in _candidates(graph, row, largest, clip=not fills):
             node = int(x.ids[_place(x.ids.ndim, inside, numbers.start_index_map, candidate)])
             test = _asks(graph, row, candidate, largest, clip=not fills)
-            result = node if result is None else graph.select(test, result, node)
+            result = node if result < 0 else graph.select(test, result, node)
         out[position] = result
     return [Nodes(out, x.dtype)]
 
