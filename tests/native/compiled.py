@@ -86,11 +86,11 @@ def _callable(entry: Any, written: Written) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         given = [stored(leaf) for leaf in jax.tree.leaves(list(args))]
         made = [np.zeros(leaf.shape, np.int32 if leaf.dtype == bool else leaf.dtype) for leaf in outputs]
-        entry(_pointers(given), _pointers(made))
+        entry(pointers(given), pointers(made))
         return jax.tree.unflatten(written.tree, [x.astype(leaf.dtype) for x, leaf in zip(made, outputs, strict=True)])
 
     return call
 
 
-def _pointers(arrays: list[np.ndarray]) -> Any:
+def pointers(arrays: list[np.ndarray]) -> Any:
     return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))

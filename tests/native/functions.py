@@ -135,7 +135,7 @@ WHOLE = [
     Case(
         "whole_reduce", lambda i: (i.sum(), i.prod(), i.max(), i.min(), i.argmax(), jnp.cumsum(i)), "i4", derive=False
     ),
-    Case("whole_powers", lambda i: (i**2, i**5), "i4", derive=False),
+    Case("whole_powers", lambda i, j: (i**2, i**5, i ** jnp.abs(j)), "i4 i4", derive=False, nasty=False),
     Case(
         "whole_to_float", lambda i, u: (i.astype(float), u.astype(float), i.astype(jnp.float32)), "i4 u4", derive=False
     ),

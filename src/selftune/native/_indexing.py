@@ -57,7 +57,7 @@ def _dynamic_slice(lowering, params, x, *starts):
     sizes = params["slice_sizes"]
     options = [_starts(start, x.shape[axis] - sizes[axis]) for axis, start in enumerate(starts)]
     result: np.ndarray | None = None
-    for chosen in itertools.product(*options):
+    for chosen in _places(options):
         part = x.ids[tuple(slice(at, at + size) for at, size in zip(chosen, sizes, strict=True))]
         test = _chosen(graph, starts, chosen, options)
         result = part.copy() if result is None else _select_all(graph, test, result, part)
@@ -70,7 +70,7 @@ def _dynamic_update_slice(lowering, params, x, update, *starts):
     x, update = nodes(graph, x), nodes(graph, update)
     options = [_starts(start, x.shape[axis] - update.shape[axis]) for axis, start in enumerate(starts)]
     result: np.ndarray | None = None
-    for chosen in itertools.product(*options):
+    for chosen in _places(options):
         part = x.ids.copy()
         part[tuple(slice(at, at + size) for at, size in zip(chosen, update.shape, strict=True))] = update.ids
         test = _chosen(graph, starts, chosen, options)
@@ -137,6 +137,10 @@ def _candidates(graph: Graph, row: np.ndarray, largest: list[int], *, clip: bool
             options.append([asked] if 0 <= asked <= size else [])
         else:
             options.append(list(range(size + 1)))
+    return _places(options)
+
+
+def _places(options: list[list[int]]) -> Iterator[tuple[int, ...]]:
     if np.prod([float(len(values)) for values in options]) > MAX_PLACES:
         raise LoweringError(f"an index that is not constant into more than {MAX_PLACES} places")
     return itertools.product(*options)
