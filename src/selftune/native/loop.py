@@ -223,7 +223,7 @@ def _source(loop: Loop) -> str:
             return f"checked[{first[leaf.name] + i}]"
         return _scalar(leaf, i)
 
-    writer = Writer(program, load, store)
+    writer = Writer(program, load, store, share_divisors=True)
     loads, statements, stores = writer.lines()
     recorded = [line for line in stores if line.startswith("row_")]
     others = [line for line in stores if not line.startswith("row_")]
