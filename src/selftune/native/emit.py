@@ -48,6 +48,9 @@ _MATH = {"abs": "fabs", "rem": "fmod"}  # where C has another name
 _HELPERS = {
     "max": "static F max_F(F a, F b) { return a > b || a != a ? a : b; }",
     "min": "static F min_F(F a, F b) { return a < b || a != a ? a : b; }",
+    # With a bound that is a number, a single instruction: what is not a number compares as false, and comes out.
+    "at_least": "static F at_least_F(F bound, F a) { return bound > a ? bound : a; }",
+    "at_most": "static F at_most_F(F bound, F a) { return bound < a ? bound : a; }",
     "sign": "static F sign_F(F a) { return a > 0 ? 1 : a < 0 ? -1 : a; }",
     "imax": "static I max_I(I a, I b) { return a > b ? a : b; }",
     "imin": "static I min_I(I a, I b) { return a < b ? a : b; }",
@@ -256,6 +259,12 @@ class Writer:
             return f"-{texts[0]}"
         if op == "is_finite":
             return f"{texts[0]} - {texts[0]} == 0"
+        if op in ("max", "min") and (bounds := [i for i in (0, 1) if self.graph.is_constant(args[i])]):
+            bound = bounds[0]
+            if not np.isnan(self.graph.values[args[bound]]):
+                return self._helper(
+                    f"at_{'least' if op == 'max' else 'most'}", TYPES[kind.name], [texts[bound], texts[1 - bound]]
+                )
         if op in ("max", "min", "sign"):
             return self._helper(op, TYPES[kind.name], texts)
         return f"{_MATH.get(op, op)}{'f' if kind.itemsize == 4 else ''}({', '.join(texts)})"
