@@ -152,7 +152,7 @@ def test_any_names_make_a_program(names):
     inputs = {name if name.isidentifier() else f"a{name}": np.full(2, i + 0.5) for i, name in enumerate(names)}
 
     def function(**inputs):
-        total = sum(jnp.exp(x) for x in inputs.values())
+        total = jnp.sum(jnp.stack([jnp.exp(x) for x in inputs.values()]), axis=0)
         return {name: jnp.abs(total * i) for i, name in enumerate(names)} | {"x_1": total[0], "v7": [total], "out": 1.0}
 
     program = lower(function, inputs)

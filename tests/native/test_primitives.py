@@ -35,8 +35,6 @@ GROUPS = {
 }
 EACH = {"maths", "special", "rounding", "choices", "whole"}
 """Groups in which every number of a result has its own size; in the others, it is that of the largest one."""
-MOVES = {"shapes", "indices", "reductions", "factors"}
-"""Groups whose forward Jacobians tell no more than a tangent does."""
 FINITE, NASTY = 6, 24
 
 
@@ -48,9 +46,10 @@ class Programs(NamedTuple):
 
 
 def derived(case: Case, group: str, dtype: str) -> Callable[..., Any]:
-    """Jacobians cost time: in double precision only, and of what is done to each number by itself only one of them."""
+    """Jacobians cost time: in double precision only, forward of functions of each number, and else in reverse."""
     double = dtype == "float64"
-    return partial(case.derived, forward=double and group not in MOVES, reverse=double and group not in EACH)
+    forward = double and (group in EACH or group in ("products", "rotations"))
+    return partial(case.derived, forward=forward, reverse=double and group not in EACH)
 
 
 @cache
