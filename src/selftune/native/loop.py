@@ -24,6 +24,8 @@ from .step import lower_step
 
 CHUNK = 1 << 22
 """Steps of one call into C: between two calls Python can be interrupted."""
+AT_HAND = 256
+"""An array of the state that is larger than this is not copied into variables."""
 ROWS = ("a_star", "w", "v", "t")
 """What has a row for each step."""
 
@@ -204,6 +206,9 @@ def _source(loop: Loop) -> str:
     program, at = loop.program, loop.at
     rows = [leaf for leaf in program.outputs if leaf.name.startswith("row_")]
     carried = [leaf for leaf in program.outputs if leaf.name in at]
+    # Small parts of the state are variables of the loop; large ones, such as a buffer, stay where they are.
+    in_place = {leaf.name for leaf in carried if leaf.ids.size > AT_HAND}
+    at_hand = {leaf.name for leaf in carried} - in_place
     checked = [leaf for leaf in program.outputs if leaf.name.startswith("checked")]
     count = sum(leaf.ids.size for leaf in checked)
     first = {leaf.name: sum(other.ids.size for other in checked[:i]) for i, leaf in enumerate(checked)}
@@ -212,7 +217,9 @@ def _source(loop: Loop) -> str:
     absolute = "fabsf" if single else "fabs"
 
     def load(leaf: Leaf, i: int) -> str:
-        if leaf.name == "step" or leaf.name in {one.name for one in carried} or leaf.name.startswith("p_"):
+        if leaf.name in in_place:
+            return f"{leaf.name}[{i}]"
+        if leaf.name == "step" or leaf.name in at_hand or leaf.name.startswith("p_"):
             return _scalar(leaf, i)
         return f"{leaf.name}[{leaf.ids.size} * s + {i}]"
 
@@ -221,7 +228,7 @@ def _source(loop: Loop) -> str:
             return f"{leaf.name}[{leaf.ids.size} * row + {i}]"
         if leaf.name.startswith("checked"):
             return f"checked[{first[leaf.name] + i}]"
-        return _scalar(leaf, i)
+        return f"{leaf.name}[{i}]" if leaf.name in in_place else _scalar(leaf, i)
 
     writer = Writer(program, load, store, share_divisors=True)
     loads, statements, stores = writer.lines()
@@ -239,22 +246,28 @@ def _source(loop: Loop) -> str:
         if leaf.name in used and leaf.name.split("_")[0] in ("a", "w", "v", "t") and leaf.ids.size
     ]
     heads += [pointer(leaf, len(loop.inputs) + i, "") for i, leaf in enumerate(rows)]
+    heads += [pointer(leaf, at[leaf.name], "") for leaf in carried if leaf.name in in_place]
     begin = [
         f"{'const ' if leaf.name.startswith('p_') else ''}{TYPES[leaf.dtype.name]} {_scalar(leaf, i)} = "
         f"((const {_storage(leaf.dtype)} *)arrays[{at[leaf.name]}])[{i}];"
         for leaf in program.inputs
-        if leaf.name.startswith("p_") or leaf.name in {one.name for one in carried}
+        if leaf.name.startswith("p_") or leaf.name in at_hand
         for i in range(leaf.ids.size)
     ]
     end = [
         f"(({_storage(leaf.dtype)} *)arrays[{at[leaf.name]}])[{i}] = ({_storage(leaf.dtype)}){_scalar(leaf, i)};"
         for leaf in carried
+        if leaf.name in at_hand
         for i in range(leaf.ids.size)
     ]
     n = next(leaf.ids.size for leaf in carried if leaf.name == "x")
     watched = [leaf for leaf in carried if leaf.name.startswith(("x", "state_theta", "state_a_hat"))]
     watched.sort(key=lambda leaf: leaf.name != "x")  # first, as in what a step leaves
-    start = [_scalar(leaf, i) for leaf in watched for i in range(leaf.ids.size)]
+    start = [
+        f"{leaf.name}[{i}]" if leaf.name in in_place else _scalar(leaf, i)
+        for leaf in watched
+        for i in range(leaf.ids.size)
+    ]
     start += ["0"] * (count - len(start))
     sizes = [f"{absolute}(checked[{i}])" for i in range(count)]
     text = [
