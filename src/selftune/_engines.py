@@ -19,15 +19,16 @@ from .native.firmware import Field, Firmware, struct_type
 
 def context(t: Any) -> PyTree:
     """A step's context as arrays; a whole number is the number of a step."""
-    if not jax.tree.leaves(t, is_leaf=_check.is_plain):
-        raise ValueError(f"t: expected at least one number, got {_check.describe(t)}")
 
     def leaf(value: Any) -> Any:
         if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             return jnp.asarray(value, jnp.int32)
         return jnp.asarray(value)
 
-    return jax.tree.map(leaf, t, is_leaf=_check.is_plain)
+    made = jax.tree.map(leaf, t, is_leaf=_check.is_plain)
+    if not any(array.size for array in jax.tree.leaves(made)):
+        raise ValueError(f"t: expected at least one number, got {_check.describe(t)}")
+    return made
 
 
 class Context:
@@ -76,7 +77,7 @@ class Native:
         self.k = firmware.sizes.k
         leaves, self._structure = jax.tree.flatten(state)
         self._dtypes = [leaf.dtype for leaf in leaves]  # a bool is an int in C
-        self._info_structure = jax.tree.structure(firmware.info)
+        self._info_structure = firmware.info_structure
         library = build.build(firmware.whole())
         self._record, self._parts = _struct(firmware.state_fields)
         self._info, self._info_parts = _struct(firmware.info_fields)
@@ -124,9 +125,7 @@ class Native:
             part[...] = leaf
 
     def info(self) -> Info:
-        told: Any = jax.tree.unflatten(self._info_structure, [part.copy() for part in self._info_parts])
-        u: Any = self._u.copy()
-        return Info(u, told["cost"], told["f_hat"], told["tuner"])
+        return jax.tree.unflatten(self._info_structure, [part.copy() for part in (self._u, *self._info_parts)])
 
 
 def _struct(members: list[Field]) -> tuple[np.ndarray, list[np.ndarray]]:

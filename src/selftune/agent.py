@@ -95,8 +95,9 @@ class Agent:
         self._next = int(state.t) if self._context.is_counted else 0
         self._step, self._code = self._next, 0
         self._acted = self._told = False
+        self._result = jax.tree.structure(Result(state.code, state.code))  # filled with NumPy's numbers
 
-    def act(self, x: ArrayLike, t: Any = None) -> np.ndarray:
+    def act(self, x: Any, t: Any = None) -> np.ndarray:
         r"""$u_t$ from $\theta_t$ and $\hat a_t$, (m,); then the tuner's step to $\theta_{t+1}$.
 
         `t` is the step's context; where steps are numbered it may be left out, and counts on from the last, also where
@@ -113,7 +114,7 @@ class Agent:
         self._acted = self._told = True
         return u
 
-    def observe(self, f_obs: ArrayLike) -> None:
+    def observe(self, f_obs: Any) -> None:
         r"""The estimator's step to $\hat a_{t+1}$, from the residual $\tilde f_t$, (k,), seen after the last `act`.
 
         An observation belongs to its `act`: where that was refused, this is too.
@@ -122,7 +123,7 @@ class Agent:
         self._after_act("observe")
         self._code = self._machine.observe(measured)
 
-    def observe_state(self, x_next: ArrayLike) -> None:
+    def observe_state(self, x_next: Any) -> None:
         r"""The same, where no residual is measured: from the state that followed, by `infer_residual`."""
         measured = self._vector("x_next", x_next, self._n)
         self._after_act("observe_state")
@@ -149,8 +150,7 @@ class Agent:
     @property
     def result(self) -> Result:
         """How the last call went; and where it was refused, at which step."""
-        code, step = (np.int32(number) for number in (self._code, self._step if self._code else -1))
-        return Result(code, step)  # pyright: ignore[reportArgumentType] - NumPy's, as all that an agent gives
+        return jax.tree.unflatten(self._result, [np.int32(self._code), np.int32(self._step if self._code else -1)])
 
     @property
     def refused(self) -> int:
@@ -197,7 +197,7 @@ class Agent:
         if not self._acted:
             raise RuntimeError(f"{what}: expected to come after act, which has not been called")
 
-    def _vector(self, name: str, value: ArrayLike, size: int) -> np.ndarray:
+    def _vector(self, name: str, value: Any, size: int) -> np.ndarray:
         try:
             array = np.asarray(value)
         except ValueError:  # lists of different lengths
@@ -234,7 +234,7 @@ def _checksum(about: dict[str, Any], leaves: list[np.ndarray]) -> str:
 
 def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
             about = json.loads(stored["about"].tobytes())
             leaves = [stored[f"leaf_{i}"] for i in range(len(about["leaves"]))]
         kind, checksum = (about.get("format"), about.get("version")), about.pop("checksum")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from benchmarks._robots import PROBLEMS
 
 import selftune as st
-from benchmarks._robots import PROBLEMS
 
 from . import cortex_m4
 

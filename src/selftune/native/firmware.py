@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .. import guard
-from ..controller import Controller
+from ..controller import Controller, Info
 from ..guard import AgentState
 from .emit import TYPES, Writer, literal, wrap
 from .lower import Leaf, Program, leaf_names
@@ -48,8 +48,8 @@ class Firmware:
         self.state_fields = fields(state)
         self._members = {field.name for field in self.state_fields}
         info = jax.eval_shape(partial(guard.act, controller), limit, state, state.x, state.t)[2]
-        self.info = {"cost": info.cost, "f_hat": info.f_hat, "tuner": info.tuner}
-        self.info_fields = fields(self.info)
+        self.info_structure = jax.tree.structure(info)
+        self.info_fields = fields(_told(info))  # what is left of it without u, which comes first
         plain = jax.tree.structure(state.t) == jax.tree.structure(0)
         self.is_counted = plain and jnp.ndim(state.t) == 0 and jnp.result_type(state.t) == jnp.int32
         """Whether the context is the number of the step."""
@@ -225,12 +225,11 @@ class Firmware:
 
 def _act(controller: Controller, state: AgentState, x: Array, t: Any, limit: Array) -> dict[str, PyTree]:
     state, u, info, code = guard.act(controller, limit, state, x, t)
-    return {
-        "state": state,
-        "u": u,
-        "info": {"cost": info.cost, "f_hat": info.f_hat, "tuner": info.tuner},
-        "code": code,
-    }
+    return {"state": state, "u": u, "info": _told(info), "code": code}
+
+
+def _told(info: Info) -> dict[str, PyTree]:
+    return {"cost": info.cost, "f_hat": info.f_hat, "tuner": info.tuner}
 
 
 def _observe(controller: Controller, state: AgentState, f_obs: Array) -> dict[str, PyTree]:
