@@ -17,6 +17,7 @@ from .._engines import context
 from .._errors import StoreError
 from ..controller import Controller
 from ..process import Gaussian
+from ..run import SimulationError
 from ..scenario import Scenario
 from ..simulate import simulate
 from . import readme
@@ -180,9 +181,12 @@ def _checked(scenario: Scenario, firmware: Firmware) -> Scenario:
 def _replay(firmware: Firmware, scenario: Scenario) -> str:
     """What was measured at each step of a run of XLA, and what the controller made of it."""
     upper, state = firmware.name.upper(), firmware.state.controller
-    run = simulate(firmware.controller, scenario, theta=state.theta, a_hat=state.a_hat, limit=firmware.limit)
-    if not run.result.ok:
-        raise ValueError(f"scenario: expected a run that goes well, for the replay; {run.result.message}")
+    try:
+        run = simulate(firmware.controller, scenario, theta=state.theta, a_hat=state.a_hat, limit=firmware.limit)
+    except SimulationError as error:
+        raise ValueError(
+            f"scenario: expected a run that ends well, for the replay; {error.run.result.message}"
+        ) from None
     observed = run.f if scenario.v is None else run.f + scenario.v
     tables = {
         ("x", "N"): run.x,

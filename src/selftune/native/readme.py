@@ -31,7 +31,7 @@ def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float
     name, upper, real, sizes = firmware.name, firmware.name.upper(), firmware.real, firmware.sizes
     columns = (*footprint.KINDS, "instructions", "stack")
     rows = [
-        f"| `{name}_{function}` | {' | '.join(_number(counts[kind]) for kind in columns)} |"
+        f"| `{name}_{function}` | {' | '.join(number(counts[kind]) for kind in columns)} |"
         for function, counts in costs["functions"].items()
     ]
     about = (
@@ -73,7 +73,8 @@ void sample({"int32_t t" if firmware.is_counted else f"int32_t t, const {name}_c
 }}
 ```
 
-{context} A `{name}_state` may be used by one thread at a time; there are no globals.
+{context}
+A `{name}_state` may be used by one thread at a time; there are no globals.
 
 ## Check it
 
@@ -98,5 +99,6 @@ every compiler gives the same numbers; `-ffp-contract=fast -fno-math-errno` is f
 """
 
 
-def _number(count: int | None) -> str:
+def number(count: int | None) -> str:
+    """As tables have it."""
     return "–" if count is None else f"{count:,}"
