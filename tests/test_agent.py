@@ -120,10 +120,10 @@ class TestNumPy:
         agent = fresh(engine=engine)
         x = measured()[0][0].copy()
         u, theta, info = agent.act(x), agent.theta, agent.info
-        kept = u.copy(), theta.copy(), info.u.copy(), info.tuner.y.copy()
+        kept = u.copy(), theta.copy(), info.u.copy(), info.tuner.gradient.copy()
         x[:] = NAN
         play(agent)
-        for got, expected in zip((u, theta, info.u, info.tuner.y), kept, strict=True):
+        for got, expected in zip((u, theta, info.u, info.tuner.gradient), kept, strict=True):
             np.testing.assert_array_equal(got, expected)
         u[:], theta[:] = NAN, NAN
         assert np.all(np.isfinite(agent.theta))

@@ -46,10 +46,10 @@ def export(target: str, folder: Path, given: dict[str, str | None], **options: A
 
 def table(about: dict[str, Any]) -> Table:
     costs = about["costs"]
-    columns = list(costs["functions"]["act"])
-    made = new_table(f"a call, in {costs['dtype']}", "", *columns)
-    for function, counts in costs["functions"].items():
-        made.add_row(f"{about['name']}_{function}", *(number(counts[column]) for column in columns))
+    functions = costs["functions"]
+    made = new_table(f"a call, in {costs['dtype']}", "", *(f"{about['name']}_{function}" for function in functions))
+    for kind in functions["act"]:
+        made.add_row(kind, *(number(counts[kind]) for counts in functions.values()))
     return made
 
 
@@ -108,7 +108,9 @@ def _find(target: str, module: ModuleType, name: str) -> st.Controller:
     if not isinstance(found, st.Controller) and callable(found):
         found = _blaming(target, "failed", found)
     if not isinstance(found, st.Controller):
-        raise InputError(f"{target}: expected a selftune.Controller or a function that makes one, got {type(found)}")
+        raise InputError(
+            f"{target}: expected a selftune.Controller or a function that makes one, got {type(found).__name__}"
+        )
     return found
 
 

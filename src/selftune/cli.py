@@ -187,13 +187,13 @@ def run(
 def export(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODULE:CONTROLLER", help="Of a .py file or an importable module; or what makes one."),
+        typer.Argument(metavar="MODULE:CONTROLLER", help="In a .py file or a module; or a function that makes one."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of C.")],
     x: Annotated[str | None, typer.Option(help="The first state: 0,0 or JSON; the module's x by default.")] = None,
     theta: Annotated[str | None, typer.Option(help="θ₀; the module's theta by default.")] = None,
     a_hat: Annotated[str | None, typer.Option(help="â₀; the module's a_hat by default.")] = None,
-    t: Annotated[str | None, typer.Option(help="An example of a step's context; its number by default.")] = None,
+    t: Annotated[str | None, typer.Option(help="A step's context, where it is more than a number.")] = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     name: Annotated[str | None, typer.Option(help="The prefix of everything in C; the folder's by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Also what was changed, or is not ours.")] = False,
