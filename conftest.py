@@ -1,9 +1,12 @@
 """Tests and docstring examples alike run in float64, with strict promotion and jaxtyping's run-time checks."""
 
 import os
+from pathlib import Path
 
 # Compiling is most of the tests' time, and what is compiled runs for moments: XLA need not try hard.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# What the native engine compiles is kept with what else the tests keep.
+os.environ.setdefault("SELFTUNE_CACHE", str(Path(__file__).parent / ".pytest_cache" / "native"))
 
 import jax
 import jaxtyping

@@ -206,10 +206,12 @@ def _simulate_natively(
     size = scenario.steps
     if final.streams and _check.is_known(final.x):
         size = min(size, -(-_STREAMED // stride) * stride)
-    parts, code, failed_at = [], _OK, np.int32(-1)
+    parts, code, failed_at = [], jnp.asarray(_OK), jnp.full((), -1, jnp.int32)
     for begin in range(0, max(scenario.steps, 1), max(size, 1)):
         steps = min(size, scenario.steps - begin)
-        rows, t = jax.tree.map(lambda leaf, a=begin, b=begin + steps: leaf[a:b], (stored, scenario.t))
+        rows, t = stored, scenario.t
+        if steps < scenario.steps:  # a slice is a copy
+            rows, t = jax.tree.map(lambda leaf, a=begin, b=begin + steps: leaf[a:b], (rows, t))
         drawn, streams = _draw_rows(streamed, final.streams, final.t, steps, final.x.dtype)
         a_star, w, v = eqx.combine(rows, drawn)
         arrays = {"x": final.x, "state": final.state, "step": final.t, "limit": limit.astype(final.x.dtype)}

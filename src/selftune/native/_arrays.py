@@ -1,14 +1,8 @@
-"""Rules that move numbers about: shapes, indices, sorting."""
+"""Rules that move numbers about: shapes and sorting."""
 
-import itertools
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from ._values import LoweringError, Nodes, elementwise, nodes, rule
+from ._values import Nodes, elementwise, nodes, rule
 from .graph import BOOL, Graph
 
 
@@ -28,7 +22,9 @@ def _broadcast_in_dim(lowering, params, x, *dynamic_shape):
 
 @rule("reshape")
 def _reshape(lowering, params, x, *dynamic_shape):
-    return [Nodes(x.ids.reshape(params["new_sizes"]), x.dtype)]
+    order = params.get("dimensions")
+    ids = x.ids if order is None else x.ids.transpose(order)
+    return [Nodes(ids.reshape(params["new_sizes"]), x.dtype)]
 
 
 @rule("squeeze")
@@ -81,131 +77,24 @@ def _split(lowering, params, x):
     return [Nodes(part, x.dtype) for part in np.split(x.ids, ends, axis=params["axis"])]
 
 
+@rule("tile")
+def _tile(lowering, params, x):
+    return [Nodes(np.tile(x.ids, params["reps"]), x.dtype)]
+
+
 @rule("pad")
 def _pad(lowering, params, x, value):
     x, value = nodes(lowering.graph, x), nodes(lowering.graph, value)
-    labels = _labels(x.shape, 1)
-    out = np.asarray(lax.pad(labels, jnp.zeros((), labels.dtype), params["padding_config"]))
-    return [_pick(out, x, value)]
-
-
-@rule("gather")
-def _gather(lowering, params, x, indices):
-    graph = lowering.graph
-    x = nodes(graph, x)
-    labels = _labels(x.shape, 1)
-    numbers, mode = params["dimension_numbers"], params["mode"]
-    fill = params["fill_value"]
-    if fill is None:
-        fill = np.nan if x.dtype.kind == "f" else (np.iinfo(x.dtype).min if x.dtype.kind == "i" else x.dtype.type(-1))
-    outside = nodes(graph, np.asarray(fill, x.dtype))
-    rest = {k: v for k, v in params.items() if k != "fill_value"}
-
-    def run(known: Any) -> np.ndarray:
-        return np.asarray(lax.gather_p.bind(labels, jnp.asarray(known), fill_value=0, **rest))
-
-    if not isinstance(indices, Nodes):
-        return [_pick(run(indices), x, outside)]
-    largest = [x.shape[axis] - params["slice_sizes"][axis] for axis in numbers.start_index_map]
-    # Every index takes every value; which of the results counts is then a matter of comparing.
-    index_rows, tests = _index_tests(graph, indices, largest, clip="FILL" not in str(mode).upper())
-    batch_axes = [axis for axis in range(np.ndim(run(np.zeros(indices.shape, indices.dtype))))]
-    batch_axes = [axis for axis in batch_axes if axis not in numbers.offset_dims]
-    result = None
-    for candidate in itertools.product(*(range(size + 1) for size in largest)):
-        picked = _pick(run(np.broadcast_to(np.asarray(candidate, indices.dtype), indices.shape)), x, outside)
-        if result is None:
-            start = outside if "FILL" in str(mode).upper() else picked
-            result = np.broadcast_to(start.ids, picked.shape).copy()
-        for position in np.ndindex(*picked.shape):
-            row = index_rows[tuple(position[axis] for axis in batch_axes)]
-            test = tests(row, candidate)
-            result[position] = graph.select(test, int(result[position]), int(picked.ids[position]))
-    return [Nodes(result, x.dtype)]
-
-
-@rule("dynamic_slice")
-def _dynamic_slice(lowering, params, x, *starts):
-    graph = lowering.graph
-    x = nodes(graph, x)
-    sizes = params["slice_sizes"]
-    options = [_starts(start, x.shape[axis] - sizes[axis]) for axis, start in enumerate(starts)]
-    result: np.ndarray | None = None
-    for chosen in itertools.product(*options):
-        part = x.ids[tuple(slice(at, at + size) for at, size in zip(chosen, sizes, strict=True))]
-        test = _chosen(graph, starts, chosen, options)
-        result = part.copy() if result is None else _select_all(graph, test, result, part)
-    return [Nodes(result, x.dtype)]
-
-
-@rule("dynamic_update_slice")
-def _dynamic_update_slice(lowering, params, x, update, *starts):
-    graph = lowering.graph
-    x, update = nodes(graph, x), nodes(graph, update)
-    options = [_starts(start, x.shape[axis] - update.shape[axis]) for axis, start in enumerate(starts)]
-    result: np.ndarray | None = None
-    for chosen in itertools.product(*options):
-        part = x.ids.copy()
-        part[tuple(slice(at, at + size) for at, size in zip(chosen, update.shape, strict=True))] = update.ids
-        test = _chosen(graph, starts, chosen, options)
-        result = part if result is None else _select_all(graph, test, result, part)
-    return [Nodes(result, x.dtype)]
-
-
-_SCATTERS = {
-    "scatter": None,
-    "scatter-add": "add",
-    "scatter_add": "add",
-    "scatter-mul": "mul",
-    "scatter_mul": "mul",
-    "scatter-min": "min",
-    "scatter_min": "min",
-    "scatter-max": "max",
-    "scatter_max": "max",
-    "scatter-sub": "sub",
-    "scatter_sub": "sub",
-}
-
-
-@rule(*_SCATTERS)
-def _scatter(lowering, params, x, indices, updates):
-    graph, combine = lowering.graph, _SCATTERS[lowering.primitive]
-    x, updates = nodes(graph, x), nodes(graph, updates)
-    numbers = params["dimension_numbers"]
-    clip = "CLIP" in str(params["mode"]).upper()
-    window = iter(updates.shape[axis] for axis in numbers.update_window_dims)
-    dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-    sizes = [1 if axis in dropped else next(window) for axis in range(x.ids.ndim)]
-    largest = [x.shape[axis] - sizes[axis] for axis in numbers.scatter_dims_to_operand_dims]
-    labels = _labels(updates.shape, 1)
-    shape = np.shape(indices) if not isinstance(indices, Nodes) else indices.shape
-    outside = np.full(shape, -1, np.int32)
-    index_rows, tests = _index_tests(graph, nodes(graph, indices), largest, clip=clip)
-    result = x.ids.copy()
-    for row in np.ndindex(*index_rows.shape):
-        known = [graph.values[node] for node in index_rows[row]] if _all_known(graph, index_rows[row]) else None
-        for candidate in itertools.product(*(range(size + 1) for size in largest)):
-            if known is not None:
-                asked = [min(max(int(i), 0), size) for i, size in zip(known, largest, strict=True)] if clip else known
-                if tuple(int(i) for i in asked) != candidate:
-                    continue
-            at = outside.copy()
-            at[row] = candidate
-            hit = np.asarray(
-                lax.scatter(
-                    jnp.zeros(x.shape, labels.dtype),
-                    jnp.asarray(at),
-                    labels,
-                    numbers,
-                    mode=lax.GatherScatterMode.FILL_OR_DROP,
-                )
-            )
-            test = tests(index_rows[row], candidate)
-            for position in zip(*np.nonzero(hit), strict=True):
-                old, new = int(result[position]), int(updates.ids.flat[int(hit[position]) - 1])
-                new = new if combine is None else graph.apply(combine, old, new)
-                result[position] = graph.select(test, old, new)
-    return [Nodes(result, x.dtype)]
+    config = params["padding_config"]
+    full = [
+        low + high + max(0, size + (size - 1) * gap) for size, (low, high, gap) in zip(x.shape, config, strict=True)
+    ]
+    out = np.full(full, int(value.ids), np.int64)
+    for index in np.ndindex(*x.shape):
+        place = [low + i * (gap + 1) for i, (low, _, gap) in zip(index, config, strict=True)]
+        if all(0 <= at < size for at, size in zip(place, full, strict=True)):  # padding may be negative
+            out[tuple(place)] = x.ids[index]
+    return [Nodes(out, x.dtype)]
 
 
 @rule("sort")
@@ -223,6 +112,23 @@ def _sort(lowering, params, *operands):
                     a, b = int(row[i]), int(row[i + 1])
                     row[i], row[i + 1] = graph.select(swap, a, b), graph.select(swap, b, a)
     return [Nodes(np.moveaxis(a, -1, params["dimension"]), x.dtype) for a, x in zip(arrays, operands, strict=True)]
+
+
+@rule("top_k")
+def _top_k(lowering, params, x):
+    """The first of the numbers in falling order, and where they stood; NaN is the largest."""
+    graph, axis = lowering.graph, params.get("axis", -1)
+    places = np.broadcast_to(np.arange(x.shape[axis]), np.moveaxis(x.ids, axis, -1).shape)
+    rows, at = np.moveaxis(x.ids, axis, -1).copy(), nodes(graph, places.astype(np.int32)).ids.copy()
+    for i in range(params["k"]):
+        for j in range(rows.shape[-1] - 1, i, -1):
+            for index in np.ndindex(*rows.shape[:-1]):
+                swap = _before(graph, [int(rows[(*index, j - 1)])], [int(rows[(*index, j)])])
+                for array in (rows, at):
+                    a, b = int(array[(*index, j - 1)]), int(array[(*index, j)])
+                    array[(*index, j - 1)], array[(*index, j)] = graph.select(swap, a, b), graph.select(swap, b, a)
+    first = [np.moveaxis(array[..., : params["k"]], -1, axis) for array in (rows, at)]
+    return [Nodes(first[0], x.dtype), Nodes(first[1], np.int32)]
 
 
 @rule("lt_to", "le_to")
@@ -245,67 +151,3 @@ def _before(graph: Graph, a: list[int], b: list[int]) -> int:
             same = graph.apply("or", same, graph.apply("and", one_nan, other_nan))
         result = graph.apply("or", less, graph.apply("and", same, result))
     return result
-
-
-def _labels(shape: tuple[int, ...], first: int) -> jax.Array:
-    return jnp.arange(first, first + int(np.prod(shape)), dtype=jnp.int32).reshape(shape)
-
-
-def _pick(labels: np.ndarray, x: Nodes, zero: Nodes) -> Nodes:
-    """The nodes that the labels 1, 2, … name; `zero` for 0."""
-    return Nodes(np.concatenate([zero.ids.reshape(1), x.ids.ravel()])[labels], x.dtype)
-
-
-def _index_tests(graph: Graph, indices: Nodes, largest: list[int], *, clip: bool):
-    """The rows of index numbers, and the test whether a row asks for a candidate."""
-    if len(largest) and np.prod([size + 1 for size in largest]) > 4096:
-        raise LoweringError("an index that is not constant into more than 4096 places")
-
-    def tests(row: np.ndarray, candidate: tuple[int, ...]) -> int:
-        test = graph.constant(True, BOOL)
-        for node, value, size in zip(row, candidate, largest, strict=True):
-            dtype = graph.dtypes[int(node)]
-            op = "eq"
-            if clip and size == 0:
-                continue
-            if clip and value == 0:
-                op = "le"
-            elif clip and value == size:
-                op = "ge"
-            test = graph.apply("and", test, graph.apply(op, int(node), graph.constant(value, dtype)))
-        return test
-
-    rows = np.empty(indices.shape[:-1], object)
-    for index in np.ndindex(*rows.shape):
-        rows[index] = indices.ids[index]
-    return rows, tests
-
-
-def _all_known(graph: Graph, row: np.ndarray) -> bool:
-    return all(graph.is_constant(int(node)) for node in row)
-
-
-def _starts(start: Any, largest: int) -> list[int]:
-    """Where a slice may start: anywhere, unless it is known; beyond the end it is moved back, as in JAX."""
-    if isinstance(start, Nodes):
-        return list(range(largest + 1))
-    return [min(max(int(start), 0), largest)]
-
-
-def _chosen(graph: Graph, starts: Any, chosen: tuple[int, ...], options: list[list[int]]) -> int:
-    test = graph.constant(True, BOOL)
-    for start, value, values in zip(starts, chosen, options, strict=True):
-        if isinstance(start, Nodes) and len(values) > 1:
-            node = int(start.ids)
-            # In rising order, each test overrules the ones before it: what is past the last start takes the last.
-            at_least = graph.apply("ge", node, graph.constant(value, graph.dtypes[node]))
-            test = graph.apply("and", test, at_least) if value > values[0] else test
-    return test
-
-
-def _select_all(graph: Graph, test: int, no: np.ndarray, yes: np.ndarray) -> np.ndarray:
-    return elementwise(graph, lambda no, yes: graph.select(test, no, yes), np.int64, _raw(no), _raw(yes)).ids
-
-
-def _raw(ids: np.ndarray) -> Nodes:
-    return Nodes(ids, np.int64)

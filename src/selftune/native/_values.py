@@ -72,7 +72,7 @@ def reduce(function: Callable[[int, int], int], ids: Any) -> int:
     return result
 
 
-def lanes(ids: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+def lanes(ids: np.ndarray, axes: Any) -> np.ndarray:
     """`ids` with the named axes last, as one."""
     kept = [axis for axis in range(ids.ndim) if axis not in axes]
     moved = ids.transpose(*kept, *axes)

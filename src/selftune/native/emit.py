@@ -5,12 +5,14 @@ before all stores, so that what goes out may stand where what came in stood. The
 is written: compile with -std=c99 or -ffp-contract=off, and without -ffast-math.
 """
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .graph import BOOL, Graph
+from .graph import _COMPARE, _EVALUATE, BOOL, Graph
 from .lower import Leaf, Program
 
 TYPES = {
@@ -40,48 +42,20 @@ PHASES = {
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _BITS = {"and": "&", "or": "|", "xor": "^"}
-_MATH = {
-    name: name
-    for name in [
-        "floor",
-        "ceil",
-        "rint",
-        "round",
-        "sqrt",
-        "cbrt",
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "erfc",
-        "pow",
-        "atan2",
-        "nextafter",
-    ]
-} | {"abs": "fabs", "rem": "fmod"}
+_MATH = {"abs": "fabs", "rem": "fmod"}  # where C has another name
 
 # Small functions that a program may need, by name; F is the floating type, I and U an integer type and its unsigned.
 _HELPERS = {
     "max": "static F max_F(F a, F b) { return a > b || a != a ? a : b; }",
     "min": "static F min_F(F a, F b) { return a < b || a != a ? a : b; }",
+    # With a bound that is a number, a single instruction: what is not a number compares as false, and comes out.
+    "at_least": "static F at_least_F(F bound, F a) { return bound > a ? bound : a; }",
+    "at_most": "static F at_most_F(F bound, F a) { return bound < a ? bound : a; }",
     "sign": "static F sign_F(F a) { return a > 0 ? 1 : a < 0 ? -1 : a; }",
     "imax": "static I max_I(I a, I b) { return a > b ? a : b; }",
     "imin": "static I min_I(I a, I b) { return a < b ? a : b; }",
     "isign": "static I sign_I(I a) { return a > 0 ? 1 : a < 0 ? -1 : 0; }",
+    "usign": "static I sign_I(I a) { return a > 0; }",
     "iabs": "static I abs_I(I a) { return a < 0 ? (I)(0 - (U)a) : a; }",
     # As XLA: by zero gives -1 (all bits), and the remainder the dividend; the one quotient that overflows wraps.
     "idiv": "static I div_I(I a, I b) { return b == 0 ? (I)-1 : b == (I)-1 ? (I)(0 - (U)a) : (I)(a / b); }",
@@ -94,7 +68,7 @@ _HELPERS = {
     "shift_right_logical": "static I shift_right_logical_I(I a, I b) { return (U)b >= BITS ? 0 : (I)((U)a >> (U)b); }",
     "shift_right_arithmetic": (
         "static I shift_right_arithmetic_I(I a, I b) "
-        "{ const U n = (U)b >= BITS ? BITS - 1 : (U)b; return a < 0 ? (I)~(~(U)a >> n) : (I)((U)a >> n); }"
+        "{ const U n = (U)b >= BITS ? BITS - 1 : (U)b; return (U)a >> (BITS - 1) ? (I)~(~(U)a >> n) : (I)((U)a >> n); }"
     ),
 }
 
@@ -128,6 +102,11 @@ def literal(value: Any, dtype: Any) -> str:
     return f"(-{text})" if np.signbit(value) else text
 
 
+_CALLED = {*_EVALUATE, "round", "erf", "erfc", "fabs", "fmod"} - _COMPARE - {"and", "or", "xor"}
+_TAKEN = re.compile(r"[abprv]\d+|i|j|k|sum|\w+_(float|double|int|u?int32|u?int64|t)|NAN|INFINITY|HUGE_VAL")
+"""Names that the writer gives itself, or that a header may have."""
+
+
 class Writer:
     """Writes a program as the statements of a function's body, and gathers the helpers that they call.
 
@@ -135,10 +114,23 @@ class Writer:
 
     - `load`: from an input leaf and a position to the C expression that reads it.
     - `store`: from an output leaf and a position to the C place that is written; None for what is not stored.
+    - `share_divisors`: whether to divide by the same number once, and multiply by its inverse after that. Tangents are
+      divided by the same numbers over and over, at ten times the price of a product. It costs a last digit, and
+      overflows where the divisor is so small that its inverse does.
     """
 
-    def __init__(self, program: Program, load: Callable[[Leaf, int], str], store: Callable[[Leaf, int], str | None]):
+    def __init__(
+        self,
+        program: Program,
+        load: Callable[[Leaf, int], str],
+        store: Callable[[Leaf, int], str | None],
+        *,
+        share_divisors: bool = False,
+    ):
         self.program, self.load, self.store = program, load, store
+        self.share_divisors = share_divisors
+        self.inverses: dict[int, str] = {}
+        """The name of a shared divisor's inverse, or the inverse itself where it is known."""
         self.graph: Graph = program.graph
         self.helpers: dict[str, str] = {}
         self.text: dict[int, str] = {}
@@ -157,20 +149,27 @@ class Writer:
         uses = np.zeros(len(graph), int)
         for node in live:
             for arg in graph.args[node]:
-                uses[arg] += 1
+                # Written out twice: so it needs a name.
+                uses[arg] += 2 if graph.ops[node] == "is_finite" else 1
+        self._find_shared_divisors(live)
+        needed = {node for node in live if graph.ops[node] == "input"}
+        read = [
+            (self.load(leaf, i), int(node), leaf, i)
+            for leaf in program.inputs
+            for i, node in enumerate(leaf.ids.flat)
+            if int(node) in needed
+        ]
+        taken = {word for place, *_ in (*stored, *read) for word in re.findall(r"(?<![\w.>])[A-Za-z_]\w*", place)}
         names: dict[int, str] = {}
         for _, node, leaf, i in stored:
             uses[node] += 1
-            if graph.ops[node] not in ("constant", "input"):
-                names.setdefault(node, f"{leaf.name}_{i}" if leaf.shape else leaf.name)
+            if graph.ops[node] not in ("constant", "input") and node not in names:
+                names[node] = _free_name(f"{leaf.name}_{i}" if leaf.shape else leaf.name, taken)
         loads = []
-        needed = {node for node in live if graph.ops[node] == "input"}
-        for leaf in program.inputs:
-            for i, node in enumerate(leaf.ids.flat):
-                if int(node) in needed:
-                    name = f"{leaf.name}_{i}_" if leaf.shape else f"{leaf.name}_"
-                    loads.append(f"const {TYPES[leaf.dtype.name]} {name} = {self.load(leaf, i)};")
-                    self.text[int(node)] = name
+        for place, node, leaf, i in read:
+            name = _free_name(f"{leaf.name}_{i}_" if leaf.shape else f"{leaf.name}_", taken)
+            loads.append(f"const {TYPES[leaf.dtype.name]} {name} = {place};")
+            self.text[node] = name
         statements: list[str] = []
         phase = ""
         for node in live:
@@ -187,6 +186,7 @@ class Writer:
             if graph.ops[node] == "matrix_product":
                 statements.extend(self._product(node))
                 continue
+            statements.extend(self._inverse(node))
             expression = self._expression(node)
             # What is used once is written where it is used, as a person would, while it stays short.
             in_place = uses[node] == 1 and node not in names and len(expression) < 48
@@ -198,6 +198,29 @@ class Writer:
                 self.text[node] = name
         stores = [f"{place} = {self._of(node)};" for place, node, _, _ in stored]
         return loads, statements, stores
+
+    def _find_shared_divisors(self, live: list[int]) -> None:
+        graph = self.graph
+        divisors = Counter(
+            graph.args[node][1] for node in live if graph.ops[node] == "div" and graph.dtypes[node].kind == "f"
+        )
+        self._shared = {node for node, count in divisors.items() if count > 1} if self.share_divisors else set()
+        for node in divisors:
+            if self.share_divisors and graph.is_constant(node):
+                with np.errstate(all="ignore"):
+                    inverse = np.asarray(1, graph.dtypes[node])[()] / graph.values[node]
+                if np.finfo(inverse.dtype).tiny <= abs(inverse) < np.inf:
+                    self.inverses[node] = literal(inverse, graph.dtypes[node])
+
+    def _inverse(self, node: int) -> list[str]:
+        """The statement that a division by a shared number needs before it, if it is the first."""
+        graph = self.graph
+        divisor = graph.args[node][1] if graph.ops[node] == "div" else -1
+        if divisor not in self._shared or divisor in self.inverses:
+            return []
+        kind = graph.dtypes[divisor]
+        self.inverses[divisor] = f"r{divisor}"
+        return [f"const {TYPES[kind.name]} r{divisor} = {literal(1, kind)} / {self._of(divisor)};"]
 
     def _of(self, node: int) -> str:
         graph = self.graph
@@ -228,15 +251,23 @@ class Writer:
             return self._integer(op, kind, texts)
         if kind == BOOL:
             return f"{texts[0]} {_INFIX[op]} {texts[1]}"
+        if op == "div" and args[1] in self.inverses:
+            return f"{texts[0]} * {self.inverses[args[1]]}"
         if op in _INFIX or op == "div":
             return f"{texts[0]} {_INFIX.get(op, '/')} {texts[1]}"
         if op == "neg":
             return f"-{texts[0]}"
         if op == "is_finite":
             return f"{texts[0]} - {texts[0]} == 0"
+        if op in ("max", "min") and (bounds := [i for i in (0, 1) if self.graph.is_constant(args[i])]):
+            bound = bounds[0]
+            if not np.isnan(self.graph.values[args[bound]]):
+                return self._helper(
+                    f"at_{'least' if op == 'max' else 'most'}", TYPES[kind.name], [texts[bound], texts[1 - bound]]
+                )
         if op in ("max", "min", "sign"):
             return self._helper(op, TYPES[kind.name], texts)
-        return f"{_MATH[op]}{'f' if kind.itemsize == 4 else ''}({', '.join(texts)})"
+        return f"{_MATH.get(op, op)}{'f' if kind.itemsize == 4 else ''}({', '.join(texts)})"
 
     def _helper(self, op: str, ctype: str, texts: list[str], key: str | None = None) -> str:
         short = ctype.removesuffix("_t")
@@ -263,7 +294,7 @@ class Writer:
             return f"{texts[0]} {_INFIX[op]} {texts[1]}"
         if op == "abs" and not signed:
             return texts[0]
-        key = f"u{op}" if op in ("div", "rem") and not signed else f"i{op}"
+        key = f"u{op}" if op in ("div", "rem", "sign") and not signed else f"i{op}"
         return self._helper(op, ctype, texts, key)
 
     def _conversion(self, source: np.dtype, target: np.dtype, text: str) -> str:
@@ -314,9 +345,15 @@ class Writer:
         ]
 
 
-def _replace_word(text: str, word: str, by: str) -> str:
-    import re
+def _free_name(name: str, taken: set[str]) -> str:
+    """A name for a variable that nothing else has; it is then taken."""
+    while name in taken or name.removesuffix("f") in _CALLED or _TAKEN.fullmatch(name):
+        name += "_"
+    taken.add(name)
+    return name
 
+
+def _replace_word(text: str, word: str, by: str) -> str:
     return re.sub(rf"\b{word}\b", lambda _: by, text)
 
 

@@ -151,7 +151,7 @@ class Firmware:
         helpers: dict[str, str] = {}
         bodies: list[str] = []
         for function, program in self.programs.items():
-            writer = Writer(program, partial(self._load, function), partial(self._store, program))
+            writer = Writer(program, partial(self._load, function), partial(self._store, program), share_divisors=True)
             loads, statements, stores = writer.lines()
             helpers |= writer.helpers
             told = [line for line in stores if line.startswith("info->")]

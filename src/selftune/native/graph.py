@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 
@@ -57,9 +57,11 @@ _EVALUATE: dict[str, Callable[..., Any]] = {
 }
 _COMMUTE = {"add", "mul", "eq", "ne", "and", "or", "xor"}
 _COMPARE = {"eq", "ne", "lt", "le", "gt", "ge"}
+_OF_BOOLS = {"max": "or", "min": "and", "add": "or", "mul": "and"}
 _TO_BOOL = _COMPARE | {"is_finite"}
 
 
+@no_type_check  # at run time, as the tests do: it is called for every number
 class Graph:
     """A growing scalar program. A node is a number; the same operation on the same nodes is the same node.
 
@@ -79,6 +81,7 @@ class Graph:
         """The part of the step that is being lowered: new nodes belong to it."""
         self._index: dict[Any, int] = {}
         self._choices: dict[int, bool] = {}
+        self._compared: dict[tuple[str, int, int], int | None] = {}
 
     def __len__(self) -> int:
         return len(self.ops)
@@ -106,31 +109,59 @@ class Graph:
         return self.ops[node] == "constant"
 
     def is_number(self, node: int, number: float) -> bool:
-        return self.ops[node] == "constant" and self.values[node] == number
+        return self.ops[node] == "constant" and bool(self.values[node] == number)
 
     def apply(self, op: str, *args: int) -> int:
         """The node of an operation whose arguments all have one dtype; the result's is that too, or bool."""
         dtype = BOOL if op in _TO_BOOL else self.dtypes[args[0]]
+        if dtype == BOOL and op in _OF_BOOLS and self.dtypes[args[0]] == BOOL:
+            op = _OF_BOOLS[op]
         if op in _EVALUATE and all(map(self.is_constant, args)):
             with np.errstate(all="ignore"):
                 return self.constant(_EVALUATE[op](*(self.values[arg] for arg in args)), dtype)
         if op in _COMMUTE and args[0] > args[1]:
             args = (args[1], args[0])
-        simpler = self._compare_choices(op, *args) if op in _COMPARE else None
+        simpler = self._compare(op, *args) if op in _COMPARE else None
         if simpler is None and op in _SIMPLIFY:
             simpler = _SIMPLIFY[op](self, *args)
         return self._node(op, args, dtype) if simpler is None else simpler
 
+    def _compare(self, op: str, a: int, b: int) -> int | None:
+        """A comparison whose outcome is known, or that is one of simpler things."""
+        kind = self.dtypes[a].kind
+        if kind == "f":
+            return None
+        if a == b:
+            return self.constant(op in ("eq", "le", "ge"), BOOL)
+        if kind == "b" and op in ("eq", "ne"):
+            differ = self.apply("xor", a, b)
+            return self.apply("not", differ) if op == "eq" else differ
+        # No unsigned number is below zero.
+        if kind == "u" and (
+            (op in ("lt", "ge") and self.is_number(b, 0)) or (op in ("gt", "le") and self.is_number(a, 0))
+        ):
+            return self.constant(op in ("ge", "le"), BOOL)
+        if kind not in "iu":
+            return None
+        key = (op, a, b)
+        if key not in self._compared:
+            self._compared[key] = self._compare_choices(op, a, b)
+        return self._compared[key]
+
     def _compare_choices(self, op: str, a: int, b: int) -> int | None:
         """A choice among whole numbers, compared with one of them, is a matter of how it was chosen: a pivot's row."""
-        if self.dtypes[a].kind not in "iu":
-            return None
         for one, other in ((a, b), (b, a)):
-            if self.is_constant(other) and self._is_choice(one):
+            if not self.is_constant(other):
+                continue
+            swap = one == b
+            if self._is_choice(one):
                 condition, no, yes = self.args[one]
-                swap = one == b
                 arms = [self.apply(op, *((other, arm) if swap else (arm, other))) for arm in (no, yes)]
                 return self.select(condition, *arms)
+            if self.ops[one] == "convert" and self.dtypes[self.args[one][0]] == BOOL:
+                truth = [self.constant(value, self.dtypes[one]) for value in (0, 1)]
+                arms = [self.apply(op, *((other, arm) if swap else (arm, other))) for arm in truth]
+                return self.select(self.args[one][0], *arms)
         return None
 
     def _is_choice(self, node: int) -> bool:
@@ -221,6 +252,9 @@ def _mul(graph: Graph, a: int, b: int) -> int | None:
             return other
         if graph.is_number(one, 0) and (graph.sparse or graph.dtypes[one].kind != "f"):
             return one
+        if graph.ops[one] == "convert" and graph.dtypes[mask := graph.args[one][0]] == BOOL:
+            # As XLA: what a mask leaves out is zero, whatever it was.
+            return graph.select(mask, graph.constant(0, graph.dtypes[one]), other)
         if graph.dtypes[one].kind == "f":
             if graph.is_number(one, -1):
                 return graph.apply("neg", other)
@@ -275,6 +309,16 @@ def _or(graph: Graph, a: int, b: int) -> int | None:
     return None
 
 
+def _xor(graph: Graph, a: int, b: int) -> int | None:
+    if a == b:
+        return graph.constant(0, graph.dtypes[a])
+    if graph.dtypes[a] == BOOL:
+        for one, other in ((a, b), (b, a)):
+            if graph.is_constant(one):
+                return graph.apply("not", other) if graph.values[one] else other
+    return None
+
+
 def _not(graph: Graph, a: int) -> int | None:
     if graph.is_constant(a):
         return graph.constant(np.bitwise_not(graph.values[a]), graph.dtypes[a])
@@ -288,6 +332,7 @@ _SIMPLIFY: dict[str, Callable[..., int | None]] = {
     "div": _div,
     "and": _and,
     "or": _or,
+    "xor": _xor,
     "not": _not,
     "neg": _negated,
     "max": lambda graph, a, b: a if a == b else None,

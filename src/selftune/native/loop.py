@@ -3,7 +3,7 @@
 import ctypes
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from typing import Any
@@ -41,20 +41,20 @@ def run_loop(
     all cores.
     """
     settings, structure = jax.tree.flatten((controller, nature))
-    is_free = [not _check.is_known(leaf) or (_is_array(leaf) and np.ndim(leaf) == 0) for leaf in settings]
-    fixed = tuple(None if free else _Setting(leaf) for leaf, free in zip(settings, is_free, strict=True))
-    inputs = {**arrays, "p": [leaf for leaf, free in zip(settings, is_free, strict=True) if free]}
+    free = [leaf for leaf in settings if _is_free(leaf)]
+    fixed = tuple(_is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
+    inputs = {**arrays, "p": [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in free]}
     leaves, input_structure = jax.tree.flatten(inputs)
     shapes = tuple((jnp.shape(leaf), np.dtype(jnp.result_type(leaf)).name) for leaf in leaves)
     loop = _compiled(structure, fixed, input_structure, shapes, fields)
     rows = -(-steps // stride)
     if all(map(_check.is_known, leaves)):
-        outputs = loop.call(steps, stride, leaves)
+        outputs = [_taken_over(output) for output in loop.call(steps, stride, leaves)]
     else:
         outputs = jax.pure_callback(
             lambda *leaves: loop.call(steps, stride, leaves), loop.results(rows), *leaves, vmap_method="expand_dims"
         )
-    return jax.tree.unflatten(loop.result_structure, [jnp.asarray(output) for output in outputs])
+    return jax.tree.unflatten(loop.result_structure, outputs)
 
 
 class _Setting:
@@ -63,7 +63,7 @@ class _Setting:
     def __init__(self, value: Any):
         self.value = value
         if _is_array(value):
-            raw = np.asarray(jax.random.key_data(value) if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) else value)
+            raw = np.asarray(jax.random.key_data(value) if _is_key(value) else value)
             self.key: Any = (raw.shape, raw.dtype.str, raw.tobytes())
         else:
             self.key = value
@@ -79,6 +79,22 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, np.generic))
 
 
+def _is_key(value: Any) -> bool:
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def _is_free(leaf: Any) -> bool:
+    """Whether a setting is an argument of the program, and not part of it."""
+    return not _check.is_known(leaf) or (_is_array(leaf) and leaf.ndim == 0)
+
+
+def _restored(one: "_Setting | bool", free: Iterator[Any]) -> Any:
+    """A setting inside the program; of a free one it is known whether it is a random key."""
+    if isinstance(one, _Setting):
+        return one.value
+    return jax.random.wrap_key_data(next(free)) if one else next(free)
+
+
 @lru_cache(maxsize=128)
 def _compiled(structure: Any, fixed: Any, input_structure: Any, shapes: Any, fields: tuple[str, ...]) -> "Loop":
     inputs = jax.tree.unflatten(input_structure, [jax.ShapeDtypeStruct(*shape) for shape in shapes])
@@ -86,7 +102,7 @@ def _compiled(structure: Any, fixed: Any, input_structure: Any, shapes: Any, fie
     def make(prepare: Callable[[Controller], Controller]):
         def step(p, x, state, a_star, w, v, t, step, limit):
             free = iter(p)
-            settings = [next(free) if one is None else one.value for one in fixed]
+            settings = [_restored(one, free) for one in fixed]
             controller, nature = jax.tree.unflatten(structure, settings)
             x, state, values = closed_loop_step(
                 prepare(controller), nature, x, state, a_star, w, v, step if t is None else t
@@ -178,6 +194,11 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+def _taken_over(array: np.ndarray) -> jax.Array:
+    """As a JAX array, in the same memory: nobody else has it."""
+    return jnp.from_dlpack(array) if array.size else jnp.asarray(array)
+
+
 def _source(loop: Loop) -> str:
     """The C text. `arrays`: the inputs, then the rows to record. `numbers`: begin, end, stride, code, failed_at."""
     program, at = loop.program, loop.at
@@ -202,7 +223,7 @@ def _source(loop: Loop) -> str:
             return f"checked[{first[leaf.name] + i}]"
         return _scalar(leaf, i)
 
-    writer = Writer(program, load, store)
+    writer = Writer(program, load, store, share_divisors=True)
     loads, statements, stores = writer.lines()
     recorded = [line for line in stores if line.startswith("row_")]
     others = [line for line in stores if not line.startswith("row_")]

@@ -11,20 +11,28 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Literal
 from jax.extend.source_info_util import summarize
 from jaxtyping import PyTree
 
 from . import _arrays as _arrays  # each fills RULES
 from . import _elementwise as _elementwise
+from . import _indexing as _indexing
 from . import _linear as _linear
 from . import _random
+from ._known import KNOWN
 from ._values import RULES, LoweringError, Nodes, nodes, rule
 from .graph import BOOL, Graph
 
 MAX_NODES = 400_000
 """A program is refused beyond this: a loop should not have been unrolled, or the system is not small."""
 DTYPES = {np.dtype(name) for name in ("bool", "int32", "int64", "uint32", "uint64", "float32", "float64")}
+_KEYWORDS = re.findall(
+    r"\w+",
+    "auto break case char const continue default do double else enum extern float for goto if inline int long register "
+    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm unix",
+)
 PHASE = "selftune."
 """What starts the name of a `jax.named_scope` that tells which part of a step an operation belongs to."""
 
@@ -89,8 +97,9 @@ def leaf_names(tree: PyTree) -> list[tuple[str, Any]]:
     named = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         text = jax.tree_util.keystr(path, simple=True, separator="_")
-        named.append((re.sub(r"\W+", "_", text).strip("_"), leaf))
-    taken: set[str] = set()
+        name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "leaf"
+        named.append((f"leaf_{name}" if name[0].isdigit() else name, leaf))
+    taken = set(_KEYWORDS)
     unique = []
     for name, leaf in named:
         while name in taken:
@@ -107,9 +116,9 @@ def _new_inputs(graph: Graph, name: str, leaf: Any) -> np.ndarray:
     return np.array(ids, np.int64).reshape(leaf.shape)
 
 
-def _check_dtype(dtype: Any) -> None:
+def _check_dtype(dtype: Any, what: str = "") -> None:
     if dtype not in DTYPES:
-        raise LoweringError(f"numbers of dtype {dtype}; there are {', '.join(sorted(map(str, DTYPES)))}")
+        raise LoweringError(f"{what}numbers of dtype {dtype}; there are {', '.join(sorted(map(str, DTYPES)))}")
 
 
 class Lowering:
@@ -126,7 +135,7 @@ class Lowering:
         jaxpr = closed.jaxpr
         values: dict[Any, Any] = {}
         for const in closed.consts:
-            if isinstance(const, jax.core.Tracer):
+            if isinstance(const, Tracer):
                 raise ValueError(
                     "engine: expected functions that are known when they are compiled, got one that has captured an "
                     "array under jit or vmap; hand it over as a parameter (theta, a, t), or use engine='xla'"
@@ -146,6 +155,12 @@ class Lowering:
         all_known = not any(isinstance(value, Nodes) for value in inputs)
         try:
             if all_known and name not in _CALLS and name not in _KEYS:
+                if name in KNOWN:
+                    return [KNOWN[name](eqn.params, *inputs)]
+                if name in _FOLDED and max(np.size(value) for value in inputs) <= 256:
+                    self.primitive = name
+                    folded = RULES[name](self, eqn.params, *self._lift("", inputs))
+                    return [self._settle(value) for value in folded]
                 out = eqn.primitive.bind(*map(_as_jax, inputs), **eqn.params)
                 return [_known(value) for value in (out if eqn.primitive.multiple_results else [out])]
             if name not in RULES:
@@ -155,10 +170,10 @@ class Lowering:
             outputs = RULES[name](self, eqn.params, *lifted)
             if len(self.graph) > MAX_NODES:
                 raise LoweringError(f"{name!r}: a program of more than {MAX_NODES:,} numbers")
+            return [self._settle(value) for value in outputs]
         except LoweringError as error:
             error.line = error.line or summarize(eqn.source_info)  # the innermost line of the user's own
             raise
-        return [self._settle(value) for value in outputs]
 
     def _lift(self, name: str, inputs: list[Any]) -> list[Any]:
         """The first operand as nodes: a rule may rely on that. Indices stay known where they are."""
@@ -168,14 +183,38 @@ class Lowering:
         """An array of nodes all of which are constants is known."""
         if not isinstance(value, Nodes):
             return value
-        _check_dtype(value.dtype)
+        _check_dtype(value.dtype, f"{self.primitive!r} with ")
         graph = self.graph
-        if value.ids.size and all(graph.is_constant(int(node)) for node in value.ids.flat):
+        if all(graph.is_constant(int(node)) for node in value.ids.flat):
             return np.array([graph.values[node] for node in value.ids.flat], value.dtype).reshape(value.shape)
         return value
 
 
 _INDEXED = {"gather", "dynamic_slice", "dynamic_update_slice", "scatter", "select_n", "concatenate", "stack", "pad"}
+_FOLDED = {
+    "pad",
+    "gather",
+    "scatter",
+    "scatter-add",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "rev",
+    "stack",
+    "unstack",
+}
+_FOLDED |= {
+    "split",
+    "tile",
+    "reduce_sum",
+    "reduce_max",
+    "reduce_or",
+    "reduce_and",
+    "cumsum",
+    "dot_general",
+    "clamp",
+    "copy",
+}
+"""What is cheaper done by its rule than compiled by JAX, when all is known and small."""
 _KEYS = {"random_fold_in", "random_bits", "random_split", "random_wrap", "random_unwrap"}
 _CALLS: set[str] = set()
 

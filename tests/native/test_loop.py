@@ -1,0 +1,288 @@
+"""`simulate(..., engine="native")` gives the run that XLA gives: rows, state, result, in one go or in parts."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import selftune as st
+from benchmarks._robots import PROBLEMS
+from selftune.native import build
+from tests import test_contract as contract
+from tests.problems import golden, golden_controller, golden_scenario
+from tests.test_golden import assert_golden, cases
+
+simulate_module = sys.modules["selftune.simulate"]
+
+
+def both(controller, scenario, **settings):
+    return [st.simulate(controller, scenario, engine=engine, **settings) for engine in ("xla", "native")]
+
+
+def assert_same(got, expected, tolerance=1e-11):
+    """Same structure, shapes and dtypes; numbers to `tolerance` of the largest of their array."""
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        size = float(np.max(np.abs(b))) if b.size else 0.0
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance * max(size, 1e-300))
+
+
+PLANAR = golden("planar")
+START = {"theta": PLANAR["theta0"], "a_hat": PLANAR["a0"]}
+
+
+@cases
+def test_golden(name, tuner):
+    g = golden(name)
+    run = st.simulate(
+        golden_controller(name, tuner), golden_scenario(name), theta=g["theta0"], a_hat=g["a0"], engine="native"
+    )
+    assert_golden(name, tuner, run.recorded)
+    assert run.result.message == "ok"
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_robots_over_ten_thousand_steps(name):
+    problem = PROBLEMS[name]()
+    xla, native = both(problem.controller, problem.scenario(10_000), theta=problem.theta, a_hat=problem.a_hat, stride=7)
+    assert_same(native, xla)
+    assert native.result.message == "ok"
+
+
+# Every tuner, every estimator and every constraint: the others of all pairs in `make test-slow`.
+FEW = [contract.PAIRS[6 * i + (i + 1) % 6] for i in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("tuner", "estimator", "constraint"),
+    [*FEW, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in contract.PAIRS if pair not in FEW)],
+)
+def test_every_tuner_and_estimator(tuner, estimator, constraint):
+    controller = contract.controller_of(contract.Problem(), tuner, estimator, constraint)
+    xla, native = both(controller, contract.Problem.scenario(0), theta=contract.THETA, a_hat=contract.A_HAT, throw=False)
+    assert_same(native, xla, 1e-9)
+
+
+def test_the_few_are_all_tuners_estimators_and_constraints():
+    assert {pair[0] for pair in FEW} == set(contract.TUNERS)
+    assert {pair[1] for pair in FEW} == set(contract.ESTIMATORS)
+    assert {pair[2] for pair in FEW} == set(contract.CONSTRAINTS)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+def test_any_length_and_stride(steps):
+    controller, scenario = golden_controller("planar"), golden_scenario("planar")[:steps]
+    for stride in (1, 3):
+        xla, native = both(controller, scenario, **START, stride=stride)
+        assert_same(native, xla)
+
+
+def test_in_parts_bit_for_bit(monkeypatch):
+    controller, scenario = golden_controller("planar"), golden_scenario("planar")
+    whole = st.simulate(controller, scenario, **START, engine="native")
+    head = st.simulate(controller, scenario[:251], **START, engine="native")
+    tail = st.simulate(controller, scenario[251:], resume=head.final, engine="native")
+    joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), head.recorded, tail.recorded)
+    assert_same(joined, whole.recorded, 0)
+    assert_same(tail.final, whole.final, 0)
+    # And in more than one call into C.
+    monkeypatch.setattr("selftune.native.loop.CHUNK", 100)
+    assert_same(st.simulate(controller, scenario, **START, engine="native"), whole, 0)
+
+
+def test_a_new_number_compiles_nothing(monkeypatch):
+    controller, scenario = golden_controller("planar"), golden_scenario("planar")
+    st.simulate(controller, scenario, **START, engine="native")
+    monkeypatch.setattr("selftune.native.loop.build", lambda *_: pytest.fail("compiled again"))
+    tuner = st.MGAPS(learning_rate=1e-3, constraint=controller.tuner.constraint)
+    other = st.Controller(controller.system, tuner, controller.estimator)
+    xla, native = both(other, scenario, theta=0.9 * START["theta"], a_hat=START["a_hat"])
+    assert_same(native, xla)
+
+
+def batched(engine):
+    controller, scenario = golden_controller("planar"), golden_scenario("planar")
+
+    def run(w, learning_rate):
+        tuner = st.MGAPS(learning_rate, constraint=controller.tuner.constraint)
+        other = st.Scenario(scenario.x0, scenario.a_star, w, scenario.v)
+        return st.simulate(st.Controller(controller.system, tuner, controller.estimator), other, **START, engine=engine)
+
+    return run
+
+
+def test_batches():
+    scales = jnp.array([0.5, 1.0, 2.0])
+    w, rates = scales[:, None, None] * golden_scenario("planar").w, jnp.array([1e-3, 1e-2])
+    over_both = [jax.vmap(lambda w, one=run: jax.vmap(lambda r: one(w, r))(rates))(w) for run in map(batched, ENGINES)]
+    assert over_both[1].x.shape == (3, 2, 300, 2)
+    assert_same(over_both[1], over_both[0])
+    # One lane of a batch is the run by itself, and jit changes nothing.
+    alone = batched("native")(w[1], rates[1])
+    assert_same(jax.tree.map(lambda leaf: leaf[1, 1], over_both[1]), alone, 0)
+    assert_same(jax.jit(jax.vmap(batched("native"), in_axes=(0, None)))(w, rates[1]).x[1], alone.x, 0)
+
+
+ENGINES = ("xla", "native")
+
+
+def test_a_batch_over_random_keys():
+    """OPRF's key is an argument of the program, and its Threefry is JAX's."""
+    scenario = contract.Problem.scenario(0)
+    system = contract.Problem().system
+
+    def run(key, engine):
+        tuner = st.OPRF(episode=2, radius=0.1, key=key, learning_rate=0.1, constraint=st.Box(0.1, 0.35))
+        controller = st.Controller(system, tuner, st.Frozen())
+        return st.simulate(controller, scenario, theta=contract.THETA, a_hat=contract.A_HAT, engine=engine)
+
+    keys = jax.random.split(jax.random.key(3), 3)
+    xla, native = (jax.vmap(lambda key, engine=engine: run(key, engine))(keys) for engine in ENGINES)
+    assert_same(native, xla)
+    assert not np.allclose(native.theta["gain"][0], native.theta["gain"][1])
+
+
+def test_streams_in_parts(monkeypatch):
+    controller = golden_controller("planar")
+    scenario = st.Scenario(
+        PLANAR["x0"],
+        st.RandomWalk(0.01, -1.0, 1.0).stream(jax.random.key(1), 3),
+        st.OrnsteinUhlenbeck(0.9, 0.01).stream(jax.random.key(2), 2),
+        steps=1000,
+    )
+    xla, native = both(controller, scenario, **START, stride=7)
+    assert_same(native, xla)
+    monkeypatch.setattr(simulate_module, "_STREAMED", 100)
+    assert_same(st.simulate(controller, scenario, **START, stride=7, engine="native"), native, 0)
+
+
+def test_a_context_of_arrays():
+    system = st.System(
+        dynamics=lambda x, u, f, t: x + 0.1 * (u + f),
+        residual=lambda x, a, t: a * jnp.where(t["on"], 1.0, 0.0),
+        policy=lambda x, theta, f, t: -theta * (x - t["reference"]) - f,
+        cost=lambda x, u, theta, t: jnp.sum((x - t["reference"]) ** 2) * t["weight"][t["mode"]],
+    )
+    controller = st.Controller(system, st.MGAPS(0.05), st.GradientEstimator(0.1))
+    steps = np.arange(40)
+    t = {
+        "reference": np.sin(0.3 * steps)[:, None],
+        "on": steps % 3 > 0,
+        "mode": (steps % 2).astype(np.int32),
+        "weight": np.tile([1.0, 3.0], (40, 1)),
+    }
+    scenario = st.Scenario(jnp.zeros(1), jnp.full((40, 1), 0.3), jnp.zeros((40, 1)), t=t)
+    xla, native = both(controller, scenario, theta=jnp.ones(1), a_hat=jnp.zeros(1))
+    assert_same(native, xla)
+
+
+def test_float32():
+    problem = PROBLEMS["pendulum"](dtype=jnp.float32)
+    xla, native = both(problem.controller, problem.scenario(300), theta=problem.theta, a_hat=problem.a_hat)
+    assert native.x.dtype == jnp.float32
+    assert_same(native, xla, 2e-4)
+
+
+@pytest.mark.parametrize("limit", [1e8, np.inf, 0.5])
+def test_failures_have_the_same_code_and_step(limit):
+    system = st.System(
+        dynamics=lambda x, u, f, t: 3.0 * x + u + f,
+        residual=lambda x, a, t: a,
+        policy=lambda x, theta, f, t: -theta * x,
+        cost=lambda x, u, theta, t: jnp.sum(x**2),
+    )
+    scenario = st.Scenario(jnp.ones(1), jnp.zeros((900, 1)), jnp.zeros((900, 1)))
+    controller = st.Controller(system, st.Fixed(), st.Frozen())
+    runs = both(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1), limit=limit, throw=False)
+    codes = [(int(run.result.code), int(run.result.step)) for run in runs]
+    assert codes[0] == codes[1]
+    assert codes[0][0] != st.Result.OK
+    with pytest.raises(st.SimulationError, match="at step"):
+        st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1), limit=limit, engine="native")
+
+
+def test_a_failure_on_the_way():
+    controller, scenario = golden_controller("planar"), golden_scenario("planar")
+    for bad in (1e9, np.inf):
+        w = np.array(scenario.w)
+        w[100, 0] = bad if np.isfinite(bad) else 1e308
+        disturbed = st.Scenario(10.0 * scenario.x0 if bad > 1e9 else scenario.x0, scenario.a_star, w, scenario.v)
+        xla, native = both(controller, disturbed, **START, throw=False)
+        assert (int(native.result.code), int(native.result.step)) == (int(xla.result.code), int(xla.result.step))
+        assert int(native.result.step) == 100
+
+
+class TestRefused:
+    @pytest.mark.usefixtures("as_a_user")
+    def test_an_unknown_engine(self):
+        with pytest.raises(ValueError, match="engine: expected 'xla' or 'native', got 'c'"):
+            st.simulate(golden_controller("planar"), golden_scenario("planar"), **START, engine="c")
+
+    def test_what_cannot_be_written_in_c_by_name_and_line(self):
+        def policy(x, theta, f, t):
+            return -theta * x * jnp.linalg.svd(jnp.outer(x, x))[1][0]
+
+        controller = self.controller(policy)
+        with pytest.raises(NotImplementedError, match=r"the operation 'svd', at .*test_loop\.py:\d+"):
+            st.simulate(controller, self.scenario, theta=jnp.ones(1), a_hat=jnp.zeros(1), engine="native")
+
+    def test_a_function_that_has_captured_a_traced_array(self):
+        def run(gain):
+            controller = self.controller(lambda x, theta, f, t: -theta * gain * x)
+            return st.simulate(controller, self.scenario, theta=jnp.ones(1), a_hat=jnp.zeros(1), engine="native")
+
+        with pytest.raises(ValueError, match="captured an array under jit or vmap"):
+            jax.vmap(run)(jnp.ones(2))
+
+    scenario = st.Scenario(jnp.ones(1), jnp.zeros((5, 1)), jnp.zeros((5, 1)))
+
+    @staticmethod
+    def controller(policy):
+        system = st.System(
+            dynamics=lambda x, u, f, t: 0.5 * x + u + f,
+            residual=lambda x, a, t: a,
+            policy=policy,
+            cost=lambda x, u, theta, t: jnp.sum(x**2),
+        )
+        return st.Controller(system, st.Fixed(), st.Frozen())
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_without_a_compiler_xla_runs_and_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    controller, scenario = golden_controller("planar"), golden_scenario("planar")[:7]
+    with pytest.warns(RuntimeWarning, match=r"needs a C compiler.*XLA runs this instead") as caught:
+        run = st.simulate(controller, scenario, **START, engine="native")
+    assert len(caught) == 1
+    assert_same(run, st.simulate(controller, scenario, **START), 0)
+
+
+class TestBuild:
+    SOURCE = "int answer(void);\nint answer(void) { return 42; }\n"
+
+    def test_once_for_each_source(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
+        assert build.build(self.SOURCE).answer() == 42
+        (made,) = tmp_path.iterdir()
+        monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("compiled again"))
+        assert build.build(self.SOURCE).answer() == 42
+        assert list(tmp_path.iterdir()) == [made]
+
+    def test_a_refusal_of_the_compiler_is_told(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
+        with pytest.raises(build.CompilerError, match=r"(?s)refused a program:\n.*error"):
+            build.build("int answer(void) { return ; nonsense }")
+        assert list(tmp_path.iterdir()) == []  # nothing half-made
+
+    def test_a_cache_that_cannot_be_written_to(self, tmp_path, monkeypatch):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path / "file" / "cache"))
+        assert build.build(self.SOURCE.replace("42", "43")).answer() == 43
+
+    def test_the_compiler_that_is_named(self, monkeypatch):
+        monkeypatch.setenv("CC", "gcc -m64")
+        assert build.compiler() == ["gcc", "-m64"]
