@@ -109,7 +109,7 @@ def test_a_state_is_observed_as_the_residual_that_explains_it():
         learned = agent.a_hat
         play(fresh(engine=engine))
         agent.act(x, 12)
-        agent.observe(st.infer_residual(system, x, u, x_next, 12))
+        agent.observe(st.infer_residual(system, *map(jnp.asarray, (x, u, x_next)), 12))
         assert not np.array_equal(agent.a_hat, a_hat)
         np.testing.assert_allclose(learned, agent.a_hat, rtol=1e-12)
 
