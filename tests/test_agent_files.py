@@ -46,7 +46,7 @@ def test_another_agent_goes_on_bit_for_bit(saved, engine):
     other = fresh(engine=engine)
     assert other.load(saved / engine) is other
     assert (other.refused, other.result.message) == (1, "ok")
-    with pytest.raises(RuntimeError, match=r"^info: expected to come after act"):
+    with pytest.raises(RuntimeError, match=r"^info: expected to come after an act of this agent"):
         _ = other.info
     np.testing.assert_array_equal(go_on(other), expected)
     assert state_of(other) == after

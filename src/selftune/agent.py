@@ -39,7 +39,7 @@ class Agent:
     - `x`, `theta`, `a_hat`: the first state, as an example of its shape and dtype, $\theta_0$ and $\hat a_0$.
     - `t`: the first step's context, as an example of all; by default the steps are numbered, from 0.
     - `engine`: `"native"`, the controller's step as C (microseconds a call), or `"xla"`. Where there is no C compiler,
-      a warning says so and XLA is used.
+      a warning says so and XLA is used; `agent.engine` is the one that runs.
     - `limit`: a step with $\max |x_i|$ above it is refused.
 
     !!! Example
@@ -101,7 +101,7 @@ class Agent:
         r"""$u_t$ from $\theta_t$ and $\hat a_t$, (m,); then the tuner's step to $\theta_{t+1}$.
 
         `t` is the step's context; where steps are numbered it may be left out, and counts on from the last, also where
-        that was refused.
+        that was refused (up to 2³¹ − 1, where it stays).
         """
         measured = self._vector("x", x, self._n)
         if self._context.is_counted:
@@ -144,7 +144,7 @@ class Agent:
         """What the last `act` used and found, in NumPy arrays; where it was refused, u is the one it gave all the same,
         and the rest is what the arithmetic made of the measurement."""
         if not self._told:
-            raise RuntimeError("info: expected to come after act, which has not been called")
+            raise RuntimeError("info: expected to come after an act of this agent")
         return self._machine.info()
 
     @property

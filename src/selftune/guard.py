@@ -26,7 +26,7 @@ class AgentState(eqx.Module):
     u: Float[Array, " m"]
     """The last control that was given."""
     code: Int[Array, ""]
-    """Of the last `act`: a `Result`'s code."""
+    """Of the last `act`: a `Result`'s code. Before the first it is not OK, so that nothing can be observed."""
     refused: Int[Array, ""]
     """How many calls were refused so far; the observation of a step that was refused is not counted again."""
 
@@ -36,8 +36,8 @@ def start(controller: Controller, x: Any, theta: Any, a_hat: Any, t: Any) -> Age
     x, theta, a_hat = controller.check_values(x, theta, a_hat)
     sizes = controller.system.check(x, theta, a_hat, t)
     state = controller.init(x, theta=theta, a_hat=a_hat, t=t)
-    zero = jnp.zeros((), jnp.int32)
-    return AgentState(state, x, t, jnp.zeros(sizes.m, x.dtype), zero, zero)
+    code, refused = jnp.asarray(_NON_FINITE), jnp.zeros((), jnp.int32)
+    return AgentState(state, x, t, jnp.zeros(sizes.m, x.dtype), code, refused)
 
 
 def act(

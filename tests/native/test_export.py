@@ -159,6 +159,8 @@ int main(void)
     float u[1], given;
     memset(&s, 1, sizeof s); /* init sets everything */
     scalar_init(&s);
+    const scalar_state first = s;
+    if (!scalar_observe(&s, seen) || !scalar_observe_state(&s, good) || memcmp(&s, &first, sizeof s)) return 10;
     if (scalar_act(&s, good, 0, u, &info) || scalar_observe(&s, seen)) return 1;
     given = u[0];
     for (int i = 0; i < 5; i++) {

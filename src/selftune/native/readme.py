@@ -64,10 +64,10 @@ void start(void)
 }}
 
 /* Once a sample, with x measured. */
-void sample({"int32_t t" if firmware.is_counted else f"int32_t t, const {name}_context *context"})
+void sample({"int32_t t" if firmware.is_counted else f"const {name}_context *t"})
 {{
-    if (t > 0) {name}_observe_state(&s, x); /* or {name}_observe, where the residual itself is measured */
-    if ({name}_act(&s, x, {"t" if firmware.is_counted else "context"}, u, 0) != {upper}_OK) {{
+    {name}_observe_state(&s, x); /* or {name}_observe, where the residual itself is measured */
+    if ({name}_act(&s, x, t, u, 0) != {upper}_OK) {{
         /* the step was refused: u is the control of the step before, and nothing is learned from this one */
     }}
 }}
