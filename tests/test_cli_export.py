@@ -71,7 +71,7 @@ def test_the_example_replays(done, tmp_path):
     assert subprocess.run([tmp_path / "replay"], capture_output=True, timeout=60).returncode == 0
 
 
-def test_the_example_is_the_configurations(monkeypatch):
+def test_the_example_is_the_configurations():
     """`cart.py`'s controller is that of `cart.toml`."""
     from selftune.config import Loaded
 

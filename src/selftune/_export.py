@@ -96,8 +96,9 @@ def _importable(place: str) -> Iterator[Callable[[], ModuleType]]:
         yield load
     finally:
         sys.path.remove(beside)
-        if is_file and before is not None:
-            sys.modules[path.stem] = before
+        if is_file:
+            sys.modules.pop(path.stem, None)
+            sys.modules.update({} if before is None else {path.stem: before})
 
 
 def _find(target: str, module: ModuleType, name: str) -> st.Controller:
