@@ -140,6 +140,8 @@ def test_products_as_loops_are_the_same_numbers(dtype):
     def function(A, B, x):
         return jnp.tanh(A @ B) @ x, A @ A @ B, jnp.array([[0, 1.0, 0], [2, 0, 0]], x.dtype) @ x
 
+    known = write(lambda x: x[0] * (jnp.ones((3, 3), x.dtype) @ jnp.ones((3, 3), x.dtype)), x, loop_products=0).program
+    assert "matrix_product" not in known.graph.ops
     loops = write(function, A, B, x, loop_products=8).program
     assert "matrix_product" in loops.graph.ops
     unrolled, looped = compiled(function, A, B, x), compiled(function, A, B, x, loop_products=8)
@@ -152,7 +154,7 @@ def test_any_names_make_a_program(names):
     inputs = {name if name.isidentifier() else f"a{name}": np.full(2, i + 0.5) for i, name in enumerate(names)}
 
     def function(**inputs):
-        total = sum(jnp.exp(x) for x in inputs.values())
+        total = jnp.sum(jnp.stack([jnp.exp(x) for x in inputs.values()]), axis=0)
         return {name: jnp.abs(total * i) for i, name in enumerate(names)} | {"x_1": total[0], "v7": [total], "out": 1.0}
 
     program = lower(function, inputs)

@@ -74,7 +74,7 @@ def executable(folder, dtype: str, flags: tuple[str, ...]):
     text, made = folder / f"{dtype}.c", folder / dtype
     text.write_text(program(dtype))
     done = subprocess.run(
-        [*compiler(), *STRICT, "-O1", "-g", *flags, str(text), "-o", str(made), "-lm"], capture_output=True, text=True
+        [*compiler(), *STRICT, "-O0", "-g", *flags, str(text), "-o", str(made), "-lm"], capture_output=True, text=True
     )
     if "cannot find" in done.stderr and not os.environ.get("SELFTUNE_NEEDS_SANITIZERS"):
         pytest.skip("the compiler has no sanitizers")

@@ -36,7 +36,8 @@ def _product(lowering, a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> np.ndar
     if lowering.loop_products is not None and dtype.kind == "f":
         zero = graph.constant(0, dtype)
         count = int(((a != zero).astype(int) @ (b != zero).astype(int)).sum())
-        if count > lowering.loop_products:
+        known = all(graph.is_constant(int(node)) for node in (*a.flat, *b.flat))
+        if count > lowering.loop_products and not known:
             return graph.matrix_product(a, b)
     out = np.empty((a.shape[0], b.shape[1]), np.int64)
     for i, j in np.ndindex(*out.shape):
