@@ -1,4 +1,8 @@
-"""A cart with unknown friction and a slope under it: position and speed, a force, two gains."""
+"""A cart with unknown friction and a slope under it: position and speed, a force, two gains.
+
+selftune run examples/cart.toml
+selftune export examples/cart.py:controller -o results/cart-c
+"""
 
 import jax.numpy as jnp
 
@@ -13,3 +17,15 @@ def make(dt: float = 0.02) -> st.MatchedSystem:
         actuation=lambda x, theta, t: -jnp.sum(theta * x)[None],
         cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.01 * jnp.sum(u**2),
     )
+
+
+def controller(dt: float = 0.02) -> st.Controller:
+    """As in `cart.toml`."""
+    return st.Controller(
+        make(dt),
+        tuner=st.MGAPS(0.02, constraint=st.Box([0.5, 0.5], [20.0, 20.0])),
+        estimator=st.GradientEstimator(0.05, constraint=st.Box(-2.0, 2.0)),
+    )
+
+
+x, theta, a_hat = [1.0, 0.0], [1.0, 1.5], [0.0, 0.0]  # where an exported controller starts

@@ -51,7 +51,9 @@ def done(config):
     return out
 
 
-@pytest.mark.parametrize("command", [(), ("reproduce",), ("run",), ("report",), ("compare",), ("info",), ("verify",)])
+@pytest.mark.parametrize(
+    "command", [(), ("reproduce",), ("run",), ("export",), ("report",), ("compare",), ("info",), ("verify",)]
+)
 def test_help(command):
     result = invoke(*command, "--help")
     assert result.exit_code == 0

@@ -23,7 +23,7 @@ class Packing:
         rest = [leaf for leaf, is_float in zip(leaves, self.floats, strict=True) if not is_float]
         return jnp.concatenate(packed) if packed else jnp.zeros(0, self.dtype), rest
 
-    def unpack(self, packed: tuple[Array, list[Array]]) -> PyTree:
+    def unpack(self, packed: tuple[Any, list[Any]]) -> PyTree:
         """Undo `pack`; leading axes of what was packed, as a scan adds them, stay in front."""
         vector, rest = packed
         rest_iter, leaves, begin = iter(rest), [], 0

@@ -183,6 +183,37 @@ def run(
     _exit(screen, _failed_runs(dataset))
 
 
+@app.command(epilog="Example:  selftune export examples/cart.py:controller -o results/cart-c")
+def export(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:CONTROLLER", help="In a .py file or a module; or a function that makes one."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of C.")],
+    x: Annotated[str | None, typer.Option(help="The first state: 0,0 or JSON; the module's x by default.")] = None,
+    theta: Annotated[str | None, typer.Option(help="θ₀; the module's theta by default.")] = None,
+    a_hat: Annotated[str | None, typer.Option(help="â₀; the module's a_hat by default.")] = None,
+    t: Annotated[str | None, typer.Option(help="A step's context, where it is more than a number.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    name: Annotated[str | None, typer.Option(help="The prefix of everything in C; the folder's by default.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Also what was changed, or is not ours.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Write a controller as C99 for a microcontroller, with a recorded run to check it against."""
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from . import _export
+
+        given = {"x": x, "theta": theta, "a_hat": a_hat, "t": t}
+        about = _export.export(target, out, given, dtype=dtype, name=name, overwrite=overwrite)
+        screen.show(_export.table(about))
+        screen.show(f"{_export.sizes(about)}\nC       {out}")
+        screen.give(
+            {"folder": str(out), "name": about["name"], "files": sorted(about["files"]), "costs": about["costs"]}
+        )
+
+
 @app.command(epilog="Example:  selftune report results/paper")
 def report(
     folder: Annotated[Path, typer.Argument(help="A complete run.")], quiet: Quiet = False, as_json: Json = False

@@ -26,9 +26,9 @@ class AgentState(eqx.Module):
     u: Float[Array, " m"]
     """The last control that was given."""
     code: Int[Array, ""]
-    """Of the last call: a `Result`'s code."""
+    """Of the last `act`: a `Result`'s code. Before the first it is not OK, so that nothing can be observed."""
     refused: Int[Array, ""]
-    """How many calls were refused so far."""
+    """How many calls were refused so far; the observation of a step that was refused is not counted again."""
 
 
 def start(controller: Controller, x: Any, theta: Any, a_hat: Any, t: Any) -> AgentState:
@@ -36,8 +36,8 @@ def start(controller: Controller, x: Any, theta: Any, a_hat: Any, t: Any) -> Age
     x, theta, a_hat = controller.check_values(x, theta, a_hat)
     sizes = controller.system.check(x, theta, a_hat, t)
     state = controller.init(x, theta=theta, a_hat=a_hat, t=t)
-    zero = jnp.zeros((), jnp.int32)
-    return AgentState(state, x, t, jnp.zeros(sizes.m, x.dtype), zero, zero)
+    code, refused = jnp.asarray(_NON_FINITE), jnp.zeros((), jnp.int32)
+    return AgentState(state, x, t, jnp.zeros(sizes.m, x.dtype), code, refused)
 
 
 def act(
@@ -45,21 +45,25 @@ def act(
 ) -> tuple[AgentState, Float[Array, " m"], Info, Int[Array, ""]]:
     r"""`Controller.act`, unless x or anything that it leads to is not finite, or $\max |x_i| >$ `limit`.
 
-    Then the step is refused: the state stays as it was, the control is the one given before, and the code says why.
+    Then the step is refused: nothing but `code` and `refused` changes in the state, the control is the one given
+    before, and the code says why.
     """
     u, after, info = controller.act(state.controller, x, t)
     with jax.named_scope("selftune.guard"):
-        finite = _are_finite((x, u, info.cost, after.theta, after.tuner))
+        finite = _are_finite((x, u, info.cost, info.tuner.gradient, after.theta, after.tuner))
         small = jnp.all(jnp.abs(x) <= limit)
         code = _code(finite, small)
         ok = code == _OK
         kept = _choose(ok, (after, x, t, u), (state.controller, state.x, state.t, state.u))
         state = AgentState(*kept, code=code, refused=state.refused + (1 - ok.astype(jnp.int32)))
-        return state, state.u, info, code
+        return state, state.u, Info(state.u, info.cost, info.f_hat, info.tuner), code
 
 
 def observe(controller: Controller, state: AgentState, f_obs: Array) -> tuple[AgentState, Int[Array, ""]]:
-    """`Controller.observe` for the last `act`, unless that was refused, or something here is not finite."""
+    """`Controller.observe` for the last `act`, unless that was refused, or something here is not finite.
+
+    The code that is returned is this call's; the state keeps that of `act`.
+    """
     after = controller.observe(state.controller, state.x, f_obs, state.t)
     with jax.named_scope("selftune.guard"):
         # An observation belongs to its `act`: where that was refused, so is this.

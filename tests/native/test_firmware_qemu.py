@@ -7,12 +7,12 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from benchmarks._robots import PROBLEMS
 
 import selftune as st
 
 from . import cortex_m4
 
-PROBLEMS = pytest.importorskip("benchmarks._robots").PROBLEMS
 HEADINGS = ("text", "rodata", "state", "stack", "act", "observe", "act, fast", "observe, fast")
 
 pytestmark = pytest.mark.slow
@@ -42,9 +42,9 @@ def table(request) -> Iterator[dict[str, list[float]]]:
 def exported(request, tmp_path_factory) -> tuple[Path, str]:
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
     problem = PROBLEMS[name](dtype=jnp.float32)
-    x0 = problem.scenario(200, 0).x0
-    start = dict(x=x0, theta=problem.theta, a_hat=problem.a_hat)
-    st.export_c(problem.controller, folder, **start, dtype="float32", name=name)
+    scenario = problem.scenario(200)
+    start = dict(x=scenario.x0, theta=problem.theta, a_hat=problem.a_hat)
+    st.export_c(problem.controller, folder, **start, scenario=scenario, name=name)
     return folder, name
 
 

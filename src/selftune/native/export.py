@@ -13,15 +13,16 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .. import _check, _files, guard
+from .._engines import context
 from .._errors import StoreError
-from ..agent import context
 from ..controller import Controller
 from ..process import Gaussian
+from ..run import SimulationError
 from ..scenario import Scenario
 from ..simulate import simulate
-from . import footprint
+from . import readme
 from .emit import literal, wrap
-from .firmware import Firmware, check_name, struct_type
+from .firmware import Firmware, check_name
 
 MANIFEST = "selftune.json"
 STEPS = 200
@@ -55,7 +56,7 @@ def export_c(
     - `x`, `theta`, `a_hat`, `t`, `limit`: as in `Agent`; they are what `NAME_init` starts from.
     - `dtype`: `"float32"` or `"float64"` (for which JAX needs `jax_enable_x64`). The C computes in it throughout.
     - `name`: the prefix of everything in C; the folder's name by default.
-    - `scenario`: whose first 200 steps are recorded for the replay; by default the model on its own, with a little noise.
+    - `scenario`: its first 200 steps are recorded for the replay; by default the model by itself, with a little noise.
     - `overwrite`: also write over files that were not written here, or were changed since.
 
     !!! Example
@@ -78,13 +79,13 @@ def export_c(
         raise ValueError(f"controller: expected a Controller, got {_check.describe(controller)}")
     if controller.estimator.is_oracle:
         raise ValueError("controller: expected an estimator that learns from observations, got Known")
-    if str(dtype) not in TOLERANCE:
-        raise ValueError(f"dtype: expected 'float32' or 'float64', got {dtype!r}")
-    if str(dtype) == "float64" and not jax.config.read("jax_enable_x64"):
+    dtype = _dtype_name(dtype)
+    if dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise ValueError("dtype: expected 'float32' where JAX's jax_enable_x64 is off, got 'float64'")
     name = check_name(name if name is not None else re.sub(r"\W", "_", folder.resolve().name).lower())
-    _check_folder(folder, overwrite)
-    x, theta, a_hat, t = (_cast(value, dtype) for value in (x, theta, a_hat, context(t)))
+    before = _check_folder(folder, overwrite)
+    x, theta, a_hat = (_cast(value, dtype, kinds="fiu") for value in (x, theta, a_hat))
+    t = _cast(context(t), dtype)
     limit_ = _check.number("limit", limit, lambda v: v > 0, "a number > 0").astype(dtype)
     state = guard.start(controller, x, theta, a_hat, t)
     firmware = Firmware(controller, state, name=name, limit=limit_)
@@ -96,38 +97,60 @@ def export_c(
         "main.c": _main(firmware),
         "CMakeLists.txt": _cmake(name),
     }
-    files["README.md"] = _readme(firmware, files, len(scenario))
+    costs = readme.costs(firmware, files)
+    files["README.md"] = readme.text(firmware, costs, len(scenario), TOLERANCE[dtype])
     sums = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()}
+    about = {"format": "selftune export", "version": 1, "name": name, "files": sums, "costs": costs}
     # The list first: a folder that was left half-written is known as ours.
-    _files.write(folder / MANIFEST, _files.as_json({"format": "selftune export", "version": 1, "files": sums}))
+    _files.write(folder / MANIFEST, _files.as_json(about))
     for path, text in files.items():
         _files.write(folder / path, text.encode())
+    for path in before.keys() - sums.keys():  # of an export under another name
+        if _checksum(folder / path) == before[path]:
+            (folder / path).unlink()
     return folder
 
 
-def _check_folder(folder: Path, overwrite: bool) -> None:
-    """Refuse to write over what is someone else's, or has been changed since it was written."""
+def _dtype_name(dtype: Any) -> str:
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = ""
+    if name not in TOLERANCE:
+        raise ValueError(f"dtype: expected 'float32' or 'float64', got {dtype!r}")
+    return name
+
+
+def _check_folder(folder: Path, overwrite: bool) -> dict[str, str]:
+    """The checksums of what an export left there; what is someone else's, or was changed since, is refused."""
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder}: expected a folder, and it is a file")
-    if overwrite or not folder.is_dir() or not any(folder.iterdir()):
-        return
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return {}
     hint = "choose another folder, or give overwrite=True"
     try:
-        written = json.loads((folder / MANIFEST).read_text())["files"]
+        written = dict(json.loads((folder / MANIFEST).read_bytes())["files"])
     except (OSError, ValueError, KeyError, TypeError):
+        if overwrite:
+            return {}
         raise StoreError(f"{folder}: not empty, and not written by export_c; {hint}") from None
     for path, checksum in written.items():
-        file = folder / path
-        if file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() != checksum:
-            raise StoreError(f"{file}: changed since it was written; {hint}")
+        if not overwrite and (folder / path).exists() and _checksum(folder / path) != checksum:
+            raise StoreError(f"{folder / path}: changed since it was written; {hint}")
+    return written
 
 
-def _cast(value: Any, dtype: str) -> Any:
-    """Floating numbers in the dtype of the firmware; whole ones as they are."""
+def _checksum(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def _cast(value: Any, dtype: str, kinds: str = "f") -> Any:
+    """Numbers of these kinds in the dtype of the firmware; all else as it is."""
 
     def leaf(value: Any) -> Any:
         array = np.asarray(value)
-        return jnp.asarray(array, dtype) if array.dtype.kind == "f" else value
+        with np.errstate(over="ignore"):  # what is then not finite is refused by name
+            return jnp.asarray(array.astype(dtype)) if array.dtype.kind in kinds else value
 
     return jax.tree.map(leaf, value, is_leaf=_check.is_plain)
 
@@ -158,7 +181,12 @@ def _checked(scenario: Scenario, firmware: Firmware) -> Scenario:
 def _replay(firmware: Firmware, scenario: Scenario) -> str:
     """What was measured at each step of a run of XLA, and what the controller made of it."""
     upper, state = firmware.name.upper(), firmware.state.controller
-    run = simulate(firmware.controller, scenario, theta=state.theta, a_hat=state.a_hat, limit=firmware.limit)
+    try:
+        run = simulate(firmware.controller, scenario, theta=state.theta, a_hat=state.a_hat, limit=firmware.limit)
+    except SimulationError as error:
+        raise ValueError(
+            f"scenario: expected a run that ends well, for the replay; {error.run.result.message}"
+        ) from None
     observed = run.f if scenario.v is None else run.f + scenario.v
     tables = {
         ("x", "N"): run.x,
@@ -291,74 +319,4 @@ if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)
   set_target_properties(replay PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
   add_test(NAME replay COMMAND replay)
 endif()
-"""
-
-
-def _readme(firmware: Firmware, files: dict[str, str], steps: int) -> str:
-    name, sizes = firmware.name, firmware.sizes
-    cost = footprint.measure(name, files)
-    kinds = ("additions", "products", "divisions", "roots", "functions of math.h", "choices")
-    rows = []
-    for function in footprint.FUNCTIONS:
-        counts = footprint.operations(firmware.programs[function])
-        measured = ["–", "–"]
-        if cost is not None and function in cost.instructions:
-            measured = [f"{cost.instructions[function]:,}", f"{cost.stack.get(function, 0):,}"]
-        rows.append(f"| `{name}_{function}` | {' | '.join([*(f'{counts[kind]:,}' for kind in kinds), *measured])} |")
-    about = (
-        "No compiler was at hand to measure flash, stack and instructions with."
-        if cost is None
-        else f"Flash: {cost.flash:,} bytes of code and constants. Flash, stack (bytes) and instructions are by "
-        f"{cost.compiler}, `{' '.join(footprint.FLAGS)}`; they are counted in the listing, without those of math.h."
-    )
-    context = (
-        "`t` is the number of the step."
-        if firmware.is_counted
-        else f"`t` points to the context of the step, `{name}_context`."
-    )
-    return f"""# {name}
-
-A controller that tunes itself while it runs, as C99: {sizes.n} states, {sizes.m} controls, {sizes.d} gains that are
-tuned, {sizes.p} model parameters that are estimated, in `{firmware.real}`. Written by selftune; to change it, change the
-controller and export it again.
-
-```c
-#include "{name}.h"
-
-static {name}_state s;
-
-{name}_init(&s);
-for (int32_t t = 0;; t++) {{
-    {firmware.real} x[{name.upper()}_N], u[{name.upper()}_M];
-    /* measure x */
-    if ({name}_act(&s, x, {"t" if firmware.is_counted else "&context"}, u, 0) != {name.upper()}_OK) {{
-        /* the step was refused: u is the control of the step before, and nothing was learned from this one */
-    }}
-    /* apply u, and wait for the next sample */
-    {name}_observe_state(&s, x_next); /* or {name}_observe, where the residual itself is measured */
-}}
-```
-
-{context} All functions may be called from one thread at a time for one `{name}_state`; there are no globals.
-
-## Check it
-
-```sh
-cmake -B build && cmake --build build && ctest --test-dir build --output-on-failure
-```
-
-builds `main.c`, which replays a recorded run of {steps} steps and prints the largest difference, relative to the largest number of its kind. It must be at most
-{TOLERANCE[firmware.dtype.name]:g}.
-
-## What it costs
-
-| | {" | ".join(kinds)} | instructions | stack |
-|---|{"---|" * (len(kinds) + 2)}
-{chr(10).join(rows)}
-
-RAM: {struct_type(firmware.state_fields).itemsize:,} bytes of state; {struct_type(firmware.info_fields).itemsize:,} more where `info` is
-asked for. {about}
-
-Compile without `-ffast-math`: what is not finite must be seen. `-std=c99` keeps products and sums apart, so that every
-compiler gives the same numbers; `-ffp-contract=fast -fno-math-errno` is faster, and rounds otherwise.
 """

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .. import guard
-from ..controller import Controller
+from ..controller import Controller, Info
 from ..guard import AgentState
 from .emit import TYPES, Writer, literal, wrap
 from .lower import Leaf, Program, leaf_names
@@ -48,8 +48,8 @@ class Firmware:
         self.state_fields = fields(state)
         self._members = {field.name for field in self.state_fields}
         info = jax.eval_shape(partial(guard.act, controller), limit, state, state.x, state.t)[2]
-        self.info = {"cost": info.cost, "f_hat": info.f_hat, "tuner": info.tuner}
-        self.info_fields = fields(self.info)
+        self.info_structure = jax.tree.structure(info)
+        self.info_fields = fields(_told(info))  # what is left of it without u, which comes first
         plain = jax.tree.structure(state.t) == jax.tree.structure(0)
         self.is_counted = plain and jnp.ndim(state.t) == 0 and jnp.result_type(state.t) == jnp.int32
         """Whether the context is the number of the step."""
@@ -93,6 +93,10 @@ class Firmware:
             "",
             "#include <stdint.h>",
             "",
+            "#ifdef __cplusplus",
+            'extern "C" {',
+            "#endif",
+            "",
             "/* Sizes: state x, control u, residual f, policy parameters theta, model parameters a. */",
             *(f"#define {upper}_{letter.upper()} {size}" for letter, size in s._asdict().items()),
             "",
@@ -114,15 +118,20 @@ class Firmware:
             "/* The state before the first step. */",
             f"{self.signature('init')};",
             "",
-            "/* u_t from theta_t and a_hat_t; then theta_{t+1}. A refused step leaves the state as it was, gives the",
-            "   control of the step before, and returns why. info may be a null pointer. */",
+            "/* u_t from theta_t and a_hat_t; then theta_{t+1}. A refused step gives the control of the step before",
+            "   and returns why; of the state it changes last_code and refused alone. info may be a null pointer. */",
             *wrap([f"{self.signature('act')};"], 0),
             "",
-            "/* a_hat_{t+1}, from the residual that was observed after the last act. */",
+            "/* a_hat_{t+1}, from the residual that was observed after the last act. Refused where that was, and",
+            "   before the first. */",
             f"{self.signature('observe')};",
             "",
             "/* The same, from the state that came after it: the residual is what explains the transition. */",
             f"{self.signature('observe_state')};",
+            "",
+            "#ifdef __cplusplus",
+            "}",
+            "#endif",
             "",
             "#endif",
         )
@@ -217,12 +226,11 @@ class Firmware:
 
 def _act(controller: Controller, state: AgentState, x: Array, t: Any, limit: Array) -> dict[str, PyTree]:
     state, u, info, code = guard.act(controller, limit, state, x, t)
-    return {
-        "state": state,
-        "u": u,
-        "info": {"cost": info.cost, "f_hat": info.f_hat, "tuner": info.tuner},
-        "code": code,
-    }
+    return {"state": state, "u": u, "info": _told(info), "code": code}
+
+
+def _told(info: Info) -> dict[str, PyTree]:
+    return {"cost": info.cost, "f_hat": info.f_hat, "tuner": info.tuner}
 
 
 def _observe(controller: Controller, state: AgentState, f_obs: Array) -> dict[str, PyTree]:
@@ -261,7 +269,30 @@ def _short(name: str) -> str:
 
 
 def _context_name(name: str) -> str:
-    return re.sub(r"^(t|value)(_|$)", "", name) or "value"
+    """The name in C of a part of a context: its own, where C and C++ take it."""
+    part = re.sub(r"^(t|value)(_|$)", "", name) or "value"
+    return part if part.isidentifier() and part not in _KEYWORDS else f"t_{part}"
+
+
+_KEYWORDS = set(
+    re.findall(
+        r"\w+",
+        "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const "
+        "const_cast consteval constexpr constinit continue decltype default delete do double dynamic_cast else enum "
+        "explicit export extern false float for friend goto if inline int long mutable namespace new noexcept not "
+        "not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires restrict return "
+        "short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try "
+        "typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq ",
+    )
+)
+# Files of an export and of C itself, libraries, and what CMake keeps for itself.
+_TAKEN = set(
+    re.findall(
+        r"\w+",
+        "main replay assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdarg "
+        "stdbool stddef stdint stdio stdlib string tgmath time wchar wctype c m all clean help install package test ",
+    )
+)
 
 
 def _check_names(names: list[str]) -> None:
@@ -281,4 +312,6 @@ def check_name(name: str) -> str:
     """A name that C allows."""
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ValueError(f"name: expected small letters, digits and _, starting with a letter, got {name!r}")
+    if name in _TAKEN:
+        raise ValueError(f"name: expected one that is not taken by C, CMake or the export's other files, got {name!r}")
     return name

@@ -1,4 +1,4 @@
-"""What a step of exported C costs: operations, counted; flash, stack and instructions, from a compiler that is there."""
+"""What a step of exported C costs: operations, counted; flash, stack and instructions, from a compiler."""
 
 import re
 import shutil
@@ -14,6 +14,7 @@ from .lower import Program
 CORTEX_M4F = ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-ffunction-sections")
 FUNCTIONS = ("act", "observe", "observe_state")
+KINDS = ("additions", "products", "divisions", "roots", "functions of math.h", "choices")
 
 _KINDS = {
     "add": "additions",

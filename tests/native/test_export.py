@@ -1,0 +1,307 @@
+"""`export_c`: the C compiles anywhere, replays its recorded run, keeps to itself, and is never written over others'."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks._robots import PROBLEMS
+
+import selftune as st
+from selftune._errors import StoreError
+from selftune.native import footprint
+from selftune.native.firmware import fields
+from tests.problems import golden, golden_controller
+
+ROOT = Path(__file__).parents[2]
+STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wdouble-promotion", "-Werror")
+SANE = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
+ARM = pytest.param("arm-float32", marks=pytest.mark.slow)
+CASES = ("scalar-float32", "scalar-float64", "planar-float32", "planar-float64", "trees-float32", ARM)
+
+pytestmark = pytest.mark.skipif(not COMPILERS, reason="no C compiler")
+
+
+def run(*command, cwd=None, fails=False):
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=120)
+    assert fails or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def start_of(name):
+    if name == "trees":
+        return trees()
+    if name == "arm":
+        problem = PROBLEMS["arm"](dtype=jnp.float32)
+        scenario = problem.scenario(200)
+        return problem.controller, dict(x=scenario.x0, theta=problem.theta, a_hat=problem.a_hat, scenario=scenario)
+    g = golden(name)
+    return golden_controller(name), dict(x=g["x0"], theta=g["theta0"], a_hat=g["a0"])
+
+
+def trees():
+    """θ, a and the context in parts, with names that C and C++ keep for themselves."""
+    system = st.MatchedSystem(
+        dynamics=lambda x, v, t: x + 0.1 * v,
+        residual=lambda x, a, t: a["for"] * jnp.cos(x),
+        actuation=lambda x, theta, t: -theta["gain"] * (x - t["class"]) + theta["bias"] * t["mode"].astype(x.dtype),
+        cost=lambda x, u, theta, t: t["double"] * jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+    )
+    controller = st.Controller(system, st.MGAPS(0.1), st.GradientEstimator(0.2))
+    context = {"class": np.array([0.3, -0.3]), "double": 2.0, "mode": 1}
+    return controller, dict(x=[1, 2], theta={"bias": 0.1, "gain": [0.5, 0.6]}, a_hat={"for": [0.0, 0.0]}, t=context)
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """Made once each, when they are asked for."""
+    made: dict[str, Path] = {}
+    parent = tmp_path_factory.mktemp("exports")
+
+    def export(case):
+        if case not in made:
+            name, dtype = case.split("-")
+            controller, start = start_of(name)
+            made[case] = st.export_c(controller, parent / case / name, **start, dtype=dtype)
+        return made[case]
+
+    return export
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_compiles_without_a_warning_and_replays(exports, tmp_path, case):
+    folder = exports(case)
+    files = (folder / f"{folder.name}.c", folder / "main.c")
+    for compiler in COMPILERS:
+        run(compiler, "-std=c99", *STRICT, *SANE, *files, "-o", tmp_path / "replay", "-lm")
+        printed = run(tmp_path / "replay").stdout
+        found = re.fullmatch(r"largest difference: (\S+)\n", printed)
+        assert found, printed
+        # Two hundred steps of a loop that contracts: a few of the dtype's roundings.
+        assert float(found[1]) < {"float32": 2e-5, "float64": 1e-12}[case.split("-")[1]]
+
+
+def test_the_replay_notices_a_difference(exports, tmp_path):
+    folder = shutil.copytree(exports("scalar-float32"), tmp_path / "changed")
+    text = (folder / "replay.h").read_text()
+    head, _, rest = text.partition("replay_u[REPLAY_STEPS][SCALAR_M] = {\n    {")
+    assert rest
+    (folder / "replay.h").write_text(f"{head}replay_u[REPLAY_STEPS][SCALAR_M] = {{\n    {{1.0f + {rest}")
+    run(COMPILERS[0], "-std=c99", folder / "scalar.c", folder / "main.c", "-o", tmp_path / "replay", "-lm")
+    done = run(tmp_path / "replay", fails=True)
+    assert done.returncode == 1
+    assert float(done.stdout.removeprefix("largest difference: ")) > 0.1
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="no CMake")
+def test_cmake(exports, tmp_path):
+    folder = exports("scalar-float32")
+    run("cmake", "-S", folder, "-B", tmp_path / "build")
+    run("cmake", "--build", tmp_path / "build")
+    assert "100% tests passed" in run("ctest", "--test-dir", tmp_path / "build").stdout
+
+
+@pytest.mark.parametrize("case", ["planar-float32", "trees-float32"])
+def test_the_header_serves_c_and_cpp(exports, tmp_path, case):
+    folder = exports(case)
+    header = folder / f"{folder.name}.h"
+    run(COMPILERS[0], "-std=c99", *STRICT, "-fsyntax-only", "-x", "c", header)
+    if shutil.which("g++"):
+        source = tmp_path / "main.cpp"
+        lines = (
+            f'#include "{header.name}"',
+            f"int main() {{ {folder.name}_state s; {folder.name}_init(&s); return 0; }}",
+        )
+        source.write_text("\n".join(lines))
+        run(COMPILERS[0], "-std=c99", "-c", folder / f"{folder.name}.c", "-o", tmp_path / "c.o")
+        run("g++", *STRICT, f"-I{folder}", source, tmp_path / "c.o", "-o", tmp_path / "main", "-lm")
+
+
+@pytest.mark.skipif(not (shutil.which("nm") and shutil.which("size")), reason="no binutils")
+@pytest.mark.parametrize("case", ["planar-float32", "planar-float64", ARM])
+def test_it_needs_nothing_but_math_and_has_no_globals(exports, tmp_path, case):
+    folder = exports(case)
+    for flags in (("-O0",), ("-O2",), ("-O3",)):
+        run(COMPILERS[0], "-std=c99", *flags, "-c", folder / f"{folder.name}.c", "-o", tmp_path / "c.o")
+        needed = set(re.findall(r" U (\w+)", run("nm", "-u", tmp_path / "c.o").stdout))
+        suffix = "f" if case.endswith("32") else ""
+        assert needed <= {f"{name}{suffix}" for name in ("sin", "cos", "sincos", "tanh", "exp", "sqrt", "fabs")}
+        sizes = dict(
+            re.findall(r"^(\.data|\.bss)\S*\s+(\d+)", run("size", "-A", tmp_path / "c.o").stdout, re.MULTILINE)
+        )
+        assert set(sizes.values()) == {"0"}
+
+
+REFUSES = """
+#include "scalar.h"
+#include <math.h>
+#include <string.h>
+
+static int same(const scalar_state *a, scalar_state b)
+{
+    b.last_code = a->last_code;
+    b.refused = a->refused;
+    return memcmp(a, &b, sizeof b) == 0;
+}
+
+int main(void)
+{
+    const float bad[] = {NAN, INFINITY, -INFINITY, 2e8f, 1e30f}, good[] = {0.5f}, seen[] = {0.1f};
+    const int codes[] = {SCALAR_NON_FINITE, SCALAR_NON_FINITE, SCALAR_NON_FINITE, SCALAR_DIVERGED, SCALAR_NON_FINITE};
+    scalar_state s;
+    scalar_info info;
+    float u[1], given;
+    memset(&s, 1, sizeof s); /* init sets everything */
+    scalar_init(&s);
+    const scalar_state first = s;
+    if (!scalar_observe(&s, seen) || !scalar_observe_state(&s, good) || memcmp(&s, &first, sizeof s)) return 10;
+    if (scalar_act(&s, good, 0, u, &info) || scalar_observe(&s, seen)) return 1;
+    given = u[0];
+    for (int i = 0; i < 5; i++) {
+        const scalar_state before = s;
+        u[0] = 9;
+        if (scalar_act(&s, &bad[i], i + 1, u, i % 2 ? &info : 0) != codes[i]) return 2;
+        if (u[0] != given || s.refused != i + 1 || s.last_code != codes[i] || !same(&before, s)) return 3;
+        if (scalar_observe(&s, seen) != codes[i] || scalar_observe_state(&s, good) != codes[i]) return 4;
+        if (s.refused != i + 1 || !same(&before, s)) return 5;
+    }
+    if (scalar_act(&s, good, 6, u, &info)) return 6;
+    for (int i = 0; i < 3; i++) {
+        const scalar_state before = s;
+        if (scalar_observe(&s, &bad[i]) != SCALAR_NON_FINITE || !same(&before, s)) return 7;
+        if (scalar_observe_state(&s, &bad[i]) != SCALAR_NON_FINITE || !same(&before, s)) return 8;
+    }
+    return s.refused == 11 ? 0 : 9;
+}
+"""
+
+
+def test_a_refused_step_leaves_the_state(exports, tmp_path):
+    folder = exports("scalar-float32")
+    (tmp_path / "main.c").write_text(REFUSES)
+    files = (folder / "scalar.c", tmp_path / "main.c")
+    run(COMPILERS[0], "-std=c99", f"-I{folder}", *SANE, *files, "-o", tmp_path / "main", "-lm")
+    assert run(tmp_path / "main", fails=True).returncode == 0
+
+
+@pytest.mark.parametrize("case", ["planar-float64", "trees-float32"])
+def test_the_readme(exports, tmp_path, case):
+    folder = exports(case)
+    name, text = folder.name, (folder / "README.md").read_text()
+    costs = json.loads((folder / "selftune.json").read_text())["costs"]
+    for function, counts in costs["functions"].items():
+        cells = " | ".join("–" if count is None else f"{count:,}" for count in counts.values())
+        assert f"| `{name}_{function}` | {cells} |" in text
+        assert counts["products"] > 0
+    listing = text.partition("```c\n")[2].partition("```")[0]
+    sizes = f"return (int)(sizeof(s) * 1000 + sizeof({name}_info)) != {costs['state'] * 1000 + costs['info']};"
+    (tmp_path / "main.c").write_text(f"{listing}\nint main(void) {{ start(); (void)sample; {sizes} }}\n")
+    run(COMPILERS[0], f"-I{folder}", tmp_path / "main.c", folder / f"{name}.c", "-o", tmp_path / "main", "-lm")
+    run(tmp_path / "main")
+    assert f"RAM: {costs['state']:,} bytes of state; {costs['info']:,} more" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_the_parts_of_trees_have_names(exports):
+    header = (exports("trees-float32") / "trees.h").read_text()
+    for member in ("float t_class[2];", "float t_double;", "int32_t mode;", "float theta_bias;", "float a_hat_for[2];"):
+        assert f"    {member}\n" in header
+    assert [field.name for field in fields((np.zeros(2), 1.0), root="value")] == ["t_0", "t_1"]
+
+
+def texts(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+class TestFolder:
+    @pytest.fixture
+    def scalar(self, exports, tmp_path):
+        return shutil.copytree(exports("scalar-float32"), tmp_path / "scalar")
+
+    @staticmethod
+    def export(folder, **changed):
+        controller, start = start_of("scalar")
+        return st.export_c(controller, folder, **start | changed)
+
+    def test_it_is_rewritten_with_the_same_text(self, scalar):
+        before = texts(scalar)
+        (scalar / "mine.txt").write_text("kept")
+        (scalar / "main.c").unlink()
+        self.export(scalar)
+        assert texts(scalar) == before | {"mine.txt": "kept"}
+        for text in before.values():
+            assert not re.search(rf"{re.escape(str(scalar.parent))}|{re.escape(str(ROOT))}|/tmp|/home|/root", text)
+
+    def test_under_another_name_what_was_there_goes(self, scalar, monkeypatch):
+        monkeypatch.setattr(footprint, "measure", lambda name, files: None)
+        (scalar / "mine.txt").write_text("kept")
+        self.export(scalar, name="other")
+        expected = {"other.c", "other.h", "main.c", "replay.h", "CMakeLists.txt", "README.md", "selftune.json"}
+        assert set(texts(scalar)) == expected | {"mine.txt"}
+        assert "No compiler was at hand" in (scalar / "README.md").read_text()
+        assert json.loads((scalar / "selftune.json").read_text())["costs"]["flash"] is None
+
+    def test_what_was_changed_is_kept(self, scalar):
+        (scalar / "scalar.c").write_text("/* mine now */\n")
+        before = texts(scalar)
+        with pytest.raises(
+            StoreError, match=r"scalar\.c: changed since it was written; choose another folder, or give"
+        ):
+            self.export(scalar)
+        assert texts(scalar) == before
+        self.export(scalar, overwrite=True)
+        assert "scalar_init" in (scalar / "scalar.c").read_text()
+
+    @pytest.mark.parametrize("name", ["thesis.tex", "selftune.json"])
+    def test_what_is_someone_elses_is_kept(self, tmp_path, name):
+        (tmp_path / name).write_text("[]")
+        with pytest.raises(StoreError, match="not empty, and not written by export_c"):
+            self.export(tmp_path, name="scalar")
+        assert texts(tmp_path) == {name: "[]"}
+
+    def test_a_file_is_not_a_folder(self, tmp_path):
+        path = tmp_path / "scalar"
+        path.write_text("")
+        for overwrite in (False, True):
+            with pytest.raises(StoreError, match="expected a folder, and it is a file"):
+                self.export(path, overwrite=overwrite)
+
+
+def test_refused_by_name(tmp_path, as_a_user):
+    controller, start = start_of("scalar")
+    for changed, message in (
+        ({"name": "Scalar"}, "name: expected small letters, digits and _, starting with a letter, got 'Scalar'"),
+        ({"name": "2dof"}, "name: expected small letters"),
+        ({"name": "main"}, "name: expected one that is not taken"),
+        ({"name": "math"}, "name: expected one that is not taken"),
+        ({"dtype": "float16"}, "dtype: expected 'float32' or 'float64', got 'float16'"),
+        ({"dtype": "single please"}, "dtype: expected 'float32' or 'float64'"),
+        ({"x": [np.nan]}, "x: expected finite numbers"),
+        ({"x": [1e300]}, "x: expected finite numbers"),
+        ({"theta": [99.0]}, "theta: expected a point of its constraint"),
+        ({"limit": -1.0}, "limit: expected a number > 0"),
+        ({"scenario": 3}, "scenario: expected a Scenario, got 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            st.export_c(controller, tmp_path / "out", **start | changed)
+    with jax.enable_x64(False), pytest.raises(ValueError, match="dtype: expected 'float32' where JAX's jax_enable_x64"):
+        st.export_c(controller, tmp_path / "out", **start, dtype="float64")
+    with pytest.raises(ValueError, match="controller: expected a Controller"):
+        st.export_c(controller.system, tmp_path / "out", **start)
+    known = st.Controller(controller.system, controller.tuner, st.Known())
+    with pytest.raises(ValueError, match="got Known"):
+        st.export_c(known, tmp_path / "out", **start)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_fails_is_no_replay(tmp_path):
+    controller, start = start_of("scalar")
+    with pytest.raises(ValueError, match="scenario: expected a run that ends well, for the replay; the state diverged"):
+        st.export_c(controller, tmp_path / "out", **start | {"x": [0.5]}, limit=1e-6)
+    assert not (tmp_path / "out").exists()
