@@ -6,10 +6,11 @@ from pathlib import Path
 
 # Compiling is most of the tests' time, and what is compiled runs for moments: XLA need not try hard. The second flag
 # halves it again, but a version of XLA that does not know it ends the process.
-QUICK = "--xla_backend_optimization_level=0"
-if metadata.version("jaxlib").startswith("0.10."):
-    QUICK += " --xla_cpu_use_fusion_emitters=false"
-os.environ.setdefault("XLA_FLAGS", QUICK)
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0"
+    + (" --xla_cpu_use_fusion_emitters=false" if metadata.version("jaxlib").startswith("0.10.") else ""),
+)
 # What the native engine compiles is kept with what else the tests keep.
 os.environ.setdefault("SELFTUNE_CACHE", str(Path(__file__).parent / ".pytest_cache" / "native"))
 

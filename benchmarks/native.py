@@ -1,7 +1,7 @@
 """`python -m benchmarks.native`: the native engine against C by hand, against XLA, and one call at a time.
 
-XLA is measured in a process of its own each way: as it comes, and with the size limit of its small-loop pass raised (see
-docs/speed.md).
+XLA is measured in a process of its own each way: as it comes, and with the size limit of its small-loop pass raised
+(docs/speed.md).
 """
 
 import json
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Literal, TypeAlias
 
 import jax
 import numpy as np
@@ -22,10 +23,12 @@ from ._measure import interleaved, ratio, table
 from ._robots import PROBLEMS, Problem
 from .core import SMALL_LOOPS
 
+Engine: TypeAlias = Literal["xla", "native"]
+ENGINES: tuple[Engine, Engine] = ("xla", "native")
 LONG, SHORT, CALLS, SEEDS = 1_000_000, 20_000, 20_000, 64
 
 
-def simulation(problem: Problem, scenario: st.Scenario, engine: str) -> Callable[[], object]:
+def simulation(problem: Problem, scenario: st.Scenario, engine: Engine) -> Callable[[], object]:
     def run():
         return jax.block_until_ready(
             st.simulate(
@@ -58,7 +61,7 @@ def measure_xla() -> None:
     for name in PROBLEMS:
         problem = PROBLEMS[name]()
         scenario = problem.scenario(SHORT)
-        seconds = interleaved({engine: simulation(problem, scenario, engine) for engine in ("xla", "native")}, rounds=5)
+        seconds = interleaved({engine: simulation(problem, scenario, engine) for engine in ENGINES}, rounds=5)
         found[name] = {
             "ratio": ratio(seconds, "xla", "native"),
             **{engine: 1e9 * statistics.median(times) / SHORT for engine, times in seconds.items()},
@@ -88,7 +91,7 @@ def one_call_at_a_time() -> None:
             problem.controller, scenario, theta=problem.theta, a_hat=problem.a_hat, engine="native", record=("x", "f")
         )
         x, f = np.asarray(run.x), np.asarray(run.f)
-        for engine, calls in (("native", CALLS), ("xla", CALLS // 10)):
+        for engine, calls in zip(ENGINES, (CALLS // 10, CALLS), strict=True):
             agent = st.Agent(problem.controller, x=x[0], theta=problem.theta, a_hat=problem.a_hat, engine=engine)
             taken = np.empty(calls)
             for t in range(calls):
@@ -131,7 +134,9 @@ def batch() -> None:
         return pinned
 
     seconds = interleaved({"one core": on(cores[:1]), f"{len(cores)} cores": on(cores)}, rounds=5)
-    table(f"arm: {SEEDS} seeds of {SHORT:,} steps", seconds, dict.fromkeys(seconds, SEEDS * SHORT), f"{len(cores)} cores")
+    table(
+        f"arm: {SEEDS} seeds of {SHORT:,} steps", seconds, dict.fromkeys(seconds, SEEDS * SHORT), f"{len(cores)} cores"
+    )
 
 
 def main() -> None:

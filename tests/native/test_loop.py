@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarks._robots import PROBLEMS
 
 import selftune as st
-from benchmarks._robots import PROBLEMS
 from selftune.native import build
 from tests import test_contract as contract
 from tests.problems import golden, golden_controller, golden_scenario
@@ -62,7 +62,9 @@ FEW = [contract.PAIRS[6 * i + (i + 1) % 6] for i in range(6)]
 )
 def test_every_tuner_and_estimator(tuner, estimator, constraint):
     controller = contract.controller_of(contract.Problem(), tuner, estimator, constraint)
-    xla, native = both(controller, contract.Problem.scenario(0), theta=contract.THETA, a_hat=contract.A_HAT, throw=False)
+    xla, native = both(
+        controller, contract.Problem.scenario(0), theta=contract.THETA, a_hat=contract.A_HAT, throw=False
+    )
     assert_same(native, xla, 1e-9)
 
 

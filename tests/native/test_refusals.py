@@ -36,7 +36,7 @@ SAYS = {
     "eig": "'eig'",
     "householder": "'geqrf'",
     "places": "4096 places",
-    "numbers": "'dot_general': a program of more than 400,000 numbers",
+    "numbers": "'dot_general': a program of more than 200,000 numbers",
     "callback": "'pure_callback'",
 }
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 FLAGS = ("-std=c99", "-O2", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 """C99 proper: numbers are the same on every compiler that keeps to IEEE, as no product is fused with a sum."""
+LARGE = 300_000
+"""A source of more characters than this is optimized less: the compiler's time grows faster than the source."""
 
 
 class CompilerError(RuntimeError):
@@ -55,6 +57,8 @@ def cache_folder() -> Path:
 def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     """The library made of a C source; compiled once for each source, compiler and flags, ever."""
     command = compiler()
+    if len(source) > LARGE:
+        flags = tuple("-O1" if flag == "-O2" else flag for flag in flags)
     key = hashlib.sha256("\0".join([source, _version(tuple(command)), *command, *flags]).encode()).hexdigest()[:32]
     return _load(str(_compiled(source, command, flags, key)))
 

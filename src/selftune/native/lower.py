@@ -25,7 +25,7 @@ from ._known import KNOWN
 from ._values import RULES, LoweringError, Nodes, nodes, rule
 from .graph import BOOL, Graph
 
-MAX_NODES = 400_000
+MAX_NODES = 200_000
 """A program is refused beyond this: a loop should not have been unrolled, or the system is not small."""
 DTYPES = {np.dtype(name) for name in ("bool", "int32", "int64", "uint32", "uint64", "float32", "float64")}
 _KEYWORDS = re.findall(
