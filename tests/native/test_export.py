@@ -258,6 +258,24 @@ class TestFolder:
         self.export(scalar, overwrite=True)
         assert "scalar_init" in (scalar / "scalar.c").read_text()
 
+    def test_one_that_was_interrupted_is_finished_by_the_next(self, scalar, monkeypatch):
+        from selftune import _files
+
+        write, left = _files.write, iter(range(3))
+
+        def dies(path, data):
+            if next(left, None) is None:
+                raise OSError("no space left")
+            write(path, data)
+
+        monkeypatch.setattr(_files, "write", dies)
+        with pytest.raises(OSError, match="no space left"):
+            self.export(scalar, theta=np.array([2.0]))
+        monkeypatch.undo()
+        self.export(scalar, theta=np.array([2.0]))
+        assert "before" not in json.loads((scalar / "selftune.json").read_text())
+        assert "s->theta[0] = 2.0f;" in (scalar / "scalar.c").read_text()
+
     @pytest.mark.parametrize("name", ["thesis.tex", "selftune.json"])
     def test_what_is_someone_elses_is_kept(self, tmp_path, name):
         (tmp_path / name).write_text("[]")

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .graph import EVALUATE
+
 
 def _broadcast_in_dim(params, x, *dynamic_shape):
     spread = [1] * len(params["shape"])
@@ -54,26 +56,7 @@ def _convert(params, x):
         return x.astype(dtype)
 
 
-_FUNCTIONS = {
-    "add": np.add,
-    "add_any": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "neg": np.negative,
-    "abs": np.abs,
-    "max": np.maximum,
-    "min": np.minimum,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "not": np.bitwise_not,
-}
+_EXACT = ["add", "sub", "mul", "neg", "abs", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor"]
 
 KNOWN: dict[str, Callable[..., Any]] = {
     "broadcast_in_dim": _broadcast_in_dim,
@@ -87,5 +70,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
     "select_n": lambda params, which, *cases: (
         np.where(which, cases[1], cases[0]) if which.dtype == bool else np.choose(which, cases)
     ),
-    **{name: _same_dtype(function) for name, function in _FUNCTIONS.items()},
+    "add_any": _same_dtype(np.add),
+    "not": _same_dtype(np.bitwise_not),
+    **{name: _same_dtype(EVALUATE[name]) for name in _EXACT},
 }

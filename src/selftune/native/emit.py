@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .graph import _COMPARE, _EVALUATE, BOOL, Graph
+from .graph import BOOL, COMPARE, EVALUATE, Graph
 from .lower import Leaf, Program
 
 TYPES = {
@@ -102,7 +102,7 @@ def literal(value: Any, dtype: Any) -> str:
     return f"(-{text})" if np.signbit(value) else text
 
 
-_CALLED = {*_EVALUATE, "round", "erf", "erfc", "fabs", "fmod"} - _COMPARE - {"and", "or", "xor"}
+_CALLED = {*EVALUATE, "round", "erf", "erfc", "fabs", "fmod"} - COMPARE - {"and", "or", "xor"}
 _TAKEN = re.compile(r"[abprv]\d+|i|j|k|sum|\w+_(float|double|int|u?int32|u?int64|t)|NAN|INFINITY|HUGE_VAL")
 """Names that the writer gives itself, or that a header may have."""
 

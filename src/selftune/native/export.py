@@ -101,13 +101,14 @@ def export_c(
     files["README.md"] = readme.text(firmware, costs, len(scenario), TOLERANCE[dtype])
     sums = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()}
     about = {"format": "selftune export", "version": 1, "name": name, "files": sums, "costs": costs}
-    # The list first: a folder that was left half-written is known as ours.
-    _files.write(folder / MANIFEST, _files.as_json(about))
+    # The list first, with what was there: a folder that was left half-written is known as ours.
+    _files.write(folder / MANIFEST, _files.as_json(about | {"before": before}))
     for path, text in files.items():
         _files.write(folder / path, text.encode())
     for path in before.keys() - sums.keys():  # of an export under another name
-        if _checksum(folder / path) == before[path]:
+        if _checksum(folder / path) in before[path]:
             (folder / path).unlink()
+    _files.write(folder / MANIFEST, _files.as_json(about))
     return folder
 
 
@@ -121,7 +122,7 @@ def _dtype_name(dtype: Any) -> str:
     return name
 
 
-def _check_folder(folder: Path, overwrite: bool) -> dict[str, str]:
+def _check_folder(folder: Path, overwrite: bool) -> dict[str, list[str]]:
     """The checksums of what an export left there; what is someone else's, or was changed since, is refused."""
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder}: expected a folder, and it is a file")
@@ -129,13 +130,16 @@ def _check_folder(folder: Path, overwrite: bool) -> dict[str, str]:
         return {}
     hint = "choose another folder, or give overwrite=True"
     try:
-        written = dict(json.loads((folder / MANIFEST).read_bytes())["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+        about = json.loads((folder / MANIFEST).read_bytes())
+        written = {path: list(sums) for path, sums in about.get("before", {}).items()}
+        for path, checksum in about["files"].items():
+            written[path] = [*written.get(path, []), checksum]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         if overwrite:
             return {}
         raise StoreError(f"{folder}: not empty, and not written by export_c; {hint}") from None
-    for path, checksum in written.items():
-        if not overwrite and (folder / path).exists() and _checksum(folder / path) != checksum:
+    for path, sums in written.items():
+        if not overwrite and (folder / path).exists() and _checksum(folder / path) not in sums:
             raise StoreError(f"{folder / path}: changed since it was written; {hint}")
     return written
 

@@ -10,7 +10,7 @@ BOOL = np.dtype(bool)
 
 # Node operations with NumPy's evaluation of them, for what is known at export. All are IEEE's in C, NumPy and JAX alike
 # but for a last digit of the transcendental ones.
-_EVALUATE: dict[str, Callable[..., Any]] = {
+EVALUATE: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -56,9 +56,9 @@ _EVALUATE: dict[str, Callable[..., Any]] = {
     "is_finite": np.isfinite,
 }
 _COMMUTE = {"add", "mul", "eq", "ne", "and", "or", "xor"}
-_COMPARE = {"eq", "ne", "lt", "le", "gt", "ge"}
+COMPARE = {"eq", "ne", "lt", "le", "gt", "ge"}
 _OF_BOOLS = {"max": "or", "min": "and", "add": "or", "mul": "and"}
-_TO_BOOL = _COMPARE | {"is_finite"}
+_TO_BOOL = COMPARE | {"is_finite"}
 
 
 @no_type_check  # at run time, as the tests do: it is called for every number
@@ -116,12 +116,12 @@ class Graph:
         dtype = BOOL if op in _TO_BOOL else self.dtypes[args[0]]
         if dtype == BOOL and op in _OF_BOOLS and self.dtypes[args[0]] == BOOL:
             op = _OF_BOOLS[op]
-        if op in _EVALUATE and all(map(self.is_constant, args)):
+        if op in EVALUATE and all(map(self.is_constant, args)):
             with np.errstate(all="ignore"):
-                return self.constant(_EVALUATE[op](*(self.values[arg] for arg in args)), dtype)
+                return self.constant(EVALUATE[op](*(self.values[arg] for arg in args)), dtype)
         if op in _COMMUTE and args[0] > args[1]:
             args = (args[1], args[0])
-        simpler = self._compare(op, *args) if op in _COMPARE else None
+        simpler = self._compare(op, *args) if op in COMPARE else None
         if simpler is None and op in _SIMPLIFY:
             simpler = _SIMPLIFY[op](self, *args)
         return self._node(op, args, dtype) if simpler is None else simpler

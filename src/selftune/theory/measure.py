@@ -202,7 +202,10 @@ def step_rows(
     final_x: Array,
 ) -> Rows:
     x_exact, y_exact = companion(system, scenario, thetas)
-    append = lambda rows, last: jnp.concatenate([rows[1:], last[None]])  # noqa: E731
+
+    def append(rows: Array, last: Array) -> Array:
+        return jnp.concatenate([rows[1:], last[None]])
+
     following = (append(x, final_x), jax.tree.map(append, thetas, final))
 
     def at(tau: Array, x: Array, y: Array, theta: PyTree, a_hat: PyTree, after: Any, xe: Array, ye: Array) -> Any:
