@@ -1,3 +1,8 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,6 +14,7 @@ from selftune.run import FIELDS as ALL_FIELDS
 from selftune.simulate import _simulate
 from tests.problems import golden, golden_controller, golden_scenario, planar_system
 
+ROOT = Path(__file__).parent.parent
 KEY = jax.random.key(0)
 G = golden("planar")
 START = dict(theta=G["theta0"], a_hat=G["a0"])
@@ -105,23 +111,32 @@ class TestChunks:
             np.testing.assert_array_equal(np.concatenate(parts), getattr(whole, name), err_msg=name)
         assert_same(second.final, whole.final)
 
-    def test_streams_go_on_where_they_stopped(self, controller):
-        def streams(steps):
-            ka, kw, kv = jax.random.split(KEY, 3)
-            return st.Scenario(
-                jnp.zeros(2),
-                st.RandomWalk(0.05, -1.0, 1.0).stream(ka, 3),
-                st.OrnsteinUhlenbeck(0.9, 0.05).stream(kw, 2),
-                st.Uniform(0.01).stream(kv, 2),
-                steps=steps,
-            )
+    def test_streams_go_on_where_they_stopped(self):
+        """To the last bit, with XLA as it comes: what makes the tests compile faster makes it round otherwise."""
+        script = "from tests.test_simulate import check_streams; check_streams()"
+        environment = os.environ | {"XLA_FLAGS": "", "JAX_ENABLE_X64": "1", "PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=True)
 
-        one_go = st.simulate(controller, streams(60), **START)
-        first = st.simulate(controller, streams(25), **START)
-        second = st.simulate(controller, streams(35), resume=first.final)
-        np.testing.assert_array_equal(np.concatenate([first.x, second.x]), one_go.x)
-        written_out = st.simulate(controller, streams(60).materialize(), **START)
-        np.testing.assert_allclose(written_out.x, one_go.x, rtol=1e-10, atol=1e-12)
+
+def check_streams():
+    controller = golden_controller("planar")
+
+    def streams(steps):
+        ka, kw, kv = jax.random.split(KEY, 3)
+        return st.Scenario(
+            jnp.zeros(2),
+            st.RandomWalk(0.05, -1.0, 1.0).stream(ka, 3),
+            st.OrnsteinUhlenbeck(0.9, 0.05).stream(kw, 2),
+            st.Uniform(0.01).stream(kv, 2),
+            steps=steps,
+        )
+
+    one_go = st.simulate(controller, streams(60), **START)
+    first = st.simulate(controller, streams(25), **START)
+    second = st.simulate(controller, streams(35), resume=first.final)
+    np.testing.assert_array_equal(np.concatenate([first.x, second.x]), one_go.x)
+    written_out = st.simulate(controller, streams(60).materialize(), **START)
+    np.testing.assert_allclose(written_out.x, one_go.x, rtol=1e-10, atol=1e-12)
 
     def test_the_final_of_another_controller_is_refused(self, controller, scenario):
         other = st.simulate(golden_controller("planar", "gaps5"), scenario[:9], **START).final
