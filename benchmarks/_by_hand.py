@@ -19,21 +19,25 @@ BY_HAND = ("scalar", "pendulum")
 
 
 def hand_written(problem: Problem, scenario: st.Scenario) -> tuple[Callable[[], None], dict[str, np.ndarray]]:
-    """The problem's loop, compiled with -O3 now, and the arrays that each call of it fills; float64."""
+    """The problem's loop, compiled with -O3 now, and the arrays that a call of it has filled; float64.
+
+    Each call writes to new arrays, as one that gives its results away must.
+    """
     function = _compiled(f"{problem.name}_loop")
     steps = len(scenario)
     start = np.concatenate([_doubles(part) for part in (scenario.x0, problem.theta, problem.a_hat)])
     shapes = {"x": scenario.x0.shape, "theta": problem.theta.shape, "a_hat": problem.a_hat.shape, "cost": ()}
-    outputs = {name: np.zeros((steps, *shapes[name])) for name in RECORD}
+    outputs: dict[str, np.ndarray] = {}
 
     tuner: Any = problem.controller.tuner
     estimator: Any = problem.controller.estimator
     rates = [ctypes.c_double(float(part.learning_rate)) for part in (tuner, estimator)]
     nature = [_doubles(part) for part in (scenario.a_star, scenario.w, scenario.v) if part is not None]
     matrices = [_doubles(estimator.preconditioner)] if estimator.preconditioner.ndim == 2 else []
-    ending = [*matrices, start, *outputs.values()]
 
     def run() -> None:
+        outputs.update({name: np.empty((steps, *shapes[name])) for name in RECORD})
+        ending = [*matrices, start, *outputs.values()]
         function(ctypes.c_long(steps), *map(_pointer, nature), *rates, *map(_pointer, ending))
 
     return run, outputs

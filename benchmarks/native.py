@@ -25,7 +25,7 @@ from .core import SMALL_LOOPS
 
 Engine: TypeAlias = Literal["xla", "native"]
 ENGINES: tuple[Engine, Engine] = ("xla", "native")
-LONG, SHORT, CALLS, SEEDS = 1_000_000, 20_000, 20_000, 64
+LONG, SHORT, CALLS, SEEDS = 1_000_000, 100_000, 20_000, 64
 
 
 def simulation(problem: Problem, scenario: st.Scenario, engine: Engine) -> Callable[[], object]:

@@ -212,8 +212,11 @@ def _simulate_natively(
         rows, t = stored, scenario.t
         if steps < scenario.steps:  # a slice is a copy
             rows, t = jax.tree.map(lambda leaf, a=begin, b=begin + steps: leaf[a:b], (rows, t))
-        drawn, streams = _draw_rows(streamed, final.streams, final.t, steps, final.x.dtype)
-        a_star, w, v = eqx.combine(rows, drawn)
+        streams = final.streams
+        if streams:
+            drawn, streams = _draw_rows(streamed, streams, final.t, steps, final.x.dtype)
+            rows = eqx.combine(rows, drawn)
+        a_star, w, v = rows
         arrays = {"x": final.x, "state": final.state, "step": final.t, "limit": limit.astype(final.x.dtype)}
         done = run_loop(controller, nature, arrays | {"a_star": a_star, "w": w, "v": v, "t": t}, steps, fields, stride)
         parts.append(done["row"])

@@ -190,6 +190,11 @@ class Graph:
             return yes if self.values[condition] else no
         if no == yes:
             return no
+        if self.ops[condition] == "is_finite" and self.is_constant(no) and np.isnan(self.values[no]):
+            # NaN unless a is finite: a - a is that, or zero. Two operations without a choice.
+            (a,) = self.args[condition]
+            if self.dtypes[a] == self.dtypes[yes]:
+                return self.apply("add", yes, self.apply("sub", a, a))
         if self.ops[condition] == "not":
             return self.select(self.args[condition][0], yes, no)
         if self.dtypes[no] == BOOL:

@@ -47,7 +47,7 @@ def run_loop(
     fixed = tuple(_is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
     inputs = {**arrays, "p": [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in free]}
     leaves, input_structure = jax.tree.flatten(inputs)
-    shapes = tuple((jnp.shape(leaf), np.dtype(jnp.result_type(leaf)).name) for leaf in leaves)
+    shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in leaves)
     loop = _compiled(structure, fixed, input_structure, shapes, fields)
     rows = -(-steps // stride)
     if all(map(_check.is_known, leaves)):
