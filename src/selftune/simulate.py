@@ -54,8 +54,8 @@ def simulate(
     - `throw`: raise `SimulationError` when the run fails. Under `jit` or `vmap` nothing is raised: look at
       `run.result`, or call `run.raise_if_failed()` on what comes out.
     - `engine`: `"xla"`, on any device, or `"native"`, which writes the loop as C, compiles it once with the system's
-      compiler and runs it on the CPU: the same run to rounding, 20 to 100 times as fast for systems of more than a few
-      numbers. A batch under `vmap` then runs on all cores.
+      compiler and runs it on the CPU: the same run to rounding, an order of magnitude faster for systems of more than
+      a few numbers. A batch under `vmap` then runs on all cores. It cannot be differentiated.
 
     !!! Example
 

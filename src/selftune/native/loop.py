@@ -3,7 +3,7 @@
 import ctypes
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from typing import Any
@@ -49,14 +49,29 @@ def run_loop(
     leaves, input_structure = jax.tree.flatten(inputs)
     shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in leaves)
     loop = _compiled(structure, fixed, input_structure, shapes, fields)
-    rows = -(-steps // stride)
-    if all(map(_check.is_known, leaves)):
-        outputs = [_taken_over(output) for output in loop.call(steps, stride, leaves)]
-    else:
-        outputs = jax.pure_callback(
-            lambda *leaves: loop.call(steps, stride, leaves), loop.results(rows), *leaves, vmap_method="expand_dims"
-        )
+    outputs = _run_any(loop, steps, stride, leaves)
     return jax.tree.unflatten(loop.result_structure, outputs)
+
+
+def _run_any(loop: "Loop", steps: int, stride: int, leaves: Sequence[Any]) -> Sequence[Any]:
+    """Run it now where all numbers are known; else say what to do under `vmap`, and under `jit`."""
+    if all(map(_check.is_known, leaves)):
+        return [_taken_over(output) for output in loop.call(steps, stride, leaves)]
+
+    @jax.custom_batching.custom_vmap
+    def run(*leaves):
+        batch = loop.batch(leaves)
+        shapes = [jax.ShapeDtypeStruct(batch + one.shape, one.dtype) for one in loop.results(-(-steps // stride))]
+        return jax.pure_callback(lambda *leaves: loop.call(steps, stride, leaves), shapes, *leaves)
+
+    @run.def_vmap
+    def _(axis_size, in_batched, *leaves):
+        # A batch is one more axis in front; of length one where nothing varies along it.
+        lanes = [leaf if varies else leaf[None] for leaf, varies in zip(leaves, in_batched, strict=True)]
+        outputs = _run_any(loop, steps, stride, lanes)
+        return outputs, [True] * len(outputs)
+
+    return run(*leaves)
 
 
 class _Setting:
@@ -151,11 +166,15 @@ class Loop:
         function.restype = None
         return function
 
+    def batch(self, leaves: Any) -> tuple[int, ...]:
+        """The axes that arrays have in front of their own."""
+        own = (len(shape) for _, shape, _ in self.inputs)
+        return np.broadcast_shapes(*(leaf.shape[: leaf.ndim - n] for leaf, n in zip(leaves, own, strict=True)))
+
     def call(self, steps: int, stride: int, leaves: Any) -> list[np.ndarray]:
         """From arrays, each with the same leading axes or with ones in place of them, to the results with those."""
         arrays = [np.asarray(leaf, order="C") for leaf in leaves]
-        leading = [a.shape[: a.ndim - len(shape)] for a, (_, shape, _) in zip(arrays, self.inputs, strict=True)]
-        batch = np.broadcast_shapes(*leading)
+        batch = self.batch(arrays)
         spread = [
             np.broadcast_to(array, batch + shape) for array, (_, shape, _) in zip(arrays, self.inputs, strict=True)
         ]
