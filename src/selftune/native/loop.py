@@ -46,9 +46,12 @@ def run_loop(
     free = [leaf for leaf in settings if _is_free(leaf)]
     fixed = tuple(_is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
     inputs = {**arrays, "p": [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in free]}
-    leaves, input_structure = jax.tree.flatten(inputs)
-    shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in leaves)
+    # The program is that of one step: how many there are is not part of it.
+    one = {name: jax.tree.map(_row, tree) if name in ROWS else tree for name, tree in inputs.items()}
+    of_one, input_structure = jax.tree.flatten(one)
+    shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in of_one)
     loop = _compiled(structure, fixed, input_structure, shapes, fields)
+    leaves = jax.tree.leaves(inputs)
     outputs = _run_any(loop, steps, stride, leaves)
     return jax.tree.unflatten(loop.result_structure, outputs)
 
@@ -92,6 +95,10 @@ class _Setting:
         return isinstance(other, _Setting) and (self.key is other.key or self.key == other.key)
 
 
+def _row(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+
 def _is_array(value: Any) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, np.generic))
 
@@ -129,11 +136,8 @@ def _compiled(structure: Any, fixed: Any, input_structure: Any, shapes: Any, fie
 
         return step
 
-    def row(leaf):
-        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-
-    one = {name: jax.tree.map(row, tree) if name in ROWS else tree for name, tree in inputs.items()}
-    return Loop(lower_step(make, one), inputs, jax.eval_shape(lambda one: make(lambda c: c)(**one), one))
+    outputs = jax.eval_shape(lambda inputs: make(lambda controller: controller)(**inputs), inputs)
+    return Loop(lower_step(make, inputs), inputs, outputs)
 
 
 class Loop:
@@ -141,8 +145,8 @@ class Loop:
 
     def __init__(self, program: Program, inputs: dict[str, PyTree], outputs: dict[str, PyTree]):
         self.program = program
-        self.inputs = [(name, leaf.shape, np.dtype(leaf.dtype)) for name, leaf in leaf_names(inputs)]
-        self.at = {name: i for i, (name, _, _) in enumerate(self.inputs)}
+        self.inputs = [(name, leaf.shape) for name, leaf in leaf_names(inputs)]
+        self.at = {name: i for i, (name, _) in enumerate(self.inputs)}
         number = jax.ShapeDtypeStruct((), jnp.int32)
         results = {name: outputs[name] for name in ("row", "x", "state")} | {"code": number, "failed_at": number}
         self.result_leaves = leaf_names(results)
@@ -168,7 +172,7 @@ class Loop:
 
     def batch(self, leaves: Any) -> tuple[int, ...]:
         """The axes that arrays have in front of their own."""
-        own = (len(shape) for _, shape, _ in self.inputs)
+        own = (len(shape) + _has_rows(name) for name, shape in self.inputs)
         return np.broadcast_shapes(*(leaf.shape[: leaf.ndim - n] for leaf, n in zip(leaves, own, strict=True)))
 
     def call(self, steps: int, stride: int, leaves: Any) -> list[np.ndarray]:
@@ -176,7 +180,8 @@ class Loop:
         arrays = [np.asarray(leaf, order="C") for leaf in leaves]
         batch = self.batch(arrays)
         spread = [
-            np.broadcast_to(array, batch + shape) for array, (_, shape, _) in zip(arrays, self.inputs, strict=True)
+            np.broadcast_to(array, (*batch, steps, *shape) if _has_rows(name) else batch + shape)
+            for array, (name, shape) in zip(arrays, self.inputs, strict=True)
         ]
         rows = -(-steps // stride)
         outputs = [_aligned(batch + shape.shape, shape.dtype) for shape in self.results(rows)]
@@ -187,9 +192,7 @@ class Loop:
             for name, array in here.items():
                 if name in self.at:  # the state is carried in the array that will hold the last one
                     array[...] = spread[self.at[name]][(*lane, ...)]
-            read = [
-                here[name] if name in here else spread[i][(*lane, ...)] for i, (name, _, _) in enumerate(self.inputs)
-            ]
+            read = [here[name] if name in here else spread[i][(*lane, ...)] for i, (name, _) in enumerate(self.inputs)]
             written = [array for name, array in here.items() if name.startswith("row_")]
             pointers = (ctypes.c_void_p * (len(read) + len(written)))(*(a.ctypes.data for a in (*read, *written)))
             numbers = np.array([0, 0, stride, 0, -1], np.int64)
@@ -253,16 +256,13 @@ def _source(loop: Loop) -> str:
     loads, statements, stores = writer.lines()
     recorded = [line for line in stores if line.startswith("row_")]
     others = [line for line in stores if not line.startswith("row_")]
-    used = {leaf.name for leaf in program.inputs}
 
     def pointer(leaf: Leaf, index: int, constant: str) -> str:
         kind = _storage(leaf.dtype)
         return f"{constant}{kind} *const {leaf.name} = ({constant}{kind} *)arrays[{index}];"
 
     heads = [
-        pointer(leaf, at[leaf.name], "const ")
-        for leaf in program.inputs
-        if leaf.name in used and leaf.name.split("_")[0] in ("a", "w", "v", "t") and leaf.ids.size
+        pointer(leaf, at[leaf.name], "const ") for leaf in program.inputs if _has_rows(leaf.name) and leaf.ids.size
     ]
     heads += [pointer(leaf, len(loop.inputs) + i, "") for i, leaf in enumerate(rows)]
     heads += [pointer(leaf, at[leaf.name], "") for leaf in carried if leaf.name in in_place]
@@ -343,6 +343,11 @@ def _source(loop: Loop) -> str:
         "}",
     ]
     return "\n".join(text) + "\n"
+
+
+def _has_rows(name: str) -> bool:
+    """Whether an input has a row for each step, by its name in C."""
+    return name.startswith(ROWS)
 
 
 def _scalar(leaf: Leaf, i: int) -> str:
