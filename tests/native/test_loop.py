@@ -11,7 +11,7 @@ from benchmarks._robots import PROBLEMS
 import selftune as st
 from selftune.native import build
 from tests import test_contract as contract
-from tests.problems import golden, golden_controller, golden_scenario
+from tests.problems import golden, golden_controller, golden_scenario, random_scenario, random_system
 from tests.test_golden import assert_golden, cases
 
 simulate_module = sys.modules["selftune.simulate"]
@@ -288,3 +288,59 @@ class TestBuild:
     def test_the_compiler_that_is_named(self, monkeypatch):
         monkeypatch.setenv("CC", "gcc -m64")
         assert build.compiler() == ["gcc", "-m64"]
+
+
+def small_loop(**functions):
+    system = st.System(
+        **{
+            "dynamics": lambda x, u, f, t: 0.9 * x + 0.1 * (u + f),
+            "residual": lambda x, a, t: a * jnp.sin(x),
+            "policy": lambda x, theta, f, t: -theta * x - f,
+            "cost": lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        }
+        | functions
+    )
+    return st.Controller(system, st.MGAPS(1e-3), st.GradientEstimator(1e-3))
+
+
+def test_a_quotient_that_is_rounded_is_a_division():
+    """49 · (1/49) is below one: where a divisor is shared, a whole step would be lost."""
+    controller = small_loop(
+        dynamics=lambda x, u, f, t: jnp.stack([x[0] + 1.0, x[1]]),
+        policy=lambda x, theta, f, t: theta * jnp.floor(x[0] / x[1]) + 0.01 * (x[0] + theta) / x[1],
+    )
+    scenario = st.Scenario(jnp.array([0.0, 49.0]), a_star=jnp.zeros((120, 2)), w=jnp.zeros((120, 2)))
+    xla, native = both(controller, scenario, theta=jnp.ones(2), a_hat=jnp.zeros(2))
+    assert_same(native, xla)
+    x = np.array([49.0, 49.0])
+    agents = [st.Agent(controller, x=x, theta=np.ones(2), a_hat=np.zeros(2), engine=e) for e in ("xla", "native")]
+    np.testing.assert_allclose(*(agent.act(x) for agent in agents), rtol=1e-12)
+
+
+RANDOM = random_system(jax.random.key(2), n=6, m=3, k=3, p=4, d=8)
+RANDOM_RUN = {"theta": jnp.full(8, 0.3), "a_hat": jnp.zeros(4)}
+
+
+def test_a_while_loop_that_has_no_derivative_in_reverse():
+    def cost(x, u, theta, t):
+        def turn(carry):
+            return carry[0] + 1, carry[1] + jnp.sum(x**2)
+
+        return jax.lax.while_loop(lambda carry: carry[0] < 3, turn, (0, jnp.sum(theta**2) + jnp.sum(u**2)))[1]
+
+    system = st.System(RANDOM.dynamics, RANDOM.residual, RANDOM.policy, cost)
+    controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.05))
+    xla, native = both(controller, random_scenario(jax.random.key(3), 30, n=6, p=4, k=3), **RANDOM_RUN)
+    assert_same(native, xla)
+
+
+def test_a_derivative_of_the_users_own():
+    class Halved(st.System):
+        def linearize(self, x, theta, a, t):
+            out, push = st.System.linearize(self, x, theta, a, t)
+            return out, lambda dx, dtheta: jax.tree.map(lambda tangent: 0.5 * tangent, push(dx, dtheta))
+
+    system = Halved(RANDOM.dynamics, RANDOM.residual, RANDOM.policy, RANDOM.cost)
+    controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.05))
+    xla, native = both(controller, random_scenario(jax.random.key(3), 30, n=6, p=4, k=3), **RANDOM_RUN)
+    assert_same(native, xla)
