@@ -2,14 +2,17 @@
 
 import sys
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from benchmarks._robots import PROBLEMS
 
 import selftune as st
 from selftune.native import build
+from selftune.native.lower import lower
 from tests import test_contract as contract
 from tests.problems import golden, golden_controller, golden_scenario, random_scenario, random_system
 from tests.test_golden import assert_golden, cases
@@ -344,3 +347,54 @@ def test_a_derivative_of_the_users_own():
     controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.05))
     xla, native = both(controller, random_scenario(jax.random.key(3), 30, n=6, p=4, k=3), **RANDOM_RUN)
     assert_same(native, xla)
+
+
+def test_a_damaged_cache_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
+    text = "int forty_two(void);\nint forty_two(void) { return 42; }\n"
+    monkeypatch.setattr(build, "_load", build._load.__wrapped__)
+    assert build.build(text).forty_two() == 42
+    (library,) = tmp_path.glob("*.so")
+    library.unlink()  # what is loaded stays as it is
+    library.write_bytes(b"damaged")
+    assert build.build(text).forty_two() == 42
+
+
+def test_a_setting_of_another_type_is_another_program():
+    class Scaled(eqx.Module):
+        by: float
+
+        def __call__(self, x, theta, f, t):
+            return -theta * x * (2.0 if isinstance(self.by, float) else 0.5)
+
+    scenario = st.Scenario(jnp.ones(2), a_star=jnp.zeros((9, 2)), w=jnp.zeros((9, 2)))
+    for by in (1, 1.0):
+        xla, native = both(small_loop(policy=Scaled(by)), scenario, theta=jnp.ones(2), a_hat=jnp.zeros(2))
+        assert_same(native, xla)
+
+
+def test_what_a_state_cannot_hold_is_refused_by_name():
+    noisy = optax.chain(optax.add_noise(0.1, 0.5, 0), optax.sgd(0.1))
+    controller = st.Controller(small_loop().system, st.MGAPS(noisy), st.GradientEstimator(1e-3))
+    scenario = st.Scenario(jnp.ones(2), a_star=jnp.zeros((9, 2)), w=jnp.zeros((9, 2)))
+    with pytest.raises(NotImplementedError, match="random key"):
+        st.simulate(controller, scenario, theta=jnp.ones(2), a_hat=jnp.zeros(2), engine="native")
+    scenario = st.Scenario(jnp.ones(2), jnp.zeros((9, 2)), jnp.zeros((9, 2)), t=jnp.zeros(9, jnp.uint8))
+    with pytest.raises(NotImplementedError, match="t: numbers of dtype uint8"):
+        st.simulate(small_loop(), scenario, theta=jnp.ones(2), a_hat=jnp.zeros(2), engine="native")
+
+
+def test_a_python_number_has_the_dtype_that_jax_gave_it():
+    def wave(t, x):
+        return x - jnp.sin(0.05 * t) + jnp.clip(t, 0, 7)
+
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        program = lower(lambda t, x: {"y": wave(t, x)}, {"t": jnp.int32(3), "x": jnp.float32(1)})
+    assert {str(program.graph.dtypes[node]) for node in program.live()} <= {"int32", "float32"}
+
+
+@pytest.mark.parametrize("shapes", [((3, 0), (0,)), ((0, 3), (3, 2)), ((2, 0), (0, 2))])
+def test_products_of_nothing(shapes):
+    left, right = (jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes)
+    program = lower(lambda a, b: {"y": a @ b, "z": jnp.sum(a, axis=1)}, {"a": left, "b": right})
+    assert program.outputs[0].shape == np.zeros(shapes[0]).dot(np.zeros(shapes[1])).shape

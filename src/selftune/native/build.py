@@ -60,7 +60,12 @@ def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     if len(source) > LARGE:
         flags = tuple("-O1" if flag == "-O2" else flag for flag in flags)
     key = hashlib.sha256("\0".join([source, _version(tuple(command)), *command, *flags]).encode()).hexdigest()[:32]
-    return _load(str(_compiled(source, command, flags, key)))
+    library = _compiled(source, command, flags, key)
+    try:
+        return _load(str(library))
+    except OSError:  # the cache was damaged: a machine that stopped, a full disk
+        library.unlink(missing_ok=True)
+        return _load(str(_compiled(source, command, flags, key)))
 
 
 def _compiled(source: str, command: list[str], flags: tuple[str, ...], key: str) -> Path:
@@ -78,7 +83,10 @@ def _compiled(source: str, command: list[str], flags: tuple[str, ...], key: str)
         text, made = Path(work) / "program.c", Path(work) / "program.so"
         text.write_text(source)
         done = subprocess.run(
-            [*command, *flags, str(text), "-o", str(made), "-lm"], capture_output=True, text=True, check=False
+            [*command, *flags, "-x", "c", str(text), "-o", str(made), "-lm"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             first = "\n".join(done.stderr.splitlines()[:12])

@@ -282,7 +282,8 @@ _KEYWORDS = set(
         "explicit export extern false float for friend goto if inline int long mutable namespace new noexcept not "
         "not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires restrict return "
         "short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try "
-        "typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq ",
+        "typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq "
+        "NAN INFINITY HUGE_VAL errno linux unix ",
     )
 )
 # Files of an export and of C itself, libraries, and what CMake keeps for itself.

@@ -19,7 +19,7 @@ from ..controller import Controller
 from ..system import System
 from .build import build
 from .emit import TYPES, Writer, wrap
-from .lower import Leaf, Program, leaf_names
+from .lower import Leaf, LoweringError, Program, leaf_names
 from .step import lower_step
 
 CHUNK = 1 << 22
@@ -47,6 +47,11 @@ def run_loop(
     fixed = tuple(_is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
     inputs = {**arrays, "p": [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in free]}
     leaves, input_structure = jax.tree.flatten(inputs)
+    if any(map(_is_key, leaves)):
+        raise LoweringError(
+            "engine: expected a state of plain numbers, got a random key in it, as optax.add_noise keeps one; "
+            "engine='xla' can run it"
+        )
     shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in leaves)
     loop = _compiled(structure, fixed, input_structure, shapes, fields)
     rows = -(-steps // stride)
@@ -68,13 +73,13 @@ class _Setting:
             raw = np.asarray(jax.random.key_data(value) if _is_key(value) else value)
             self.key: Any = (raw.shape, raw.dtype.str, raw.tobytes())
         else:
-            self.key = value
+            self.key = (type(value), value)  # 1 is not 1.0, nor True
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Setting) and (self.key is other.key or self.key == other.key)
+        return isinstance(other, _Setting) and (self.value is other.value or self.key == other.key)
 
 
 def _is_array(value: Any) -> bool:
@@ -82,7 +87,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_key(value: Any) -> bool:
-    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _is_free(leaf: Any) -> bool:
@@ -183,7 +188,8 @@ class Loop:
         if len(lanes) == 1:
             run(lanes[0])
         elif lanes:
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            with ThreadPoolExecutor(cores) as pool:
                 list(pool.map(run, lanes))
         return outputs
 
