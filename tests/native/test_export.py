@@ -323,3 +323,18 @@ def test_a_run_that_fails_is_no_replay(tmp_path):
     with pytest.raises(ValueError, match="scenario: expected a run that ends well, for the replay; the state diverged"):
         st.export_c(controller, tmp_path / "out", **start | {"x": [0.5]}, limit=1e-6)
     assert not (tmp_path / "out").exists()
+
+
+def test_no_doubles_where_jax_has_64_bits(tmp_path):
+    """A step's number times a fraction is a double there; on a microcontroller that is thousands of instructions."""
+    system = st.System(
+        dynamics=lambda x, u, f, t: x + 0.1 * (u + f),
+        residual=lambda x, a, t: a * jnp.cos(x),
+        policy=lambda x, theta, f, t: -theta * (x - jnp.sin(0.05 * jnp.asarray(t).astype(float)).astype(x.dtype)) - f,
+        cost=lambda x, u, theta, t: jnp.sum(x**2),
+    )
+    controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+    folder = st.export_c(controller, tmp_path / "wave", x=[1.0], theta=[1.0], a_hat=[0.0])
+    text = (folder / "wave.c").read_text()
+    assert "sinf(" in text
+    assert "double" not in text

@@ -2,16 +2,19 @@
 
 import sys
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from benchmarks._robots import PROBLEMS
 
 import selftune as st
 from selftune.native import build
+from selftune.native.lower import lower
 from tests import test_contract as contract
-from tests.problems import golden, golden_controller, golden_scenario
+from tests.problems import golden, golden_controller, golden_scenario, random_scenario, random_system
 from tests.test_golden import assert_golden, cases
 
 simulate_module = sys.modules["selftune.simulate"]
@@ -290,3 +293,114 @@ class TestBuild:
     def test_the_compiler_that_is_named(self, monkeypatch):
         monkeypatch.setenv("CC", "gcc -m64")
         assert build.compiler() == ["gcc", "-m64"]
+        for bad in ("gccc", '"gcc'):
+            monkeypatch.setenv("CC", bad)
+            with pytest.raises(build.CompilerError, match=f"CC: expected the command of a C compiler, got '{bad}'"):
+                build.compiler()
+
+
+def small_loop(**functions):
+    system = st.System(
+        **{
+            "dynamics": lambda x, u, f, t: 0.9 * x + 0.1 * (u + f),
+            "residual": lambda x, a, t: a * jnp.sin(x),
+            "policy": lambda x, theta, f, t: -theta * x - f,
+            "cost": lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        }
+        | functions
+    )
+    return st.Controller(system, st.MGAPS(1e-3), st.GradientEstimator(1e-3))
+
+
+def test_a_quotient_that_is_rounded_is_a_division():
+    """49 · (1/49) is below one: where a divisor is shared, a whole step would be lost."""
+    controller = small_loop(
+        dynamics=lambda x, u, f, t: jnp.stack([x[0] + 1.0, x[1]]),
+        policy=lambda x, theta, f, t: theta * jnp.floor(x[0] / x[1]) + 0.01 * (x[0] + theta) / x[1],
+    )
+    scenario = st.Scenario(jnp.array([0.0, 49.0]), a_star=jnp.zeros((120, 2)), w=jnp.zeros((120, 2)))
+    xla, native = both(controller, scenario, theta=jnp.ones(2), a_hat=jnp.zeros(2))
+    assert_same(native, xla)
+    x = np.array([49.0, 49.0])
+    agents = [st.Agent(controller, x=x, theta=np.ones(2), a_hat=np.zeros(2), engine=e) for e in ("xla", "native")]
+    np.testing.assert_allclose(*(agent.act(x) for agent in agents), rtol=1e-12)
+
+
+RANDOM = random_system(jax.random.key(2), n=6, m=3, k=3, p=4, d=8)
+RANDOM_RUN = {"theta": jnp.full(8, 0.3), "a_hat": jnp.zeros(4)}
+
+
+def test_a_while_loop_that_has_no_derivative_in_reverse():
+    def cost(x, u, theta, t):
+        def turn(carry):
+            return carry[0] + 1, carry[1] + jnp.sum(x**2)
+
+        return jax.lax.while_loop(lambda carry: carry[0] < 3, turn, (0, jnp.sum(theta**2) + jnp.sum(u**2)))[1]
+
+    system = st.System(RANDOM.dynamics, RANDOM.residual, RANDOM.policy, cost)
+    controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.05))
+    xla, native = both(controller, random_scenario(jax.random.key(3), 30, n=6, p=4, k=3), **RANDOM_RUN)
+    assert_same(native, xla)
+
+
+def test_a_derivative_of_the_users_own():
+    class Halved(st.System):
+        def linearize(self, x, theta, a, t):
+            out, push = st.System.linearize(self, x, theta, a, t)
+            return out, lambda dx, dtheta: jax.tree.map(lambda tangent: 0.5 * tangent, push(dx, dtheta))
+
+    system = Halved(RANDOM.dynamics, RANDOM.residual, RANDOM.policy, RANDOM.cost)
+    controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.05))
+    xla, native = both(controller, random_scenario(jax.random.key(3), 30, n=6, p=4, k=3), **RANDOM_RUN)
+    assert_same(native, xla)
+
+
+def test_a_damaged_cache_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
+    text = "int forty_two(void);\nint forty_two(void) { return 42; }\n"
+    monkeypatch.setattr(build, "_load", build._load.__wrapped__)
+    assert build.build(text).forty_two() == 42
+    (library,) = tmp_path.glob("*.so")
+    library.unlink()  # what is loaded stays as it is
+    library.write_bytes(b"damaged")
+    assert build.build(text).forty_two() == 42
+
+
+def test_a_setting_of_another_type_is_another_program():
+    class Scaled(eqx.Module):
+        by: float
+
+        def __call__(self, x, theta, f, t):
+            return -theta * x * (2.0 if isinstance(self.by, float) else 0.5)
+
+    scenario = st.Scenario(jnp.ones(2), a_star=jnp.zeros((9, 2)), w=jnp.zeros((9, 2)))
+    for by in (1, 1.0):
+        xla, native = both(small_loop(policy=Scaled(by)), scenario, theta=jnp.ones(2), a_hat=jnp.zeros(2))
+        assert_same(native, xla)
+
+
+def test_what_a_state_cannot_hold_is_refused_by_name():
+    noisy = optax.chain(optax.add_noise(0.1, 0.5, 0), optax.sgd(0.1))
+    controller = st.Controller(small_loop().system, st.MGAPS(noisy), st.GradientEstimator(1e-3))
+    scenario = st.Scenario(jnp.ones(2), a_star=jnp.zeros((9, 2)), w=jnp.zeros((9, 2)))
+    with pytest.raises(NotImplementedError, match="random key"):
+        st.simulate(controller, scenario, theta=jnp.ones(2), a_hat=jnp.zeros(2), engine="native")
+    scenario = st.Scenario(jnp.ones(2), jnp.zeros((9, 2)), jnp.zeros((9, 2)), t=jnp.zeros(9, jnp.uint8))
+    with pytest.raises(NotImplementedError, match="t: numbers of dtype uint8"):
+        st.simulate(small_loop(), scenario, theta=jnp.ones(2), a_hat=jnp.zeros(2), engine="native")
+
+
+def test_a_python_number_has_the_dtype_that_jax_gave_it():
+    def wave(t, x):
+        return x - jnp.sin(0.05 * t) + jnp.clip(t, 0, 7)
+
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        program = lower(lambda t, x: {"y": wave(t, x)}, {"t": jnp.int32(3), "x": jnp.float32(1)})
+    assert {str(program.graph.dtypes[node]) for node in program.live()} <= {"int32", "float32"}
+
+
+@pytest.mark.parametrize("shapes", [((3, 0), (0,)), ((0, 3), (3, 2)), ((2, 0), (0, 2))])
+def test_products_of_nothing(shapes):
+    left, right = (jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes)
+    program = lower(lambda a, b: {"y": a @ b, "z": jnp.sum(a, axis=1)}, {"a": left, "b": right})
+    assert program.outputs[0].shape == np.zeros(shapes[0]).dot(np.zeros(shapes[1])).shape

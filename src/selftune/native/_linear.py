@@ -1,5 +1,7 @@
 """Rules of linear algebra: products, factorizations and triangular solves, written out number by number."""
 
+import math
+
 import numpy as np
 
 from ._elementwise import to_dtype
@@ -20,8 +22,10 @@ def _dot_general(lowering, params, left, right):
     right_free = [axis for axis in range(right.ids.ndim) if axis not in (*right_sum, *right_batch)]
     batch = [left.shape[axis] for axis in left_batch]
     inner = int(np.prod([left.shape[axis] for axis in left_sum]))
-    a = left.ids.transpose(*left_batch, *left_free, *left_sum).reshape(*batch, -1, inner)
-    b = right.ids.transpose(*right_batch, *right_sum, *right_free).reshape(*batch, inner, -1)
+    rows = math.prod(left.shape[axis] for axis in left_free)
+    columns = math.prod(right.shape[axis] for axis in right_free)
+    a = left.ids.transpose(*left_batch, *left_free, *left_sum).reshape(*batch, rows, inner)
+    b = right.ids.transpose(*right_batch, *right_sum, *right_free).reshape(*batch, inner, columns)
     out = np.empty((*batch, a.shape[-2], b.shape[-1]), np.int64)
     for index in np.ndindex(*batch):
         out[index] = _product(lowering, a[index], b[index], dtype)

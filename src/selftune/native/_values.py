@@ -1,5 +1,6 @@
 """What the lowering computes with: arrays that are known, arrays of nodes, and the rules that take them."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,4 +77,4 @@ def lanes(ids: np.ndarray, axes: Any) -> np.ndarray:
     """`ids` with the named axes last, as one."""
     kept = [axis for axis in range(ids.ndim) if axis not in axes]
     moved = ids.transpose(*kept, *axes)
-    return moved.reshape(*(ids.shape[axis] for axis in kept), -1)
+    return moved.reshape(*(ids.shape[axis] for axis in kept), math.prod(ids.shape[axis] for axis in axes))

@@ -1,5 +1,6 @@
 """The system's C compiler, a cache of what it made, and the loading of it."""
 
+import atexit
 import ctypes
 import hashlib
 import os
@@ -23,9 +24,17 @@ class CompilerError(RuntimeError):
 
 def compiler() -> list[str]:
     """The command of the C compiler: `CC` if it is set, else `cc`, else `gcc` or `clang`."""
-    for candidate in (os.environ.get("CC"), "cc", "gcc", "clang"):
-        if candidate and shutil.which(shlex.split(candidate)[0]):
-            return shlex.split(candidate)
+    if named := os.environ.get("CC"):
+        try:
+            command = shlex.split(named)
+        except ValueError as error:
+            raise CompilerError(f"CC: expected the command of a C compiler, got {named!r} ({error})") from None
+        if not command or shutil.which(command[0]) is None:
+            raise CompilerError(f"CC: expected the command of a C compiler, got {named!r}, which is not there")
+        return command
+    for candidate in ("cc", "gcc", "clang"):
+        if shutil.which(candidate):
+            return [candidate]
     raise CompilerError(
         "engine: the native one needs a C compiler, and there is none: install one, such as Debian's gcc, or name it "
         "in CC"
@@ -60,7 +69,12 @@ def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     if len(source) > LARGE:
         flags = tuple("-O1" if flag == "-O2" else flag for flag in flags)
     key = hashlib.sha256("\0".join([source, _version(tuple(command)), *command, *flags]).encode()).hexdigest()[:32]
-    return _load(str(_compiled(source, command, flags, key)))
+    library = _compiled(source, command, flags, key)
+    try:
+        return _load(str(library))
+    except OSError:  # the cache was damaged: a machine that stopped, a full disk
+        library.unlink(missing_ok=True)
+        return _load(str(_compiled(source, command, flags, key)))
 
 
 def _compiled(source: str, command: list[str], flags: tuple[str, ...], key: str) -> Path:
@@ -73,12 +87,16 @@ def _compiled(source: str, command: list[str], flags: tuple[str, ...], key: str)
         work = tempfile.mkdtemp(dir=folder, prefix=".")
     except OSError:  # a home that cannot be written to: for this process alone, then
         folder = Path(tempfile.mkdtemp(prefix="selftune-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         library, work = folder / f"{key}.so", tempfile.mkdtemp(dir=folder)
     try:
         text, made = Path(work) / "program.c", Path(work) / "program.so"
         text.write_text(source)
         done = subprocess.run(
-            [*command, *flags, str(text), "-o", str(made), "-lm"], capture_output=True, text=True, check=False
+            [*command, *flags, "-x", "c", str(text), "-o", str(made), "-lm"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             first = "\n".join(done.stderr.splitlines()[:12])

@@ -42,6 +42,7 @@ PHASES = {
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _BITS = {"and": "&", "or": "|", "xor": "^"}
+_JUMPS = COMPARE | {"floor", "ceil", "rint", "round", "sign", "rem"}
 _MATH = {"abs": "fabs", "rem": "fmod"}  # where C has another name
 
 # Small functions that a program may need, by name; F is the floating type, I and U an integer type and its unsigned.
@@ -116,7 +117,8 @@ class Writer:
     - `store`: from an output leaf and a position to the C place that is written; None for what is not stored.
     - `share_divisors`: whether to divide by the same number once, and multiply by its inverse after that. Tangents are
       divided by the same numbers over and over, at ten times the price of a product. It costs a last digit, and
-      overflows where the divisor is so small that its inverse does.
+      overflows where the divisor is so small that its inverse does. What leads to a comparison or to a whole number is
+      divided all the same: there a last digit may be a whole step.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class Writer:
                 # Written out twice: so it needs a name.
                 uses[arg] += 2 if graph.ops[node] == "is_finite" else 1
         self._find_shared_divisors(live)
+        self._exact = self._that_jump(live) if self._shared else set()
         needed = {node for node in live if graph.ops[node] == "input"}
         read = [
             (self.load(leaf, i), int(node), leaf, i)
@@ -212,11 +215,24 @@ class Writer:
                 if np.finfo(inverse.dtype).tiny <= abs(inverse) < np.inf:
                     self.inverses[node] = literal(inverse, graph.dtypes[node])
 
+    def _that_jump(self, live: list[int]) -> set[int]:
+        """The nodes from which something follows that a last digit may change by a whole step."""
+        graph = self.graph
+        found: set[int] = set()
+        for node in reversed(live):  # arguments come before what is made of them
+            op, args = graph.ops[node], graph.args[node]
+            jumps = (
+                bool(args) and graph.dtypes[args[0]].kind == "f" and (op in _JUMPS or graph.dtypes[node].kind in "iu")
+            )
+            if jumps or node in found:
+                found.update(args)
+        return found
+
     def _inverse(self, node: int) -> list[str]:
         """The statement that a division by a shared number needs before it, if it is the first."""
         graph = self.graph
         divisor = graph.args[node][1] if graph.ops[node] == "div" else -1
-        if divisor not in self._shared or divisor in self.inverses:
+        if divisor not in self._shared or divisor in self.inverses or node in self._exact:
             return []
         kind = graph.dtypes[divisor]
         self.inverses[divisor] = f"r{divisor}"
@@ -251,7 +267,7 @@ class Writer:
             return self._integer(op, kind, texts)
         if kind == BOOL:
             return f"{texts[0]} {_INFIX[op]} {texts[1]}"
-        if op == "div" and args[1] in self.inverses:
+        if op == "div" and args[1] in self.inverses and (node not in self._exact or graph.is_constant(args[1])):
             return f"{texts[0]} * {self.inverses[args[1]]}"
         if op in _INFIX or op == "div":
             return f"{texts[0]} {_INFIX.get(op, '/')} {texts[1]}"

@@ -14,6 +14,7 @@ from .. import guard
 from ..controller import Controller, Info
 from ..guard import AgentState
 from .emit import TYPES, Writer, literal, wrap
+from .graph import Graph
 from .lower import Leaf, Program, leaf_names
 from .step import lower_step
 
@@ -66,6 +67,8 @@ class Firmware:
             return partial(function, prepare(self.controller))
 
         program = lower_step(make, {"state": self.state, **inputs})
+        if self.dtype == np.float32:
+            _narrow(program.graph)
         return program._replace(
             inputs=[leaf._replace(name=_short(leaf.name)) for leaf in program.inputs],
             outputs=[
@@ -212,7 +215,9 @@ class Firmware:
         if leaf.name in self._members:
             return f"s->{leaf.name}{at}"
         if function == "act" and leaf.name != "x":
-            return "t" if self.is_counted else f"t->{_context_name(leaf.name)}{at}"
+            # In C any number but zero is true.
+            truth = " != 0" if leaf.dtype == np.bool_ else ""
+            return "t" if self.is_counted else f"t->{_context_name(leaf.name)}{at}{truth}"
         return f"{leaf.name}{at}"
 
     def _store(self, program: Program, leaf: Leaf, i: int) -> str | None:
@@ -222,6 +227,21 @@ class Firmware:
             before = next(one for one in program.inputs if one.name == member)
             return None if before.ids.flat[i] == leaf.ids.flat[i] else f"s->{member}{at}"
         return f"info->{leaf.name.removeprefix('info_')}{at}" if leaf.name.startswith("info_") else f"{leaf.name}{at}"
+
+
+def _narrow(graph: Graph) -> None:
+    """Compute in float what JAX, with 64 bits, computes in double on the way, as it does with a step's number."""
+    double = np.dtype(np.float64)
+    wide = [node for node, dtype in enumerate(graph.dtypes) if dtype == double]
+    bits = [node for node, op in enumerate(graph.ops) if op == "bitcast"]
+    if any(graph.ops[node] == "input" for node in wide) or any(
+        double in (graph.dtypes[node], graph.dtypes[graph.args[node][0]]) for node in bits
+    ):
+        return
+    for node in wide:
+        graph.dtypes[node] = np.dtype(np.float32)
+        if graph.is_constant(node):
+            graph.values[node] = np.float32(graph.values[node])
 
 
 def _act(controller: Controller, state: AgentState, x: Array, t: Any, limit: Array) -> dict[str, PyTree]:
@@ -282,7 +302,8 @@ _KEYWORDS = set(
         "explicit export extern false float for friend goto if inline int long mutable namespace new noexcept not "
         "not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires restrict return "
         "short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try "
-        "typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq ",
+        "typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq "
+        "NAN INFINITY HUGE_VAL errno linux unix ",
     )
 )
 # Files of an export and of C itself, libraries, and what CMake keeps for itself.

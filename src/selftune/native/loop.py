@@ -19,7 +19,7 @@ from ..controller import Controller
 from ..system import System
 from .build import build
 from .emit import TYPES, Writer, wrap
-from .lower import Leaf, Program, leaf_names
+from .lower import Leaf, LoweringError, Program, leaf_names
 from .step import lower_step
 
 CHUNK = 1 << 22
@@ -46,11 +46,18 @@ def run_loop(
     free = [leaf for leaf in settings if _is_free(leaf)]
     fixed = tuple(_is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
     inputs = {**arrays, "p": [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in free]}
+    if any(map(_is_key, jax.tree.leaves(inputs))):
+        raise LoweringError(
+            "engine: expected a state of plain numbers, got a random key in it, as optax.add_noise keeps one; "
+            "engine='xla' can run it"
+        )
     # The program is that of one step: how many there are is not part of it.
     one = {name: jax.tree.map(_row, tree) if name in ROWS else tree for name, tree in inputs.items()}
     of_one, input_structure = jax.tree.flatten(one)
     shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in of_one)
-    loop = _compiled(structure, fixed, input_structure, shapes, fields)
+    # What a function is traced to depends on these, too.
+    modes = jax.config.read("jax_enable_x64"), jax.config.read("jax_numpy_dtype_promotion")
+    loop = _compiled(structure, fixed, input_structure, shapes, fields, modes)
     leaves = jax.tree.leaves(inputs)
     outputs = _run_any(loop, steps, stride, leaves)
     return jax.tree.unflatten(loop.result_structure, outputs)
@@ -86,13 +93,13 @@ class _Setting:
             raw = np.asarray(jax.random.key_data(value) if _is_key(value) else value)
             self.key: Any = (raw.shape, raw.dtype.str, raw.tobytes())
         else:
-            self.key = value
+            self.key = (type(value), value)  # 1 is not 1.0, nor True
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Setting) and (self.key is other.key or self.key == other.key)
+        return isinstance(other, _Setting) and (self.value is other.value or self.key == other.key)
 
 
 def _row(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -104,7 +111,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_key(value: Any) -> bool:
-    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _is_free(leaf: Any) -> bool:
@@ -120,7 +127,9 @@ def _restored(one: "_Setting | bool", free: Iterator[Any]) -> Any:
 
 
 @lru_cache(maxsize=128)
-def _compiled(structure: Any, fixed: Any, input_structure: Any, shapes: Any, fields: tuple[str, ...]) -> "Loop":
+def _compiled(
+    structure: Any, fixed: Any, input_structure: Any, shapes: Any, fields: tuple[str, ...], modes: Any
+) -> "Loop":
     inputs = jax.tree.unflatten(input_structure, [jax.ShapeDtypeStruct(*shape) for shape in shapes])
 
     def make(prepare: Callable[[Controller], Controller]):
@@ -205,7 +214,8 @@ class Loop:
         if len(lanes) == 1:
             run(lanes[0])
         elif lanes:
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            with ThreadPoolExecutor(cores) as pool:
                 list(pool.map(run, lanes))
         return outputs
 

@@ -110,7 +110,7 @@ def leaf_names(tree: PyTree) -> list[tuple[str, Any]]:
 
 
 def _new_inputs(graph: Graph, name: str, leaf: Any) -> np.ndarray:
-    _check_dtype(leaf.dtype)
+    _check_dtype(leaf.dtype, f"{name}: ")
     size = int(np.prod(leaf.shape))
     ids = [graph.input(name, i, leaf.dtype) for i in range(size)]
     return np.array(ids, np.int64).reshape(leaf.shape)
@@ -138,17 +138,18 @@ class Lowering:
             if isinstance(const, Tracer):
                 raise ValueError(
                     "engine: expected functions that are known when they are compiled, got one that has captured an "
-                    "array under jit or vmap; hand it over as a parameter (theta, a, t), or use engine='xla'"
+                    "array under jit or vmap (an optax transformation of a traced learning rate is one, too); hand it over as a "
+                    "parameter (theta, a, t, a learning rate by itself), or use engine='xla'"
                 )
         values.update(zip(jaxpr.constvars, map(_known, closed.consts), strict=True))
         values.update(zip(jaxpr.invars, inputs, strict=True))
         phase = self.graph.phase
         for eqn in jaxpr.eqns:
             self.graph.phase = _phase(eqn) or phase
-            arguments = [_known(v.val) if isinstance(v, Literal) else values[v] for v in eqn.invars]
+            arguments = [_literal(v) if isinstance(v, Literal) else values[v] for v in eqn.invars]
             values.update(zip(eqn.outvars, self._evaluate(eqn, arguments), strict=True))
         self.graph.phase = phase
-        return [_known(v.val) if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
+        return [_literal(v) if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
 
     def _evaluate(self, eqn: Any, inputs: list[Any]) -> list[Any]:
         name = str(eqn.primitive)
@@ -313,6 +314,12 @@ def _closed(jaxpr: Any) -> ClosedJaxpr:
 
 def _known(value: Any) -> Any:
     return _random.key_data(value) if _random.is_key(value) else np.asarray(value)
+
+
+def _literal(variable: Any) -> Any:
+    """A number in the text of a jaxpr; a Python one has the dtype that JAX gave it."""
+    value = variable.val
+    return np.asarray(value, variable.aval.dtype) if isinstance(value, (bool, int, float)) else _known(value)
 
 
 def _as_jax(value: Any) -> Any:

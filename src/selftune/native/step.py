@@ -32,15 +32,25 @@ def lower_step(
     There are three ways to push tangents through the closed loop: one by one through every operation, as XLA does; by
     products with the loop's two Jacobians; or by products with those of the functions that it is made of. Zeros cost
     nothing in any of them, and which is the smallest depends on the system: all are tried. Past `unrolled` numbers the
-    products are loops: less code, and more operations.
+    products are loops: less code, and more operations. A way that does not work is left out: `while` has no derivative
+    in reverse.
     """
     program = lower(make(lambda controller: controller), inputs)
     if _size(program) <= SMALL:
         return program
-    ways = [_with(kind) for kind in (_LoopJacobians, _FunctionJacobians)]
-    program = min([program, *(lower(make(way), inputs) for way in ways)], key=_size)
+    ways = [make(_with(kind)) for kind in (_LoopJacobians, _FunctionJacobians)]
+    program = _smallest(program, ways, inputs)
     if _size(program) > unrolled:
-        program = min([program, *(lower(make(way), inputs, loop_products=LOOPED) for way in ways)], key=_size)
+        program = _smallest(program, ways, inputs, loop_products=LOOPED)
+    return program
+
+
+def _smallest(program: Program, ways: list[Callable[..., Any]], inputs: dict[str, PyTree], **options: Any) -> Program:
+    for way in ways:
+        try:
+            program = min(program, lower(way, inputs, **options), key=_size)
+        except Exception:  # of JAX, about the user's functions: the first way has worked with them
+            continue
     return program
 
 
@@ -51,6 +61,8 @@ def _size(program: Program) -> int:
 def _with(kind: type[System]) -> Callable[[Controller], Controller]:
     def prepare(controller: Controller) -> Controller:
         system = controller.system
+        if type(system).linearize is not System.linearize or type(system).step is not System.step:
+            return controller  # the user's own derivative
         same = kind(system.dynamics, system.residual, system.policy, system.cost)
         return eqx.tree_at(lambda controller: controller.system, controller, same)
 
