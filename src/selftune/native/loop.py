@@ -56,7 +56,7 @@ def run_loop(
     of_one, input_structure = jax.tree.flatten(one)
     shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in of_one)
     # What a function is traced to depends on these, too.
-    modes = jax.config.read("jax_enable_x64"), jax.config.read("jax_numpy_dtype_promotion")
+    modes = tuple(getattr(jax.config, name) for name in ("jax_enable_x64", "jax_numpy_dtype_promotion"))
     loop = _compiled(structure, fixed, input_structure, shapes, fields, modes)
     leaves = jax.tree.leaves(inputs)
     outputs = _run_any(loop, steps, stride, leaves)

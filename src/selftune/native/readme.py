@@ -66,7 +66,8 @@ void start(void)
 /* Once a sample, with x measured. */
 void sample({"int32_t t" if firmware.is_counted else f"const {name}_context *t"})
 {{
-    {name}_observe_state(&s, x); /* or {name}_observe, where the residual itself is measured; refused before the first act */
+    /* Refused before the first act. Or {name}_observe, where the residual itself is measured. */
+    {name}_observe_state(&s, x);
     if ({name}_act(&s, x, t, u, 0) != {upper}_OK) {{
         /* the step was refused: u is the control of the step before, and nothing is learned from this one */
     }}
