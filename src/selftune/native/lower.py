@@ -138,8 +138,8 @@ class Lowering:
             if isinstance(const, Tracer):
                 raise ValueError(
                     "engine: expected functions that are known when they are compiled, got one that has captured an "
-                    "array under jit or vmap, such as an optax transformation of a traced learning rate; hand it over as "
-                    "a parameter (theta, a, t, a learning rate by itself), or use engine='xla'"
+                    "array under jit or vmap, such as an optax transformation of a traced learning rate; hand it over "
+                    "as a parameter (theta, a, t, a learning rate by itself), or use engine='xla'"
                 )
         values.update(zip(jaxpr.constvars, map(_known, closed.consts), strict=True))
         values.update(zip(jaxpr.invars, inputs, strict=True))
