@@ -85,7 +85,7 @@ def one_call_at_a_time() -> None:
     print(f"\nAgent.act + Agent.observe from Python, {CALLS:,} calls, microseconds")
     print(f"  {'':34} {'median':>10} {'p99':>8}")
     # The native ones first: XLA's threads are then not there yet.
-    for engine, calls in (("native", CALLS), ("xla", CALLS // 10)):
+    for engine, calls in zip(reversed(ENGINES), (CALLS, CALLS // 10), strict=True):
         for name in PROBLEMS:
             median, slow = _latency(PROBLEMS[name](), engine, calls)
             label = f"{name}, {engine}"
