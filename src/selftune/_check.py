@@ -29,7 +29,7 @@ def known(*values: Any) -> list[np.ndarray] | None:
 def describe(value: Any) -> str:
     """A short text for messages: shape and dtype of an array, the value itself of anything else."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{np.dtype(value.dtype).name}{list(value.shape)}" if not _is_key(value) else f"key{list(value.shape)}"
+        return f"{np.dtype(value.dtype).name}{list(value.shape)}" if not is_key(value) else f"key{list(value.shape)}"
     return f"{value!r} ({type(value).__name__})"
 
 
@@ -40,7 +40,7 @@ def describe_tree(tree: Any) -> str:
     return str(jax.tree.unflatten(structure, [describe(leaf) for leaf in leaves]))
 
 
-def _is_key(value: Any) -> bool:
+def is_key(value: Any) -> bool:
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
@@ -121,7 +121,7 @@ _RAW_KEY = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
 
 def key(name: str, value: Any) -> jax.Array:
     """A single PRNG key, as ``jax.random.key`` makes it (the older uint32 form is taken too)."""
-    if _is_key(value) and value.shape == ():
+    if is_key(value) and value.shape == ():
         return value
     if isinstance(value, jax.Array) and value.dtype == jnp.uint32 and value.shape == _RAW_KEY.shape:
         return jax.random.wrap_key_data(value)

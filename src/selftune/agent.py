@@ -75,10 +75,6 @@ class Agent:
         engine: Literal["native", "xla"] = "native",
         limit: ArrayLike = 1e8,
     ):
-        if not isinstance(controller, Controller):
-            raise ValueError(f"controller: expected a Controller, got {_check.describe(controller)}")
-        if controller.estimator.is_oracle:
-            raise ValueError("controller: expected an estimator that learns from observations, got Known")
         if engine not in ("native", "xla"):
             raise ValueError(f"engine: expected 'native' or 'xla', got {engine!r}")
         limit_ = _check.number("limit", limit, lambda v: v > 0, "a number > 0")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from . import _check
 from .controller import Controller, ControllerState, Info
 from .run import Result
 from .system import infer_residual
@@ -33,6 +34,10 @@ class AgentState(eqx.Module):
 
 def start(controller: Controller, x: Any, theta: Any, a_hat: Any, t: Any) -> AgentState:
     """The state before the first step; everything is checked."""
+    if not isinstance(controller, Controller):
+        raise ValueError(f"controller: expected a Controller, got {_check.describe(controller)}")
+    if controller.estimator.is_oracle:
+        raise ValueError("controller: expected an estimator that learns from observations, got Known")
     x, theta, a_hat = controller.check_values(x, theta, a_hat)
     sizes = controller.system.check(x, theta, a_hat, t)
     state = controller.init(x, theta=theta, a_hat=a_hat, t=t)

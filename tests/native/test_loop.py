@@ -11,7 +11,6 @@ import pytest
 from benchmarks._robots import PROBLEMS
 
 import selftune as st
-from selftune.native import build
 from selftune.native.lower import lower
 from tests import test_contract as contract
 from tests.problems import golden, golden_controller, golden_scenario, random_scenario, random_system
@@ -268,37 +267,6 @@ def test_without_a_compiler_xla_runs_and_says_so(monkeypatch):
     assert_same(run, st.simulate(controller, scenario, **START), 0)
 
 
-class TestBuild:
-    SOURCE = "int answer(void);\nint answer(void) { return 42; }\n"
-
-    def test_once_for_each_source(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
-        assert build.build(self.SOURCE).answer() == 42
-        (made,) = tmp_path.iterdir()
-        monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("compiled again"))
-        assert build.build(self.SOURCE).answer() == 42
-        assert list(tmp_path.iterdir()) == [made]
-
-    def test_a_refusal_of_the_compiler_is_told(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
-        with pytest.raises(build.CompilerError, match=r"(?s)refused a program:\n.*error"):
-            build.build("int answer(void) { return ; nonsense }")
-        assert list(tmp_path.iterdir()) == []  # nothing half-made
-
-    def test_a_cache_that_cannot_be_written_to(self, tmp_path, monkeypatch):
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path / "file" / "cache"))
-        assert build.build(self.SOURCE.replace("42", "43")).answer() == 43
-
-    def test_the_compiler_that_is_named(self, monkeypatch):
-        monkeypatch.setenv("CC", "gcc -m64")
-        assert build.compiler() == ["gcc", "-m64"]
-        for bad in ("gccc", '"gcc'):
-            monkeypatch.setenv("CC", bad)
-            with pytest.raises(build.CompilerError, match=f"CC: expected the command of a C compiler, got '{bad}'"):
-                build.compiler()
-
-
 def small_loop(**functions):
     system = st.System(
         **{
@@ -355,17 +323,6 @@ def test_a_derivative_of_the_users_own():
     assert_same(native, xla)
 
 
-def test_a_damaged_cache_is_made_anew(tmp_path, monkeypatch):
-    monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
-    text = "int forty_two(void);\nint forty_two(void) { return 42; }\n"
-    monkeypatch.setattr(build, "_load", build._load.__wrapped__)
-    assert build.build(text).forty_two() == 42
-    (library,) = tmp_path.glob("*.so")
-    library.unlink()  # what is loaded stays as it is
-    library.write_bytes(b"damaged")
-    assert build.build(text).forty_two() == 42
-
-
 def test_a_setting_of_another_type_is_another_program():
     class Scaled(eqx.Module):
         by: float
@@ -404,3 +361,17 @@ def test_products_of_nothing(shapes):
     left, right = (jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes)
     program = lower(lambda a, b: {"y": a @ b, "z": jnp.sum(a, axis=1)}, {"a": left, "b": right})
     assert program.outputs[0].shape == np.zeros(shapes[0]).dot(np.zeros(shapes[1])).shape
+
+
+def test_what_is_too_large_to_be_written_out_has_loops(monkeypatch):
+    key = jax.random.key(0)
+    tuner = st.GAPS(buffer=6, learning_rate=1e-3)
+    controller = st.Controller(random_system(key, 6, 2, 2, 3, 6), tuner, st.Frozen())
+    scenario, start = random_scenario(key, 20, 6, 3, 2), {"theta": jnp.zeros(6), "a_hat": jnp.zeros(3)}
+    monkeypatch.setattr("selftune.native.lower.MAX_NODES", 3_000)
+    xla, native = both(controller, scenario, **start)
+    assert_same(native, xla)
+    monkeypatch.setattr("selftune.native.lower.MAX_NODES", 1_000)
+    other = st.Controller(random_system(key, 6, 2, 2, 3, 6), tuner, st.Frozen())
+    with pytest.raises(NotImplementedError, match="a program of more than 1,000 numbers, at "):
+        st.simulate(other, scenario, **start, engine="native")

@@ -1,7 +1,6 @@
 """Rules for JAX's random numbers: the Threefry generator, as JAX itself defines it."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import threefry_prng_impl as threefry
 
@@ -65,7 +64,3 @@ def key_data(value: jax.Array) -> np.ndarray:
     if (name := str(jax.random.key_impl(value))) != "fry" and "threefry" not in name:
         raise LoweringError(f"random numbers of the generator {name}: only Threefry's")
     return np.asarray(jax.random.key_data(value))
-
-
-def is_key(value: object) -> bool:
-    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)

@@ -29,6 +29,10 @@ class LoweringError(NotImplementedError):
     line = ""
 
 
+class TooLargeError(LoweringError):
+    """A program of too many numbers to be written out."""
+
+
 Rule = Callable[..., list[Any]]
 RULES: dict[str, Rule] = {}
 """From a primitive's name to `rule(lowering, params, *inputs) -> outputs`; at least one input has unknown numbers."""

@@ -75,10 +75,6 @@ def export_c(
         ['CMakeLists.txt', 'README.md', 'cart.c', 'cart.h', 'main.c', 'replay.h', 'selftune.json']
     """
     folder = Path(folder)
-    if not isinstance(controller, Controller):
-        raise ValueError(f"controller: expected a Controller, got {_check.describe(controller)}")
-    if controller.estimator.is_oracle:
-        raise ValueError("controller: expected an estimator that learns from observations, got Known")
     dtype = _dtype_name(dtype)
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise ValueError("dtype: expected 'float32' where JAX's jax_enable_x64 is off, got 'float64'")

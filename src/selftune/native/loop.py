@@ -44,9 +44,9 @@ def run_loop(
     """
     settings, structure = jax.tree.flatten((controller, nature))
     free = [leaf for leaf in settings if _is_free(leaf)]
-    fixed = tuple(_is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
-    inputs = {**arrays, "p": [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in free]}
-    if any(map(_is_key, jax.tree.leaves(inputs))):
+    fixed = tuple(_check.is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
+    inputs = {**arrays, "p": [jax.random.key_data(leaf) if _check.is_key(leaf) else leaf for leaf in free]}
+    if any(map(_check.is_key, jax.tree.leaves(inputs))):
         raise LoweringError(
             "engine: expected a state of plain numbers, got a random key in it, as optax.add_noise keeps one; "
             "engine='xla' can run it"
@@ -90,7 +90,7 @@ class _Setting:
     def __init__(self, value: Any):
         self.value = value
         if _is_array(value):
-            raw = np.asarray(jax.random.key_data(value) if _is_key(value) else value)
+            raw = np.asarray(jax.random.key_data(value) if _check.is_key(value) else value)
             self.key: Any = (raw.shape, raw.dtype.str, raw.tobytes())
         else:
             self.key = (type(value), value)  # 1 is not 1.0, nor True
@@ -108,10 +108,6 @@ def _row(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, np.generic))
-
-
-def _is_key(value: Any) -> bool:
-    return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _is_free(leaf: Any) -> bool:
@@ -215,8 +211,11 @@ class Loop:
             run(lanes[0])
         elif lanes:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-            with ThreadPoolExecutor(cores) as pool:
+            pool = ThreadPoolExecutor(cores)
+            try:
                 list(pool.map(run, lanes))
+            finally:
+                pool.shutdown(cancel_futures=True)  # interrupted: what has not begun does not
         return outputs
 
 

@@ -1,6 +1,6 @@
 """From the jaxpr of a function on small arrays to a scalar program.
 
-A value is either known, and then JAX itself computes with it, or an array of nodes. So index arithmetic, constant
+A value is either known, and then NumPy or JAX computes with it, or an array of nodes. So index arithmetic, constant
 matrices and unit tangents cost nothing, and their zeros make the program sparse.
 """
 
@@ -16,13 +16,14 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jax.extend.source_info_util import summarize
 from jaxtyping import PyTree
 
+from .. import _check
 from . import _arrays as _arrays  # each fills RULES
 from . import _elementwise as _elementwise
 from . import _indexing as _indexing
 from . import _linear as _linear
 from . import _random
 from ._known import KNOWN
-from ._values import RULES, LoweringError, Nodes, nodes, rule
+from ._values import RULES, LoweringError, Nodes, TooLargeError, elementwise, nodes, rule
 from .graph import BOOL, Graph
 
 MAX_NODES = 200_000
@@ -84,7 +85,7 @@ def lower(
         try:
             results = lowering.inline(closed, [Nodes(leaf.ids, leaf.dtype) for leaf in given])
         except LoweringError as error:
-            raise LoweringError(f"the native engine has no way to write {error}, at {error.line}") from None
+            raise type(error)(f"the native engine has no way to write {error}, at {error.line}") from None
     made = []
     for (name, _), value in zip(leaf_names(out), results, strict=True):
         array = nodes(graph, value)
@@ -162,7 +163,7 @@ class Lowering:
                     self.primitive = name
                     folded = RULES[name](self, eqn.params, *self._lift("", inputs))
                     return [self._settle(value) for value in folded]
-                out = eqn.primitive.bind(*map(_as_jax, inputs), **eqn.params)
+                out = eqn.primitive.bind(*map(jnp.asarray, inputs), **eqn.params)
                 return [_known(value) for value in (out if eqn.primitive.multiple_results else [out])]
             if name not in RULES:
                 raise LoweringError(f"the operation {name!r}")
@@ -170,7 +171,7 @@ class Lowering:
             lifted = inputs if name in _CALLS or name in _KEYS else self._lift(name, inputs)
             outputs = RULES[name](self, eqn.params, *lifted)
             if len(self.graph) > MAX_NODES:
-                raise LoweringError(f"{name!r}: a program of more than {MAX_NODES:,} numbers")
+                raise TooLargeError(f"{name!r}: a program of more than {MAX_NODES:,} numbers")
             return [self._settle(value) for value in outputs]
         except LoweringError as error:
             error.line = error.line or summarize(eqn.source_info)  # the innermost line of the user's own
@@ -202,8 +203,6 @@ _FOLDED = {
     "rev",
     "stack",
     "unstack",
-}
-_FOLDED |= {
     "split",
     "tile",
     "reduce_sum",
@@ -255,14 +254,8 @@ def _cond(lowering, params, index, *inputs):
             else graph.apply("le", which, graph.constant(i, index.dtype))
         )
         chosen = [
-            Nodes(
-                np.array(
-                    [graph.select(here, int(no), int(yes)) for no, yes in zip(a.ids.flat, b.ids.flat, strict=True)],
-                    np.int64,
-                ).reshape(a.shape),
-                a.dtype,
-            )
-            for a, b in zip(chosen, outputs[i], strict=True)
+            elementwise(graph, lambda no, yes, here=here: graph.select(here, no, yes), no.dtype, no, yes)
+            for no, yes in zip(chosen, outputs[i], strict=True)
         ]
     return chosen
 
@@ -313,17 +306,13 @@ def _closed(jaxpr: Any) -> ClosedJaxpr:
 
 
 def _known(value: Any) -> Any:
-    return _random.key_data(value) if _random.is_key(value) else np.asarray(value)
+    return _random.key_data(value) if _check.is_key(value) else np.asarray(value)
 
 
 def _literal(variable: Any) -> Any:
     """A number in the text of a jaxpr; a Python one has the dtype that JAX gave it."""
     value = variable.val
     return np.asarray(value, variable.aval.dtype) if isinstance(value, (bool, int, float)) else _known(value)
-
-
-def _as_jax(value: Any) -> Any:
-    return jnp.asarray(value)
 
 
 def _phase(eqn: Any) -> str:

@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 
 from ..controller import Controller
 from ..system import System
+from ._values import TooLargeError
 from .lower import Program, lower
 
 SMALL = 200
@@ -35,10 +36,13 @@ def lower_step(
     products are loops: less code, and more operations. A way that does not work is left out: `while` has no derivative
     in reverse.
     """
-    program = lower(make(lambda controller: controller), inputs)
+    ways = [make(_with(kind)) for kind in (_LoopJacobians, _FunctionJacobians)]
+    try:
+        program = lower(make(lambda controller: controller), inputs)
+    except TooLargeError:
+        return _smallest(lower(ways[0], inputs, loop_products=LOOPED), ways[1:], inputs, loop_products=LOOPED)
     if _size(program) <= SMALL:
         return program
-    ways = [make(_with(kind)) for kind in (_LoopJacobians, _FunctionJacobians)]
     program = _smallest(program, ways, inputs)
     if _size(program) > unrolled:
         program = _smallest(program, ways, inputs, loop_products=LOOPED)
