@@ -80,6 +80,23 @@ def cell(values: Any, form: str | None = None) -> str:
     return f"<td>{number(mean, form)}{within}</td>"
 
 
+def checks(found: list[Any], note: str) -> str:
+    """A table of checks, and what to know of it."""
+    words = {True: ("holds", "good"), False: ("fails", "bad"), None: ("not judged", "none")}
+    rows = []
+    for check in found:
+        word, kind = words[check.holds]
+        ends = (np.nan if end is None else end for end in (check.measured.low, check.measured.high))
+        rows.append(
+            f'<tr><th scope="row">{escape(check.name)}</th><td>{escape(check.expected)}</td>'
+            f'{cell((check.measured.mean, *ends), ".4f")}<td class="left {kind}">{word}</td></tr>'
+        )
+    head = '<th scope="col" class="left">check</th><th scope="col">expected</th><th scope="col">measured</th>'
+    head += '<th scope="col" class="left">verdict</th>'
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<p class="caption">{note}</p>' + scroll(table, "checks")
+
+
 def number(value: Any, form: str | None = None) -> str:
     """For people: three decimals in the middle of the scale, thousands apart, powers of ten at its ends."""
     if value is None or np.isnan(float(value)):

@@ -37,7 +37,9 @@ def certify(screen: Screen, folder: Path, *, steps: int) -> tuple[dict[str, Any]
 def present(
     screen: Screen, folder: Path, dataset: xr.Dataset, certificates: dict[str, Any], *, anew: bool = True
 ) -> Path:
-    """Figures, of the paper's simulation, and report; unless `anew`, only what is missing."""
+    """Figures, of the paper's simulation or the robots' comparison, and report; unless `anew`, what is missing."""
+    if "case" in dataset.dims:
+        return _present_robots(screen, folder, dataset, anew)
     page, figures = folder / "report.html", folder / "figures"
     drawn = plots.files(figures, certificates) if _summary.is_paper(dataset) else []
     draw = bool(drawn) and (anew or not all(path.is_file() for path in drawn))
@@ -58,4 +60,15 @@ def present(
                 certificates=certificates,
                 progress=lambda done, _: progress(page_counts * write + done, total),
             )
+    return page
+
+
+def _present_robots(screen: Screen, folder: Path, dataset: xr.Dataset, anew: bool) -> Path:
+    from . import robot_plots, store
+
+    page, figures = folder / "report.html", folder / "figures"
+    if anew or not page.is_file() or not (figures / "overview.png").is_file():
+        with screen.progress("drawing and writing") as progress:
+            robot_plots.draw_all(dataset, store.read_manifest(folder).settings, figures, progress=progress)
+            report.write(folder)  # after the figures, as some are inside it
     return page

@@ -8,7 +8,8 @@ from rich.table import Table
 from ._screen import new_table
 
 if TYPE_CHECKING:
-    from .experiments.summary import Summary
+    from .experiments.robots_summary import RobotsSummary
+    from .experiments.summary import Check, Summary
 
 
 def paper(summary: "Summary") -> list[Table | str]:
@@ -18,16 +19,42 @@ def paper(summary: "Summary") -> list[Table | str]:
         "paired ratios of costs, with 95 % bootstrap intervals",
         *("noise", "θ₀ = θ_a", "M-GAPS / fixed gain", "M-GAPS / best static *"),
     )
-    checks = new_table("checks", "what", "expected", "measured", "")
     for row in summary.rows:
         start = (row.noise, f"{row.gain:g}")
         costs.add_row(*start, *(f"{row.cost[name].mean:.4g}" for name in names), f"{row.static_cost.mean:.4g}")
         ratios.add_row(*start, *("" if one is None else escape(str(one)) for one in (row.ratio, row.after)))
-    words = {True: "[green]holds[/]", False: "[red]FAILS[/]", None: "not judged"}
-    for check in summary.checks:
-        checks.add_row(escape(check.name), check.expected, escape(str(check.measured)), words[check.holds])
     note = "not judged: other settings than the paper's\n" if any(c.holds is None for c in summary.checks) else ""
-    return [costs, ratios, checks, note + _NOTE]
+    return [costs, ratios, _checks(summary.checks), note + _NOTE]
+
+
+def _checks(found: "list[Check]") -> Table:
+    table = new_table("checks", "what", "expected", "measured", "")
+    words = {True: "[green]holds[/]", False: "[red]FAILS[/]", None: "not judged"}
+    for check in found:
+        table.add_row(escape(check.name), check.expected, escape(str(check.measured)), words[check.holds])
+    return table
+
+
+def robots(summary: "RobotsSummary") -> list[Table | str]:
+    """A table for each case."""
+    made: list[Table | str] = []
+    columns = ("from", "algorithm", "failed", "cost", "RMSE", "/ EST", "/ static", "regret", "near after")
+    for case in dict.fromkeys(row.case for row in summary.rows):
+        table = new_table(f"{case}: means over seeds", *columns)
+        rows, before = [row for row in summary.rows if row.case == case], None
+        for row in rows:
+            means = (row.cost, row.rmse, row.to_estimator, row.to_static, row.regret)
+            table.add_row(
+                "" if row.start == before else f"{row.start:g}",
+                escape(row.algorithm),
+                f"{row.failed}/{row.runs}",
+                *("–" if one is None else f"{one.mean:.3g}" for one in means),
+                "–" if row.convergence is None else f"{row.convergence:.1f} s",
+            )
+            before = row.start
+        made.append(table)
+    note = "not judged: not the full comparison\n" if any(c.holds is None for c in summary.checks) else ""
+    return [*made, _checks(summary.checks), note + _NOTE_ROBOTS]
 
 
 def certificate(name: str, made: Any) -> Table:
@@ -45,4 +72,11 @@ _NOTE = """\
 * the best static gain in hindsight, from the second period on. Inside Δ(…) the
   noise is Δ times weaker and gradients Δ² times smaller: with learning rate η
   M-GAPS is still on its way there, with η/Δ² it arrives.
+"""
+
+_NOTE_ROBOTS = """\
+from: what all gains are multiplied by at the start. Costs of a step, of the runs
+that did not fail; / EST: to the same gains held fixed, with the estimator; /
+static: to the best static gains in hindsight; regret: cost · s above those; near
+after: when the cost stays within 1.2 times theirs, the median of the first half.
 """

@@ -3,19 +3,15 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from . import _tables
+from . import _bench, _tables
+from ._commands import Fresh, Json, Out, Quiet, end, is_complete, plain, say_reused
 from ._errors import InputError
 from ._screen import Screen, new_table, refusing, stoppable
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-FAILED = 1
 
 app = typer.Typer(
     name="selftune",
@@ -28,10 +24,7 @@ app = typer.Typer(
     "Results go to stdout, all else to stderr.",
 )
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder; an interrupted run there is continued.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew; a run that is there is renamed, not deleted.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
-Json = Annotated[bool, typer.Option("--json", help="Give the result as JSON on stdout, and nothing else there.")]
+app.add_typer(_bench.app, name="bench")
 Workers = Annotated[int | None, typer.Option(min=1, help="How many threads; as many as there are cores by default.")]
 
 
@@ -78,13 +71,13 @@ def reproduce(
         settings = _paper_settings(seeds, periods, period)
         if fresh and (aside := store.set_aside(out)):
             screen.note(f"what was in {out} is now in {aside}")
-        reused = _is_complete(out)
+        reused = is_complete(out)
         screen.note(_describe_settings(settings))
         with screen.progress("simulating") as progress, stoppable(screen):
             manifest = paper.run(settings, out, workers=workers, progress=progress)
         dataset, manifest = store.open_run(out)
         if reused:
-            _say_reused(screen, out, manifest)
+            say_reused(screen, out, manifest)
         summary = summarize(dataset, manifest.settings)
         certificates, report = {}, None
         if not data_only:
@@ -99,14 +92,14 @@ def reproduce(
             {
                 "folder": str(out),
                 "report": None if report is None else str(report),
-                "manifest": _plain(manifest),
-                "summary": _plain(summary),
+                "manifest": plain(manifest),
+                "summary": plain(summary),
             }
         )
     faults = [f"check: {c.name}: expected {c.expected}, got {c.measured}" for c in summary.checks if c.holds is False]
     for noise, one in certificates.items():
         faults += [f"theory, noise {noise}: {row['name']} is violated" for row in one["rows"] if _is_violated(row)]
-    _exit(screen, faults + _failed_runs(dataset))
+    end(screen, faults + _failed_runs(dataset))
 
 
 @app.command(epilog="Examples:  selftune verify   |   selftune verify --steps 5000 --json")
@@ -138,7 +131,7 @@ def verify(
         bad = {name: [row.name for row in one.violated] for name, one in certificates.items() if not one.ok}
         screen.show("every inequality that must hold does" if not bad else f"violated: {bad}")
         screen.give({name: certificate.to_dict() for name, certificate in certificates.items()})
-    _exit(screen, [f"{name}: {row} is violated" for name, rows in bad.items() for row in rows])
+    end(screen, [f"{name}: {row} is violated" for name, rows in bad.items() for row in rows])
 
 
 @app.command(epilog="Example:  selftune run examples/cart.toml -o results/cart")
@@ -162,12 +155,12 @@ def run(
         folder = out or Path("results") / config.stem
         if fresh and (aside := store.set_aside(folder)):
             screen.note(f"what was in {folder} is now in {aside}")
-        reused = _is_complete(folder)
+        reused = is_complete(folder)
         with screen.progress("simulating") as progress, stoppable(screen):
             manifest = user.run(loaded, folder, workers=workers, progress=progress)
         dataset, manifest = store.open_run(folder)
         if reused:
-            _say_reused(screen, folder, manifest)
+            say_reused(screen, folder, manifest)
         cost = interval(dataset.total_cost)
         failed = {int(seed): int(code) for seed, code in zip(dataset.seed, dataset.result_code, strict=True) if code}
         screen.show(f"total cost over {loaded.config.scenario.steps:,} steps, {dataset.sizes['seed']} seeds: {cost}")
@@ -175,12 +168,12 @@ def run(
         screen.give(
             {
                 "folder": str(folder),
-                "total_cost": _plain(cost),
+                "total_cost": plain(cost),
                 "failed_seeds": failed,
-                "manifest": _plain(manifest),
+                "manifest": plain(manifest),
             }
         )
-    _exit(screen, _failed_runs(dataset))
+    end(screen, _failed_runs(dataset))
 
 
 @app.command(epilog="Example:  selftune export examples/cart.py:controller -o results/cart-c")
@@ -218,7 +211,7 @@ def export(
 def report(
     folder: Annotated[Path, typer.Argument(help="A complete run.")], quiet: Quiet = False, as_json: Json = False
 ) -> None:
-    """Write a run's report anew, and of the paper's simulation the figures."""
+    """Write a run's report anew; of the paper's simulation and the robots' comparison the figures, too."""
     screen = Screen(quiet, as_json)
     with refusing():
         from . import _certificates, store
@@ -248,7 +241,7 @@ def compare(
             ratio = f"– ({row.reason})" if row.ratio is None else str(row.ratio)
             table.add_row(escape(row.name), str(row.seeds), escape(str(row.cost)), escape(ratio))
         screen.show(table)
-        screen.give([_plain(row) for row in rows])
+        screen.give([plain(row) for row in rows])
 
 
 @app.command(epilog="Examples:  selftune info   |   selftune info results/paper --json")
@@ -265,7 +258,7 @@ def info(
             from .store import RunStore, StoreError
 
             run = RunStore(folder)
-            facts["manifest"] = _plain(run.manifest)
+            facts["manifest"] = plain(run.manifest)
             facts["tasks"] = f"{sum(map(run.done, run.tasks))} of {len(run.tasks)} done"
             try:
                 run.verify()
@@ -303,7 +296,7 @@ def _facts() -> dict[str, Any]:
     return {
         "versions": manifest.versions(),
         "platform": manifest.machine(),
-        "git": None if git is None else _plain(git),
+        "git": None if git is None else plain(git),
         "devices": ", ".join(str(device) for device in jax.devices()),
         "cores": os.cpu_count(),
         "compiler": version.partition("\n")[0] or "none found (cc)",
@@ -333,25 +326,6 @@ def _describe_settings(settings: Any) -> str:
     return f"given by the paper: {listed(given)}\nchosen here: {listed(chosen)}"
 
 
-def _plain(model: "BaseModel") -> Any:
-    """As JSON has it, where what is not a finite number is null."""
-    return json.loads(model.model_dump_json())
-
-
-def _is_complete(folder: Path) -> bool:
-    from .store import read_manifest
-
-    return (folder / "manifest.json").is_file() and read_manifest(folder).state == "complete"
-
-
-def _say_reused(screen: Screen, folder: Path, manifest: Any) -> None:
-    from .store import computed_otherwise
-
-    screen.note(f"{folder}: complete already; verified")
-    for text in computed_otherwise(manifest):
-        screen.note(f"computed by other code ({text}); --fresh computes it anew")
-
-
 def _is_violated(row: dict[str, Any]) -> bool:
     return row.get("verdict") == "VIOLATED"
 
@@ -366,12 +340,3 @@ def _failed_runs(dataset: Any) -> list[str]:
         how = "diverged" if int(run) == 1 else "a number stopped being finite"
         said.append(f"{', '.join(f'{dim} {value}' for dim, value in at.items())}: {how}{step}")
     return said
-
-
-def _exit(screen: Screen, faults: list[str]) -> None:
-    """With 1 if there are faults, which are said even where nothing else is."""
-    shown = faults if len(faults) <= 20 else [*faults[:19], f"{len(faults) - 19} more"]
-    for fault in shown:
-        screen.err.print(f"[red]failed:[/] {escape(fault)}", soft_wrap=True)
-    if faults:
-        raise typer.Exit(FAILED)

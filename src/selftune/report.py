@@ -28,11 +28,19 @@ def write(folder: Path) -> Path:
     """Read a complete run and, where there is one, its `certificate.json`; write `report.html` beside them.
 
     The page is put in place whole: a reader sees the old one or the new one. It depends on the run alone, and opens
-    without a network. Of a run of anything but the paper's simulation it shows every recorded variable over time. A
-    folder that is no run, or not a complete one, or not as it was written, is a `StoreError`.
+    without a network. Of a run of anything but the paper's simulation and the robots' comparison it shows every
+    recorded variable over time. A folder that is no run, or not a complete one, or not as it was written, is a
+    `StoreError`.
     """
     folder = Path(folder)
     dataset, manifest = open_run(folder)
+    path = folder / "report.html"
+    if manifest.kind == "robots":
+        from . import _robot_report
+
+        about = _about(manifest, _robot_report.command(manifest.settings))
+        _files.write(path, _robot_report.page(manifest, dataset, folder / "figures", about).encode())
+        return path
     kept, failed = _summary.usable(dataset)
     if _summary.is_paper(dataset):
         try:
@@ -42,7 +50,6 @@ def write(folder: Path) -> Path:
         page = _paper(manifest, kept, failed, _certificates.read(folder))
     else:
         page = _generic(manifest, kept, failed, folder.resolve().name)
-    path = folder / "report.html"
     _files.write(path, page.encode())
     return path
 
@@ -171,23 +178,11 @@ def _group(start: str, rows: dict[str, xr.Dataset], columns: list[str]) -> str:
 
 def _checks(dataset: xr.Dataset, settings: dict) -> str:
     """What `selftune reproduce` demands of the numbers."""
-    words = {True: ("holds", "good"), False: ("fails", "bad"), None: ("not judged", "none")}
-    rows = []
-    for check in summarize(dataset, settings).checks:
-        word, kind = words[check.holds]
-        low, high = (np.nan if end is None else end for end in (check.measured.low, check.measured.high))
-        rows.append(
-            f'<tr><th scope="row">{escape(check.name)}</th><td>{escape(check.expected)}</td>'
-            f'{_html.cell((check.measured.mean, low, high), ".4f")}<td class="left {kind}">{word}</td></tr>'
-        )
-    head = '<th scope="col" class="left">check</th><th scope="col">expected</th><th scope="col">measured</th>'
-    head += '<th scope="col" class="left">verdict</th>'
-    note = (
-        '<p class="caption">The form of the noise, the start, and what is compared; *, in hindsight and from the '
-        "second period on. The whole interval is checked, but for “±”, which is of the mean.</p>"
+    return _html.checks(
+        summarize(dataset, settings).checks,
+        "The form of the noise, the start, and what is compared; *, in hindsight and from the second period on. The "
+        "whole interval is checked, but for “±”, which is of the mean.",
     )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return note + _html.scroll(table, "checks")
 
 
 def _costs(dataset: xr.Dataset) -> str:
@@ -275,7 +270,7 @@ def _about(manifest: Manifest, command: str) -> str:
     if manifest.git is not None:
         state = "with changes that are not committed" if manifest.git.dirty else "without changes to it"
         commit = f"<p>Computed by selftune at commit <code>{escape(manifest.git.commit)}</code>, {state}.</p>"
-    names = {"0": "ended well", "1": "diverged", "2": "stopped being finite"}
+    names = {"0": "ended well", "1": "diverged", "2": "stopped being finite", "-1": "were not to be run"}
     folded = {
         "Versions": manifest.versions,
         "Platform": manifest.platform,

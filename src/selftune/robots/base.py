@@ -3,6 +3,7 @@
 import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -102,6 +103,7 @@ class Drive:
     """The true state, (T, n)."""
     u: np.ndarray
     theta: np.ndarray
+    """Of every `stride`-th step, as â."""
     a_hat: np.ndarray
     cost: np.ndarray
     """At the true state, (T,)."""
@@ -110,26 +112,42 @@ class Drive:
     crashed: bool
 
 
-def drive(robot: Robot, agent: Agent, plant: Plant, steps: int) -> Drive:
-    """Let an agent drive a plant from the start of its task, for `steps` steps or until it crashes."""
-    x = plant.reset()
-    rows: dict[str, list[Any]] = {"x": [], "u": [], "theta": [], "a_hat": []}
+def drive(robot: Robot, agent: Agent, plant: Plant, steps: int, *, stride: int = 1) -> Drive:
+    """Let an agent drive a plant from the start of its task, for `steps` steps or until it crashes.
+
+    θ and â are read every `stride` steps, as reading takes longer than a step of the agent does; a cost that depends on
+    θ is given the last one that was read.
+    """
+    measured = plant.reset()
+    x = np.zeros((steps, measured.size))
+    u, theta, a_hat = [], [], []
     for t in range(steps):
-        rows["x"].append(plant.truth)
-        rows["theta"].append(agent.theta)
-        rows["a_hat"].append(agent.a_hat)
-        u = agent.act(x, t)
-        rows["u"].append(u)
-        x = plant.step(u)
-        agent.observe_state(x)
+        x[t] = plant.truth
+        if t % stride == 0:
+            theta.append(agent.theta)
+            a_hat.append(agent.a_hat)
+        u.append(agent.act(measured, t))
+        measured = plant.step(u[-1])
+        agent.observe_state(measured)
         if plant.crashed:
             break
-    made = {name: np.array(values) for name, values in rows.items()}
-    cost, error = _judge(robot, made)
-    return Drive(**made, cost=cost, error=error, crashed=plant.crashed)
+    driven = len(u)
+    padded = np.zeros((steps, u[0].size))  # one length: one compilation
+    padded[:driven] = u
+    each = np.array(theta)[np.minimum(np.arange(steps) // stride, len(theta) - 1)]
+    cost, error = _judge(robot.system.cost, robot.error, x, padded, each)
+    return Drive(
+        x=x[:driven],
+        u=padded[:driven],
+        theta=np.array(theta),
+        a_hat=np.array(a_hat),
+        cost=np.asarray(cost)[:driven],
+        error=np.asarray(error)[:driven],
+        crashed=plant.crashed,
+    )
 
 
-def _judge(robot: Robot, rows: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    t = jnp.arange(len(rows["x"]))
-    cost = jax.vmap(robot.system.cost)(rows["x"], rows["u"], rows["theta"], t)
-    return np.asarray(cost), np.asarray(jax.vmap(robot.error)(rows["x"], t))
+@partial(jax.jit, static_argnums=(0, 1))
+def _judge(cost: Any, error: Any, x: Any, u: Any, theta: Any) -> tuple[jax.Array, jax.Array]:
+    t = jnp.arange(len(x))
+    return jax.vmap(cost)(x, u, theta, t), jax.vmap(error)(x, t)
