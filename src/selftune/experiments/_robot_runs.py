@@ -99,7 +99,7 @@ def _parts(settings: Settings, robot: Robot, algorithm: str, scale: float | None
     if algorithm == ESTIMATOR:
         return st.Fixed(), None, 1
     if algorithm == FIXED:
-        return st.Fixed(), st.Frozen(), 1
+        return st.Fixed(contraction_memory=robot.lap), st.Frozen(), 1
     if algorithm == "GAPS":
         return st.GAPS(settings.buffer, rate, constraint=box), None, 1
     if scale is not None:

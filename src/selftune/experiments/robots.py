@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,7 @@ class Settings:
         return algorithm in (*MAIN, STATIC) or start == self.starts[0]
 
 
+@cache
 def load(name: str) -> Robot:
     """`arm`, `quadrotor`, `car`, or `module:function` of a robot of your own."""
     module, _, function = name.partition(":")
