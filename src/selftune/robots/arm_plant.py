@@ -1,14 +1,16 @@
 """The arm in MuJoCo: other masses than the model's, real friction, slower actuators, noise and delay."""
 
+# pyright: reportAttributeAccessIssue=false  (MuJoCo's names come from C++, where pyright does not see them)
+
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import cache
 
 import jax
-import jax.numpy as jnp
 import mujoco
 import numpy as np
 
-from .arm import DT, GRAVITY, LAG, Arm
+from .arm import DT, GRAVITY, LAG, LAP, Arm
 from .base import Plant
 
 PHYSICS_DT = 0.001
@@ -24,23 +26,25 @@ RATE_LIMIT, ERROR_LIMIT = 20.0, 1.5
 
 def mjcf(
     arm: Arm,
-    masses: Sequence[float],
+    masses: Iterable[float],
     payload: float,
     *,
-    damping: Sequence[float] = (0.0, 0.0, 0.0),
-    friction: Sequence[float] = (0.0, 0.0, 0.0),
+    damping: Iterable[float] = (0.0, 0.0, 0.0),
+    friction: Iterable[float] = (0.0, 0.0, 0.0),
 ) -> str:
     """The arm as MuJoCo reads it: rods in the x–z plane that hang along −z at angles of zero, a point at the tip.
 
     Each actuator's activation is its torque: it follows the command, clamped to the limits, as a first-order lag.
     """
+    masses, damping, friction = list(masses), list(damping), list(friction)
     body = f"""<body name="payload" pos="0 0 {-arm.lengths[-1]}">
-      <inertial pos="0 0 0" mass="{payload}" diaginertia="1e-9 1e-9 1e-9"/>
+      <inertial pos="0 0 0" mass="{payload}" diaginertia="1e-12 1e-12 1e-12"/>
       <geom type="sphere" size="0.03" rgba="0.8 0.3 0.2 1"/></body>"""
     for i in reversed(range(arm.links)):
         length, spin = arm.lengths[i], masses[i] * arm.lengths[i] ** 2 / 12
         body = f"""<body name="link{i + 1}" pos="0 0 {-arm.lengths[i - 1] if i else 0.0}">
-      <joint name="joint{i + 1}" axis="0 -1 0" armature="{arm.rotors[i]}" damping="{damping[i]}" frictionloss="{friction[i]}"/>
+      <joint name="joint{i + 1}" axis="0 -1 0" armature="{arm.rotors[i]}"
+        damping="{damping[i]}" frictionloss="{friction[i]}"/>
       <inertial pos="0 0 {-length / 2}" mass="{masses[i]}" diaginertia="{spin} {spin} 1e-6"/>
       <geom type="capsule" fromto="0 0 0 0 0 {-length}" size="0.02"/>
       {body}</body>"""
@@ -54,6 +58,12 @@ def mjcf(
     <visual><global offwidth="1280" offheight="960"/></visual>
     <worldbody><light pos="0 -2 2"/><camera name="side" pos="0.2 -2.2 -0.2" xyaxes="1 0 0 0 0 1"/>{body}</worldbody>
     <actuator>{motors}</actuator></mujoco>"""
+
+
+@cache
+def _lap(arm: Arm) -> np.ndarray:
+    """The angles wanted at every step of a lap."""
+    return np.asarray(jax.vmap(lambda t: arm.reference(t, float)[0])(np.arange(LAP)))
 
 
 class ArmPlant(Plant):
@@ -72,12 +82,10 @@ class ArmPlant(Plant):
         self._disturbance = np.array([2.0, -1.0, 0.5])[:n] * draw.uniform(0.8, 1.2, n)
         self.model = mujoco.MjModel.from_xml_string(mjcf(arm, masses, LIGHT, damping=damping, friction=friction))
         self.data = mujoco.MjData(self.model)
-        wanted = jax.vmap(lambda t: arm.reference(jnp.zeros(3 * n), t)[0])
-        self._wanted = np.asarray(wanted(jnp.arange(steps + 1)))
+        self._wanted = _lap(arm)
         self.reset()
 
     def reset(self) -> np.ndarray:
-        n = self._arm.links
         self._noise = np.random.default_rng([self._seed, 1])
         self._set_payload(LIGHT)
         mujoco.mj_resetData(self.model, self.data)
@@ -89,7 +97,6 @@ class ArmPlant(Plant):
         self._steps = 0
         self._past = deque([self._motion] * (DELAY + 1), maxlen=DELAY + 1)
         self._crashed = False
-        self._n = n
         return self._measurement()
 
     def step(self, u: np.ndarray) -> np.ndarray:
@@ -126,9 +133,8 @@ class ArmPlant(Plant):
         return np.concatenate([self._past[0] + noise, self._torque])
 
     def _judge(self) -> None:
-        n, t = self._arm.links, min(self._steps, len(self._wanted) - 1)
-        motion = self._motion
-        error = np.abs(motion[:n] - self._wanted[t])
+        n, motion = self._arm.links, self._motion
+        error = np.abs(motion[:n] - self._wanted[self._steps % LAP])
         # Written so that what is not a number has crashed too.
         self._crashed |= not (np.all(error < ERROR_LIMIT) and np.all(np.abs(motion[n:]) < RATE_LIMIT))
 
