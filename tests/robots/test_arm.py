@@ -257,5 +257,5 @@ def test_gains_too_low_are_raised():
     assert not run.crashed
     assert np.mean(run.cost[-robot.lap :]) < 0.2
     assert np.all(run.theta[-1, :2] > run.theta[0, :2] + np.log(1.2))
-    true = 0.2 + 0.2  # the payload, and links that are heavier than the model's, which look like one
-    assert abs(run.a_hat[-1, 0] - true) < 0.2
+
+    assert abs(run.a_hat[-1, 0] - 0.2) < 0.15  # the payload; the links are heavier than the model believes, too

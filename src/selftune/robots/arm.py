@@ -242,7 +242,7 @@ def _make(links: int) -> Robot:
         v = Gaussian(0.2).stream(kv, links)
         return Scenario(x0.at[:links].set(start), a_star, w, v, steps=steps)
 
-    theta = np.log(each(25.0, 1.0))
+    theta, limits = np.log(each(25.0, 1.0)), np.array(arm.limits)
     return Robot(
         name=f"arm{links}",
         dt=DT,
@@ -268,10 +268,11 @@ def _make(links: int) -> Robot:
         lap=LAP,
         guard={
             "x_limit": each(2 * np.pi, 40.0, 2 * max(arm.limits)),
-            "u_low": -np.array(arm.limits),
-            "u_high": np.array(arm.limits),
+            "f_limit": 4 * limits,
+            "u_low": -0.9 * limits,  # where the soft clamp gives way: authority ends there
+            "u_high": 0.9 * limits,
             "rate": 0.004,
-            "y_limit": 1e3,
+            "y_limit": 200.0,
             "growth": np.ones(2 * links),
             "window": LAP,
         },
