@@ -5,15 +5,16 @@ the torques that the actuators give, which follow the command u with a lag. With
 harm in high gains. The policy is computed torque, less what the estimator expects of payload, friction and disturbance.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from ..constraint import Box
 from ..process import Gaussian
@@ -78,11 +79,11 @@ class Arm:
         """A kilogram at the tip."""
         return Load(np.outer(self.lengths, self.lengths), np.array(self.lengths), np.zeros(self.links))
 
-    def reference(self, x: Float[Array, " n"], t: ArrayLike) -> tuple[Array, Array, Array]:
-        """The angles, rates and accelerations wanted at step t, in the dtype of x."""
+    def reference(self, t: ArrayLike, dtype: Any) -> tuple[Array, Array, Array]:
+        """The angles, rates and accelerations wanted at step t."""
         # The lap is taken off the integer: a phase in float32 is exact however long the arm runs.
-        phase = (jnp.asarray(t) % LAP).astype(x.dtype) * (2 * np.pi / LAP)
-        centre, size, turns = (jnp.array(v, x.dtype) for v in (self.centre, self.size, self.turns))
+        phase = (jnp.asarray(t) % LAP).astype(dtype) * (2 * np.pi / LAP)
+        centre, size, turns = (jnp.array(v, dtype) for v in (self.centre, self.size, self.turns))
         speed = turns * (2 * np.pi / LAP / DT)
         swing = size * jnp.cos(turns * phase)
         return centre - swing, size * speed * jnp.sin(turns * phase), speed**2 * swing
@@ -121,10 +122,10 @@ ARMS = {
     3: Arm(
         (1.5, 1.0, 0.6),
         (0.4, 0.35, 0.25),
-        (0.3, 0.15, 0.05),
-        (32.0, 16.0, 6.0),
+        (0.4, 0.2, 0.1),
+        (40.0, 20.0, 8.0),
         centre=(0.5, 0.6, 0.5),
-        size=(0.5, 0.6, 0.7),
+        size=(0.4, 0.5, 0.4),
         turns=(1, 2, 3),
     ),
 }
@@ -174,7 +175,7 @@ def arm_system(links: int = 2) -> System:
 
     def dynamics(x, u, f, t):
         q, rate, torque = jnp.split(x, 3)
-        next_torque = torque + (1 - np.exp(-DT / LAG)) * (u - torque)
+        next_torque = torque + (1 - math.exp(-DT / LAG)) * (u - torque)
         next_rate = rate + DT * accelerations(own, q, rate, 0.5 * (torque + next_torque) + f)
         return jnp.concatenate([q + 0.5 * DT * (rate + next_rate), next_rate, next_torque])
 
@@ -182,20 +183,20 @@ def arm_system(links: int = 2) -> System:
         q, rate, _ = jnp.split(x, 3)
         viscous, coulomb, constant = jnp.split(a[1:], 3)
         # The payload's acceleration is taken for the one that is wanted: the residual stays linear in a.
-        carried = a[0] * torques(payload, q, rate, arm.reference(x, t)[2])
+        carried = a[0] * torques(payload, q, rate, arm.reference(t, x.dtype)[2])
         return constant - viscous * rate - coulomb * jnp.tanh(rate / SLIP) - carried
 
     def policy(x, theta, f, t):
         q, rate, _ = jnp.split(x, 3)
         frequency, ratio = jnp.split(jnp.exp(theta), 2)
-        wanted, wanted_rate, wanted_acceleration = arm.reference(x, t)
+        wanted, wanted_rate, wanted_acceleration = arm.reference(t, x.dtype)
         feedback = frequency * (frequency * (wanted - q) + 2 * ratio * (wanted_rate - rate))
         command = torques(own, q, rate, wanted_acceleration + feedback) - f
         return _soft_clamp(command, jnp.array(arm.limits, x.dtype))
 
     def cost(x, u, theta, t):
         q, rate, torque = jnp.split(x, 3)
-        wanted, wanted_rate, _ = arm.reference(x, t)
+        wanted, wanted_rate, _ = arm.reference(t, x.dtype)
         angle_scale, rate_scale, torque_scale = SCALES
         chatter = (u - torque) / (torque_scale * jnp.array(arm.limits, x.dtype))
         return jnp.sum(((q - wanted) / angle_scale) ** 2 + ((rate - wanted_rate) / rate_scale) ** 2 + chatter**2)
@@ -203,18 +204,26 @@ def arm_system(links: int = 2) -> System:
     return System(dynamics, residual, policy, cost)
 
 
-@cache
 def make(links: int = 2) -> Robot:
-    """The arm of 2 or 3 links. Conditions: "payload" (0.2 → 0.7 kg), "disturbance" (torques set in), "nominal"."""
+    """The arm of 2 or 3 links, made once.
+
+    Halfway through, its payload grows from 0.2 to 0.7 kg ("payload"), torques set in that nobody told the model of
+    ("disturbance"), or nothing happens ("nominal").
+    """
     if links not in ARMS:
         raise ValueError(f"links: expected 2 or 3, got {links!r}")
+    return _make(links)
+
+
+@cache
+def _make(links: int) -> Robot:
     arm = ARMS[links]
 
     def each(*values):
         return np.concatenate([np.broadcast_to(v, links) for v in values])
 
     def error(x, t):
-        return x[:links] - arm.reference(x, t)[0]
+        return x[:links] - arm.reference(t, x.dtype)[0]
 
     def make_plant(condition: str, seed: int, steps: int) -> Plant:
         from .arm_plant import ArmPlant  # MuJoCo is an extra, which the model does without
@@ -225,15 +234,15 @@ def make(links: int = 2) -> Robot:
         kx, ka, kw, kv = jax.random.split(key, 4)
         low, high = each(0.1, 0.1, -0.3), each(0.3, 0.4, 0.3)
         friction = jax.random.uniform(ka, (3 * links,), minval=low, maxval=high)
-        payload = jnp.where(jnp.arange(steps) < steps / 2, 0.2, 0.7)
+        payload = jnp.where(2 * jnp.arange(steps) < steps, 0.2, 0.7)
         a_star = jnp.concatenate([payload[:, None], jnp.broadcast_to(friction, (steps, 3 * links))], axis=1)
         x0 = jnp.zeros(3 * links)
-        start = arm.reference(x0, 0)[0] + 0.05 * jax.random.normal(kx, (links,))
+        start = arm.reference(0, x0.dtype)[0] + 0.05 * jax.random.normal(kx, (links,))
         w = Gaussian(each(0.0, 5e-3, 0.0)).stream(kw, 3 * links)
         v = Gaussian(0.2).stream(kv, links)
         return Scenario(x0.at[:links].set(start), a_star, w, v, steps=steps)
 
-    theta = np.log(each(22.0, 1.0))
+    theta, limits = np.log(each(25.0, 1.0)), np.array(arm.limits)
     return Robot(
         name=f"arm{links}",
         dt=DT,
@@ -250,7 +259,7 @@ def make(links: int = 2) -> Robot:
         ),
         a_hat=np.zeros(1 + 3 * links),
         a_box=Box(np.append(0.0, each(0.0, 0.0, -4.0)), np.append(1.5, each(1.0, 1.5, 4.0))),
-        learning_rate=0.03,
+        learning_rate=0.01,
         estimator_rate=0.005,
         conditions=("payload", "disturbance", "nominal"),
         make_plant=make_plant,
@@ -259,10 +268,11 @@ def make(links: int = 2) -> Robot:
         lap=LAP,
         guard={
             "x_limit": each(2 * np.pi, 40.0, 2 * max(arm.limits)),
-            "u_low": -np.array(arm.limits),
-            "u_high": np.array(arm.limits),
+            "f_limit": 4 * limits,
+            "u_low": -0.9 * limits,  # where the soft clamp gives way: authority ends there
+            "u_high": 0.9 * limits,
             "rate": 0.004,
-            "y_limit": 1e3,
+            "y_limit": 200.0,
             "growth": np.ones(2 * links),
             "window": LAP,
         },

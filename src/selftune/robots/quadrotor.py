@@ -146,6 +146,21 @@ def _scenario(steps: int, key: jax.Array) -> Scenario:
     ).materialize()
 
 
+def _guard() -> dict[str, Any]:
+    torque = 0.95 * np.array(MOMENTS) * np.array(ANGULAR_LIMIT)
+    return {
+        "x_limit": [4.0] * 3 + [10.0] * 3 + [3.5] * 3 + [50.0] * 3 + [1.0] + [0.02] * 3,
+        "f_limit": 2.0,
+        "u_low": [0.02, *-torque],
+        "u_high": [0.97 * THRUST_LIMIT, *torque],
+        "rate": 0.002,
+        "y_limit": 500.0,
+        "rollback": 8.0,
+        "cost_floor": 1.0,
+        "window": LAP,
+    }
+
+
 @cache
 def make() -> Robot:
     """A Crazyflie-like quadrotor at 500 Hz: n = 16, m = 4, k = 3, d = 10, p = 6."""
@@ -160,12 +175,12 @@ def make() -> Robot:
         parameters=PARAMETERS,
         a_hat=np.zeros(6),
         a_box=Box([-0.15] * 2 + [0.0] * 3 + [-0.1], [0.15] * 2 + [0.06] * 3 + [0.3]),
-        learning_rate=0.01,
-        estimator_rate=0.01,
+        learning_rate=0.003,
+        estimator_rate=0.02,
         conditions=("calm", "wind", "payload"),
         make_plant=_plant,
         make_scenario=_scenario,
         error=error,
         lap=LAP,
-        guard={},
+        guard=_guard(),
     )

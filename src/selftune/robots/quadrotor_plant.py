@@ -1,5 +1,7 @@
 """The quadrotor in MuJoCo: a free body with four rotors, in air that moves; its controller knows none of this."""
 
+# MuJoCo's bindings have no stubs.
+# pyright: reportAttributeAccessIssue=false
 import mujoco
 import numpy as np
 
