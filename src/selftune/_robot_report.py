@@ -12,7 +12,7 @@ import xarray as xr
 from . import _html, _plotly, _summary, robot_plots
 from ._interactive import Panel, Plot
 from ._summary import GREEN, GREY, Band
-from .experiments.robots import ESTIMATOR, FIXED, MAIN, OURS, STATIC, TUNER
+from .experiments.robots import ESTIMATOR, FIXED, OURS, STATIC, TUNER
 from .experiments.robots_summary import RobotsSummary, Row, ended_well, summarize
 from .experiments.summary import Interval
 from .manifest import Manifest
@@ -107,7 +107,7 @@ def _results(summary: RobotsSummary, dataset: xr.Dataset) -> str:
     made = [
         '<p class="caption">Means over the seeds whose run did not fail, with 95 % bootstrap intervals. A ratio is '
         "taken within a seed, between runs on the same plant; below 1 is cheaper. Converged: seconds after which the "
-        "cost of a lap stays near that of the best static gains, the median over seeds, before what changes halfway.</p>"
+        "cost of a lap stays near that of the best static gains, the median over seeds, before the change halfway.</p>"
     ]
     head = "".join(f'<th scope="col" class="left">{title}</th>' for title in ("start", "algorithm"))
     head += "".join(f'<th scope="col">{title}</th>' for title in COLUMNS.values())
@@ -166,7 +166,7 @@ def _panels(dataset: xr.Dataset, settings: dict[str, Any]) -> list[Panel]:
                 f"cost-{i}-{j}",
                 f"from {robot_plots.start_name(float(start))}",
                 f"cost over time, {case}",
-                _costs(dataset, settings, case, float(start), (*MAIN[::-1], STATIC)),
+                _costs(dataset, settings, case, float(start), robot_plots.SHOWN),
             )
             for j, start in enumerate(dataset.start.values)
         ]
@@ -307,8 +307,8 @@ def _algorithms(settings: dict[str, Any]) -> str:
         ESTIMATOR: "gains held fixed, and the estimator",
         FIXED: "gains held fixed, and no estimator",
         "GAPS": f"a buffer of {settings['buffer']} steps, the same learning rate, and the estimator",
-        "DiffTune": f"episodes of {', '.join(f'{laps:g}' for laps in settings['episodes'])} laps, the same learning "
-        "rate on the sum of an episode's gradients, and the estimator",
+        "DiffTune": f"episodes of {', '.join(f'{laps:g}' for laps in settings['episodes'])} laps, "
+        f"{settings['difftune_rate']:g} times the learning rate on a sum of gradients, and the estimator",
         "OPRF": f"episodes of {settings['oprf_episode']:g} laps, radius {settings['oprf_radius']:g}, learning rate "
         f"{settings['oprf_rate']:g} divided by the cost of an episode at the start, and the estimator",
         STATIC: f"found offline, for each seed: {settings['search']} gains tried for {settings['search_seconds']:g} s "

@@ -16,12 +16,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from . import _summary
 from ._summary import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, YELLOW, Band
-from .experiments.robots import ESTIMATOR, FIXED, MAIN, OURS, STATIC, TUNER
+from .experiments.robots import ESTIMATOR, FIXED, OURS, STATIC, TUNER
 from .experiments.robots_summary import ended_well, smoothed
 from .plots import WIDTH, _band, _legend, _styled, save
 
 COLORS = {OURS: BLUE, TUNER: SKY, ESTIMATOR: VERMILLION, FIXED: GREY, STATIC: GREEN, "GAPS": PURPLE, "OPRF": "#404040"}
 STARTS = (BLUE, SKY, VERMILLION, ORANGE, PURPLE, GREEN)
+SHOWN = (FIXED, ESTIMATOR, TUNER, OURS, STATIC)
+"""Where every start is shown; the last lie on top."""
 MARKS = "osD^vPX*<>"
 
 
@@ -87,7 +89,7 @@ def costs(dataset: xr.Dataset, settings: Mapping[str, Any], case: str) -> Figure
     figure = Figure(figsize=(2 * WIDTH, 0.5 + 1.75 * -(-len(starts) // 2)), layout="constrained")
     axes = figure.subplots(-(-len(starts) // 2), 2, sharex=True, sharey=True, squeeze=False)
     for axis, start in zip(axes.flat, starts, strict=False):
-        _costs(axis, dataset, settings, case, float(start), (*MAIN[::-1], STATIC))
+        _costs(axis, dataset, settings, case, float(start), SHOWN)
         axis.set_title(f"from {start_name(float(start))}", loc="left", pad=3)
     for axis in axes.flat[len(starts) :]:
         axis.remove()

@@ -1,5 +1,6 @@
 """One case and seed of the robots' comparison: agents, their runs, how they are measured, and the best static gains."""
 
+import logging
 import math
 from collections.abc import Callable
 from functools import cache
@@ -23,19 +24,20 @@ def compute(
     settings: Settings, name: str, robot: Robot, condition: str, seed: int, arrays: dict[str, np.ndarray]
 ) -> None:
     """Fill the arrays of one case and seed."""
+    logging.getLogger("selftune").setLevel(logging.ERROR)  # what the guards decide is not news here
     length = steps(settings, robot)
 
     def go(algorithm: str, theta: np.ndarray) -> Drive:
         return _go(settings, name, condition, algorithm, seed, theta, length)
 
     starts = [robot.detuned(factor) for factor in settings.starts]
-    held = [go(ESTIMATOR, theta) for theta in starts]
-    level = settings.failure * next((_mean(made) for made in held if not made.crashed), math.inf)
     runs: dict[tuple[int, str], Drive] = {}
     for i, (factor, theta) in enumerate(zip(settings.starts, starts, strict=True)):
         for algorithm in settings.algorithms:
             if algorithm != STATIC and settings.runs(algorithm, factor):
-                runs[i, algorithm] = held[i] if algorithm == ESTIMATOR else go(algorithm, theta)
+                runs[i, algorithm] = go(algorithm, theta)
+    held = [runs[0, FIXED], *(runs[i, ESTIMATOR] for i in range(len(starts)))]
+    level = settings.failure * next((_mean(made) for made in held if not made.crashed), math.inf)
     found = [_settled(runs[i, OURS]) for i in range(len(starts)) if judge(runs[i, OURS], length, level) == Result.OK]
     short = round(min(settings.search_seconds, settings.seconds) / robot.dt)
     theta, tried = best_static(
@@ -78,14 +80,14 @@ def _agent(settings: Settings, name: str, algorithm: str, scale: float | None) -
     limits = dict(robot.guard)
     if (rate := limits.get("rate", st.Guard().rate)) is not None:
         limits["rate"] = episode * rate  # who steps once in H steps may go as far as who does H times
+    if isinstance(tuner, st.Fixed):
+        limits["contraction"] = None  # it is only watched: gains that are held fixed are not to be put back
     return st.Agent(
         robot.controller(tuner, estimator),
         x=robot.make_plant(robot.conditions[0], 0, 2).reset(),
         theta=robot.theta,
         a_hat=robot.a_hat,
         guard=st.Guard(**limits),
-        # A buffer is a large program in C: minutes to compile, and no faster.
-        engine="xla" if algorithm == "GAPS" else "native",
     )
 
 
@@ -97,7 +99,7 @@ def _parts(settings: Settings, robot: Robot, algorithm: str, scale: float | None
     if algorithm == TUNER:
         return None, st.Frozen(), 1
     if algorithm == ESTIMATOR:
-        return st.Fixed(), None, 1
+        return st.Fixed(contraction_memory=robot.lap), None, 1
     if algorithm == FIXED:
         return st.Fixed(contraction_memory=robot.lap), st.Frozen(), 1
     if algorithm == "GAPS":
@@ -107,7 +109,7 @@ def _parts(settings: Settings, robot: Robot, algorithm: str, scale: float | None
         scaled = settings.oprf_rate / (episode * scale)
         return st.OPRF(episode, settings.oprf_radius, jax.random.key(0), scaled, constraint=box), None, episode
     episode = max(1, round(float(algorithm.removeprefix("DiffTune ")) * robot.lap))
-    return st.DiffTune(episode, rate, constraint=box), None, episode
+    return st.DiffTune(episode, settings.difftune_rate * rate, constraint=box), None, episode
 
 
 @cache

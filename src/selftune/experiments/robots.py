@@ -26,7 +26,7 @@ ROBOTS = ("arm", "quadrotor", "car")
 CONDITIONS = {"arm": ("payload",), "quadrotor": ("wind", "payload")}
 """What is run of a robot's conditions, where that is not all: the full comparison is to take half an hour."""
 OURS, TUNER, ESTIMATOR, FIXED, STATIC = "M-GAPS + EST", "M-GAPS", "EST", "fixed", "best static"
-MAIN = (OURS, TUNER, ESTIMATOR, FIXED)
+EVERYWHERE = (OURS, ESTIMATOR, STATIC)
 """What runs from every start; the others run from the first one."""
 HALVES = ("first", "second")
 LAPS = ("first", "last")
@@ -48,19 +48,22 @@ class Settings:
     """A run has converged when its cost over a lap stays below this multiple of the best static gains'."""
     recovered: float = 1.5
     """And recovered, if it did not fail and its second half costs at most this multiple of theirs."""
-    failure: float = 10.0
-    """A run fails that crashes, or costs more than this multiple of what the first start's gains cost, held fixed."""
-    buffer: int = 100
-    """Of GAPS, in steps."""
+    failure: float = 3.0
+    """A run fails that crashes, or costs more than this multiple of what the first start's gains cost when held fixed,
+    without the estimator."""
+    buffer: int = 25
+    """Of GAPS, in steps: a longer one takes minutes to compile for the quadrotor."""
     episodes: tuple[float, ...] = (0.25, 1.0, 4.0)
     """Of DiffTune, in laps."""
+    difftune_rate: float = 0.01
+    """Its learning rate, relative to the robot's own, which is that of M-GAPS and GAPS: it steps on a sum."""
     oprf_episode: float = 1.0
     oprf_radius: float = 0.1
-    oprf_rate: float = 0.02
-    """Its learning rate for the logarithm of the cost; that of M-GAPS, GAPS and DiffTune is the robot's own."""
+    oprf_rate: float = 0.005
+    """Its learning rate for the logarithm of the cost."""
     search: int = 30
     """How many static gains are tried, beside the nominal ones and those that M-GAPS found."""
-    search_seconds: float = 20.0
+    search_seconds: float = 12.0
     """For how long each is; the best of them are then held against each other for the whole time."""
     search_radius: float = 0.25
     """In θ's units, of the first ones around the best known."""
@@ -69,7 +72,16 @@ class Settings:
         for name in ("seeds", "rows", "buffer"):
             _check.count(name, getattr(self, name))
         _check.whole("search", self.search)
-        for name in ("seconds", "within", "recovered", "failure", "oprf_rate", "oprf_radius", "search_seconds"):
+        for name in (
+            "seconds",
+            "within",
+            "recovered",
+            "failure",
+            "difftune_rate",
+            "oprf_rate",
+            "oprf_radius",
+            "search_seconds",
+        ):
             _check.positive(name, getattr(self, name))
         for name in ("starts", "episodes", "cases"):
             values = getattr(self, name)
@@ -80,7 +92,16 @@ class Settings:
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        return (*MAIN, "GAPS", *(f"DiffTune {laps:g}" for laps in self.episodes), "OPRF", STATIC)
+        return (
+            OURS,
+            TUNER,
+            ESTIMATOR,
+            FIXED,
+            "GAPS",
+            *(f"DiffTune {laps:g}" for laps in self.episodes),
+            "OPRF",
+            STATIC,
+        )
 
     @property
     def is_full(self) -> bool:
@@ -92,7 +113,7 @@ class Settings:
         )
 
     def runs(self, algorithm: str, start: float) -> bool:
-        return algorithm in (*MAIN, STATIC) or start == self.starts[0]
+        return algorithm in EVERYWHERE or start == self.starts[0]
 
 
 @cache
