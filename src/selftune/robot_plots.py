@@ -20,16 +20,28 @@ from .experiments.robots import ESTIMATOR, FIXED, OURS, STATIC, TUNER
 from .experiments.robots_summary import ended_well, smoothed
 from .plots import WIDTH, _band, _legend, _styled, save
 
-COLORS = {OURS: BLUE, TUNER: SKY, ESTIMATOR: VERMILLION, FIXED: GREY, STATIC: GREEN, "GAPS": PURPLE, "OPRF": "#404040"}
+PINK = "#F781BF"
+COLORS = {
+    OURS: BLUE,
+    TUNER: SKY,
+    ESTIMATOR: VERMILLION,
+    FIXED: GREY,
+    STATIC: GREEN,
+    "GAPS": PURPLE,
+    "DiffTune 0.25": ORANGE,
+    "DiffTune 1": "#A65628",
+    "DiffTune 4": YELLOW,
+    "OPRF": "#404040",
+}
 STARTS = (BLUE, SKY, VERMILLION, ORANGE, PURPLE, GREEN)
 SHOWN = (FIXED, ESTIMATOR, TUNER, OURS, STATIC)
 """Where every start is shown; the last lie on top."""
 MARKS = "osD^vPX*<>"
 
 
-def color(algorithm: str, index: int = 0) -> str:
-    """DiffTune's episode lengths share a colour family."""
-    return COLORS.get(algorithm, (ORANGE, YELLOW, "#A65628", "#F781BF")[index % 4])
+def color(algorithm: str) -> str:
+    """The same everywhere."""
+    return COLORS.get(algorithm, PINK)
 
 
 def draw_all(
@@ -126,9 +138,9 @@ def traces(
 
 
 def _costs(axis: Axes, dataset: Any, settings: Any, case: str, start: float, names: Any) -> None:
-    for i, (name, (time, made, failed)) in enumerate(traces(dataset, settings, case, start, names).items()):
+    for name, (time, made, failed) in traces(dataset, settings, case, start, names).items():
         label = name + (f" ({failed} failed)" if failed else "")
-        _band(axis, time, made, color(name, i), label, zorder=3 if name == OURS else 2)
+        _band(axis, time, made, color(name), label, zorder=3 if name == OURS else 2)
     axis.set_yscale("log")
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -165,8 +177,7 @@ def gains(dataset: xr.Dataset, settings: Mapping[str, Any], case: str) -> Figure
     axes = figure.subplots(rows, 2, sharex=True, squeeze=False)
     for k, (axis, name) in enumerate(zip(axes.flat, names, strict=False)):
         best = dataset.theta.sel(case=case, algorithm=STATIC).isel(start=0, gain=k, time=0).values
-        for level, style in ((np.exp(best - nominal[k]).mean(), "-"),):
-            axis.axhline(level, color=GREEN, linewidth=1.0, linestyle=style, label="best static")
+        axis.axhline(np.exp(best - nominal[k]).mean(), color=GREEN, linewidth=1.0, label="best static")
         for i, start in enumerate(dataset.start.values):
             here = dataset.sel(case=case, algorithm=OURS, start=start)
             shown = here.theta.isel(gain=k, seed=np.flatnonzero(ended_well(here)))
@@ -219,16 +230,15 @@ def overview(dataset: xr.Dataset, settings: Mapping[str, Any]) -> Figure:
         for row, start in enumerate(starts):
             shown = standings(dataset, case, start)
             for i, (name, (band, failed)) in enumerate(shown.items()):
+                mark = MARKS[list(dataset.algorithm.values).index(name) % len(MARKS)]
                 place = row + 0.8 * ((i + 0.5) / len(shown) - 0.5)
                 if np.isfinite(band.mean):
-                    axis.hlines(place, band.low, band.high, color=color(name, i), linewidth=1.2)
-                    (dot,) = axis.plot(band.mean, place, MARKS[i % 10], color=color(name, i), markersize=3.5)
+                    axis.hlines(place, band.low, band.high, color=color(name), linewidth=1.2)
+                    (dot,) = axis.plot(band.mean, place, mark, color=color(name), markersize=3.5)
                     known.setdefault(name, dot)
                 if failed:
-                    # Where all failed there is no dot, and the words stand at the left.
-                    at = (band.high if np.isfinite(band.high) else band.mean) if np.isfinite(band.mean) else 1.0
-                    text = f"  {failed} of {seeds} failed" + ("" if np.isfinite(band.mean) else f", {name}")
-                    axis.text(at, place, text, fontsize=6, va="center", color=color(name, i))
+                    words = dict(fontsize=6, va="center", ha="right", transform=axis.get_yaxis_transform())
+                    axis.text(1, place, f"{name}: {failed} of {seeds} failed", color=color(name), **words)
         axis.set_xscale("log")
         axis.set_yticks(range(len(starts)), [f"from {start:g}" for start in starts])
         axis.set_ylim(len(starts) - 0.5, -0.5)
@@ -279,8 +289,11 @@ def path(dataset: xr.Dataset, case: str) -> Figure:
 def render(dataset: xr.Dataset, case: str, file: Path) -> bool:
     """The same by MuJoCo's renderer, where there is one."""
     try:
-        from .robots.render import flight  # pyright: ignore[reportMissingImports]
+        from .robots.render import flight
     except ImportError:
         return False
     state, _ = laps(dataset, case)
-    return bool(np.isfinite(state).all() and flight(state[0], state[1], file))
+    # As many points as the renderer expects of a flight.
+    fine, coarse = np.linspace(0, 1, 10 * state.shape[1]), np.linspace(0, 1, state.shape[1])
+    full = [np.stack([np.interp(fine, coarse, column) for column in lap.T], axis=1) for lap in state[:, :, :3]]
+    return bool(np.isfinite(state[:, :, :3]).all() and flight(*full, file))
