@@ -6,6 +6,7 @@ import itertools
 import logging
 import time
 from dataclasses import dataclass
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -48,13 +49,20 @@ class Bench:
     def __init__(self, robot: Robot, *, guarded: bool = True):
         guard = st.Guard(**robot.guard) if guarded else st.Guard(rate=None, y_limit=None, authority=None, rollback=None)
         plant = robot.make_plant(robot.conditions[0], 0, 10)
-        start = dict(x=plant.reset(), theta=robot.theta, a_hat=robot.a_hat, guard=guard)
-        tuners = [st.MGAPS(rate * robot.learning_rate, constraint=robot.theta_box) for rate in (1, 100)]
+        self._start = dict(x=plant.reset(), theta=robot.theta, a_hat=robot.a_hat, guard=guard)
         self.robot = robot
         self.sensed = {"arm2": 4, "quadrotor": 12}[robot.name]
-        self.agents = [st.Agent(robot.controller(tuner), **start) for tuner in tuners]
-        self.start = self.agents[0]._machine.state()
+        self.agent = self._agent(1)
+        self.start = self.agent._machine.state()
         self.cost = jax.jit(jax.vmap(robot.system.cost, in_axes=(0, 0, None, 0)))
+
+    def _agent(self, times: float) -> st.Agent:
+        tuner = st.MGAPS(times * self.robot.learning_rate, constraint=self.robot.theta_box)
+        return st.Agent(self.robot.controller(tuner), **self._start)
+
+    @cached_property
+    def fast(self) -> st.Agent:
+        return self._agent(100)
 
     def case(self, kind: str, seed: int) -> Outcome:
         robot, draw = self.robot, np.random.default_rng([seed, KINDS.index(kind) if kind in KINDS else 99])
@@ -65,15 +73,15 @@ class Bench:
         plant = robot.make_plant(condition, seed, 0 if kind == "payload" else 10**9)
         if kind != FAST:
             plant = Faulty(plant, Fault(kind, begin, steps, seed), self.sensed)
-        agent, fast = self.agents
+        agent = self.agent
         agent._machine.set_state(self.start)
         x, rows, us = plant.reset(), [], []
         finite = inside = True
         low, high = np.asarray(robot.theta_box.low) - 1e-12, np.asarray(robot.theta_box.high) + 1e-12
         for t in range(begin + LAPS_AFTER * robot.lap):
             if kind == FAST and t == begin:
-                fast._machine.set_state(agent._machine.state())
-                agent = fast
+                self.fast._machine.set_state(agent._machine.state())
+                agent = self.fast
             rows.append(plant.truth)
             u = agent.act(x, t)
             us.append(u)
