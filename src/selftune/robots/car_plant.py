@@ -1,12 +1,14 @@
-"""A small car on a rough, sloping floor: two axles on magic-formula tyres, in plain numbers, knowing nothing of the model.
+"""A small car on a rough, sloping floor: two axles on magic-formula tyres, in plain numbers, unaware of the model.
 
-The states are those of a point P of the chassis, midway between the axles' nominal loads, which a payload does not move.
+Position and velocity are those of a point P of the chassis, where the empty car has its centre of mass: a payload moves
+that, and not P.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import no_type_check
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from .base import Plant
 
 GRAVITY = 9.81
 CONDITIONS = ("grip", "slippery", "payload")
-NOISE = (0.003, 0.003, 0.004, 0.01, 0.005, 0.02, 0.002, 0.05)
+NOISE = (0.002, 0.002, 0.003, 0.01, 0.005, 0.02, 0.002, 0.05)
 """Standard deviations of what is measured: m, m, rad, m/s, m/s, rad/s, rad, N."""
 
 
@@ -39,7 +41,7 @@ class Car:
     friction: float = 0.9
     stiffness_front: float = 7.2
     """Cornering stiffness over peak side force, 1/rad."""
-    stiffness_rear: float = 8.0
+    stiffness_rear: float = 9.5
     shape: float = 1.35
     curvature: float = -0.2
     load_loss: float = 0.1
@@ -52,7 +54,7 @@ class Car:
     """The wheels' angle when the servo stands at zero."""
     drive_lag: float = 0.07
     drive_limit: float = 15.0
-    drive_rear: float = 0.6
+    drive_rear: float = 0.5
 
     rolling: float = 0.3
     """Rolling resistance, m/s²."""
@@ -62,7 +64,7 @@ class Car:
     """The floor's pull along x and y, m/s²."""
     roughness: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Standard deviations of the floor's pushes: m/s², m/s², rad/s²."""
-    smoothness: float = 0.15
+    smoothness: float = 0.04
     """Correlation time of the pushes, s."""
 
     @property
@@ -78,7 +80,7 @@ def random_car(rng: np.random.Generator) -> Car:
         return value * (1 + share * rng.uniform(-1, 1))
 
     base = Car()
-    pull, direction = rng.uniform(0.4, 0.8), rng.uniform(0, 2 * math.pi)
+    pull, direction = rng.uniform(0.3, 0.6), rng.uniform(0, 2 * math.pi)
     return Car(
         mass=about(base.mass, 0.05),
         inertia=about(base.inertia, 0.1),
@@ -90,14 +92,14 @@ def random_car(rng: np.random.Generator) -> Car:
         trim=rng.uniform(-0.03, 0.03),
         rolling=about(base.rolling, 0.3),
         slope=(pull * math.cos(direction), pull * math.sin(direction)),
-        roughness=(0.25, 0.5, 3.0),
+        roughness=(0.7, 1.1, 3.0),
     )
 
 
 def changed(car: Car, condition: str) -> Car:
     """The car once halfway: on a wet floor, or with 30 % of its mass put on its tail."""
     if condition == "slippery":
-        return replace(car, friction=0.6 * car.friction)
+        return replace(car, friction=0.7 * car.friction)
     if condition == "payload":
         load, behind = 0.3 * car.mass, 0.08
         aft = (car.mass * car.aft + load * behind) / (car.mass + load)
@@ -106,61 +108,71 @@ def changed(car: Car, condition: str) -> Car:
     return car
 
 
-def peak_force(car: Car, load: float, transfer: float = 0.0) -> float:
-    """The largest force of an axle's two wheels together, of which one has `transfer` more load, the other less."""
-    loss = car.load_loss
-    total = (1 + loss) * load - loss * (load**2 / 2 + 2 * transfer**2) / car.wheel_load
-    return car.friction * max(total, 0.05 * load, 1e-3)
-
-
-def side_force(car: Car, slip: float, peak: float, along: float, stiffness: float) -> float:
-    """The magic formula, within the friction ellipse that a force `along` the wheel leaves."""
-    b = stiffness / car.shape * slip
-    pure = peak * math.sin(car.shape * math.atan(b - car.curvature * (b - math.atan(b))))
-    return pure * math.sqrt(max(0.0, 1 - (along / peak) ** 2))
-
-
 State = list[float]
 """x, y, heading; velocity along, across, yaw rate; steering angle, drive force; settled acceleration along, across."""
+Push = tuple[float, float, float]
 
 
-def equations(car: Car) -> Callable[[State, float, float, tuple[float, float, float]], State]:
+@no_type_check  # at run time, where the tests check all others: that would take longer than the physics
+def axle(car: Car, stiffness: float) -> Callable[[float, float, float, float], tuple[float, float]]:
+    """An axle's two wheels, which share a slip angle: `(slip, load, transfer, along)` to the forces along and across.
+
+    One wheel has `transfer` more load than half, the other less. A wheel's largest force is its load times a friction
+    that falls with it; the sum over the two is the axle's. What is asked `along` the wheels is given up to that, and
+    the side force is the magic formula's, shrunk to the friction ellipse.
+    """
+    grip, loss = car.friction * (1 + car.load_loss), car.friction * car.load_loss / car.wheel_load
+    sharpness, shape, curvature = stiffness / car.shape, car.shape, car.curvature
+    sin, atan, sqrt = math.sin, math.atan, math.sqrt
+
+    def forces(slip: float, load: float, transfer: float, along: float) -> tuple[float, float]:
+        if load < 0.1:
+            load = 0.1
+        peak = grip * load - loss * (load * load / 2 + 2 * transfer * transfer)
+        if peak < 0.01:
+            peak = 0.01
+        along = peak if along > peak else -peak if along < -peak else along
+        share = along / peak
+        b = sharpness * slip
+        side = peak * sin(shape * atan(b - curvature * (b - atan(b))))
+        return along, side * sqrt(1 - share * share)
+
+    return forces
+
+
+@no_type_check  # at run time, where the tests check all others: that would take longer than the physics
+def equations(car: Car) -> Callable[[State, float, float, Push], State]:
     """The derivative of the state, given steering and drive commands and the floor's push: a function of its own, as
-    looking the numbers up takes longer than the physics."""
-    m, inertia, lf, lr = car.mass, car.inertia, car.front, car.rear
-    wheelbase, d = lf + lr, car.aft
-    per_wheel = m * car.height / car.track
-    roll_front, roll_rear = car.roll_front * per_wheel, (1 - car.roll_front) * per_wheel
-    front_load, rear_load = m * GRAVITY * (lr - d) / wheelbase, m * GRAVITY * (lf + d) / wheelbase
-    pitch = m * car.height / wheelbase
-    sx, sy = car.slope
-    sin, cos, atan2 = math.sin, math.cos, math.atan2
+    looking the numbers up takes as long as the physics."""
+    m, inertia, lf, lr, d = car.mass, car.inertia, car.front, car.rear, car.aft
+    front_arm, rear_arm = lf + d, lr - d
+    wheelbase, lift = lf + lr, m * car.height
+    roll = lift / car.track
+    roll_front, roll_rear, pitch = car.roll_front * roll, (1 - car.roll_front) * roll, lift / wheelbase
+    front_load, rear_load = m * GRAVITY * rear_arm / wheelbase, m * GRAVITY * front_arm / wheelbase
+    front, rear = axle(car, car.stiffness_front), axle(car, car.stiffness_rear)
+    drive_front, drive_rear, trim = 1 - car.drive_rear, car.drive_rear, car.trim
+    rolling, air, (slope_x, slope_y) = car.rolling, car.air / m, car.slope
+    steering_lag, steering_rate, drive_lag, settling = car.steering_lag, car.steering_rate, car.drive_lag, car.settling
+    sin, cos, atan2, tanh = math.sin, math.cos, math.atan2, math.tanh
 
-    def derivative(state: State, steer: float, drive: float, push: tuple[float, float, float]) -> State:
+    def derivative(state: State, steer: float, drive: float, push: Push) -> State:
         _, _, heading, vx, vy, r, angle, force, ax, ay = state
-        wheel = angle + car.trim
+        wheel = angle + trim
         forward = vx if vx > 0.2 else 0.2
         sin_h, cos_h, sin_w, cos_w = sin(heading), cos(heading), sin(wheel), cos(wheel)
 
-        front_peak = peak_force(car, max(front_load - pitch * ax, 0.1), roll_front * ay)
-        rear_peak = peak_force(car, max(rear_load + pitch * ax, 0.1), roll_rear * ay)
-        fx = (1 - car.drive_rear) * force
-        rx = car.drive_rear * force
-        fx = front_peak if fx > front_peak else -front_peak if fx < -front_peak else fx
-        rx = rear_peak if rx > rear_peak else -rear_peak if rx < -rear_peak else rx
-        fy = side_force(car, wheel - atan2(vy + lf * r, forward), front_peak, fx, car.stiffness_front)
-        ry = side_force(car, -atan2(vy - lr * r, forward), rear_peak, rx, car.stiffness_rear)
+        front_slip = wheel - atan2(vy + lf * r, forward)
+        fx, fy = front(front_slip, front_load - pitch * ax, roll_front * ay, drive_front * force)
+        rear_slip = -atan2(vy - lr * r, forward)
+        rx, ry = rear(rear_slip, rear_load + pitch * ax, roll_rear * ay, drive_rear * force)
+        side = fy * cos_w + fx * sin_w
+        drag = rolling * tanh(20 * vx) + air * vx * abs(vx)
+        along = (fx * cos_w - fy * sin_w + rx) / m - drag + slope_x * cos_h + slope_y * sin_h + push[0]
+        across = (side + ry) / m + slope_y * cos_h - slope_x * sin_h + push[1]
+        turning = (front_arm * side - rear_arm * ry) / inertia + push[2]
 
-        front_side = fy * cos_w + fx * sin_w
-        drag = m * car.rolling * math.tanh(vx / 0.05) + car.air * vx * abs(vx)
-        along = (fx * cos_w - fy * sin_w + rx - drag) / m + sx * cos_h + sy * sin_h + push[0]
-        across = (front_side + ry) / m - sx * sin_h + sy * cos_h + push[1]
-        turning = ((lf + d) * front_side - (lr - d) * ry) / inertia + push[2]
-
-        wanted = max(-car.steering_limit, min(car.steering_limit, steer))
-        rate = (wanted - angle) / car.steering_lag
-        rate = max(-car.steering_rate, min(car.steering_rate, rate))
-        wanted = max(-car.drive_limit, min(car.drive_limit, drive))
+        rate = (steer - angle) / steering_lag
         return [
             vx * cos_h - vy * sin_h,
             vx * sin_h + vy * cos_h,
@@ -168,23 +180,24 @@ def equations(car: Car) -> Callable[[State, float, float, tuple[float, float, fl
             along + vy * r - d * r * r,
             across - vx * r + d * turning,
             turning,
-            rate,
-            (wanted - force) / car.drive_lag,
-            (along - ax) / car.settling,
-            (across - ay) / car.settling,
+            steering_rate if rate > steering_rate else -steering_rate if rate < -steering_rate else rate,
+            (drive - force) / drive_lag,
+            (along - ax) / settling,
+            (across - ay) / settling,
         ]
 
     return derivative
 
 
+@no_type_check  # at run time, where the tests check all others: that would take longer than the physics
 def runge_kutta(derivative: Callable[..., State], state: State, step: float, *held: object) -> State:
     """One step of the classical fourth order."""
+    half, sixth = step / 2, step / 6
     k1 = derivative(state, *held)
-    k2 = derivative([s + step / 2 * k for s, k in zip(state, k1, strict=True)], *held)
-    k3 = derivative([s + step / 2 * k for s, k in zip(state, k2, strict=True)], *held)
-    k4 = derivative([s + step * k for s, k in zip(state, k3, strict=True)], *held)
-    sixth = step / 6
-    return [s + sixth * (a + 2 * (b + c) + d) for s, a, b, c, d in zip(state, k1, k2, k3, k4, strict=True)]
+    k2 = derivative([s + half * k for s, k in zip(state, k1)], *held)  # noqa: B905
+    k3 = derivative([s + half * k for s, k in zip(state, k2)], *held)  # noqa: B905
+    k4 = derivative([s + step * k for s, k in zip(state, k3)], *held)  # noqa: B905
+    return [s + sixth * (a + 2 * (b + c) + d) for s, a, b, c, d in zip(state, k1, k2, k3, k4)]  # noqa: B905
 
 
 class CarPlant(Plant):
@@ -208,7 +221,7 @@ class CarPlant(Plant):
         dt: float,
         *,
         noise: tuple[float, ...] = NOISE,
-        delay: int = 1,
+        delay: int = 2,
         substeps: int = 4,
     ):
         if condition not in CONDITIONS:
@@ -223,8 +236,8 @@ class CarPlant(Plant):
         self._t, self._derivative = 0, equations(self.car)
         x, y, heading, speed = self._reference(0)
         aside = self._rng.uniform(-0.1, 0.1)
-        start = [x - aside * math.sin(heading), y + aside * math.cos(heading), heading, 0.9 * speed, 0.0, 0.0]
-        self._state = [*start, 0.0, 0.0, 0.0, 0.0]
+        x, y = x - aside * math.sin(heading), y + aside * math.cos(heading)
+        self._state = [x, y, heading, 0.9 * speed, *[0.0] * 6]
         self._push = (0.0, 0.0, 0.0)
         self._crashed = False
         self._truth = self._seen()
@@ -232,7 +245,8 @@ class CarPlant(Plant):
         return self._measured(self._draw())
 
     def step(self, u: np.ndarray) -> np.ndarray:
-        steer, drive = float(u[0]), float(u[1])
+        steer = max(-self.car.steering_limit, min(self.car.steering_limit, float(u[0])))
+        drive = max(-self.car.drive_limit, min(self.car.drive_limit, float(u[1])))
         if self._t == self._half:
             self._derivative = equations(self._later)
         draw = self._draw()
