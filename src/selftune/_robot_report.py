@@ -208,7 +208,7 @@ def _overview(dataset: xr.Dataset, case: str) -> go.Figure:
     figure = _plotly.figure("", "mean cost / that of the best static gains")
     starts = [float(start) for start in dataset.start.values]
     shown = [robot_plots.standings(dataset, case, start) for start in starts]
-    for i, name in enumerate(dict.fromkeys(name for one in shown for name in one)):
+    for name in dict.fromkeys(name for one in shown for name in one):
         rows = [
             (row + 0.8 * ((list(one).index(name) + 0.5) / len(one) - 0.5), *one[name], starts[row])
             for row, one in enumerate(shown)
@@ -223,7 +223,7 @@ def _overview(dataset: xr.Dataset, case: str) -> go.Figure:
                 y=[place for place, *_ in rows],
                 error_x=dict(type="data", symmetric=False, array=high - mean, arrayminus=mean - low, width=0),
                 mode="markers",
-                marker=dict(color=robot_plots.color(name, i), size=8),
+                marker=dict(color=robot_plots.color(name), size=8),
                 name=escape(name),
                 customdata=[
                     [start, lo, hi, failed] for (_, _, failed, start), lo, hi in zip(rows, low, high, strict=True)
@@ -245,9 +245,9 @@ def _overview(dataset: xr.Dataset, case: str) -> go.Figure:
 
 def _costs(dataset: xr.Dataset, settings: dict[str, Any], case: str, start: float, names: Any) -> go.Figure:
     figure = _plotly.figure("cost of a step")
-    for i, (name, (time, band, failed)) in enumerate(robot_plots.traces(dataset, settings, case, start, names).items()):
+    for name, (time, band, failed) in robot_plots.traces(dataset, settings, case, start, names).items():
         label = escape(name) + (f" ({failed} failed)" if failed else "")
-        _plotly.band(figure, time, band, robot_plots.color(name, i), label)
+        _plotly.band(figure, time, band, robot_plots.color(name), label)
     if figure.data:
         _plotly.decades(figure)
     figure.update_layout(legend_traceorder="reversed")

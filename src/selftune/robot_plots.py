@@ -295,5 +295,5 @@ def render(dataset: xr.Dataset, case: str, file: Path) -> bool:
     state, _ = laps(dataset, case)
     # As many points as the renderer expects of a flight.
     fine, coarse = np.linspace(0, 1, 10 * state.shape[1]), np.linspace(0, 1, state.shape[1])
-    full = [np.stack([np.interp(fine, coarse, column) for column in lap.T], axis=1) for lap in state[:, :, :3]]
-    return bool(np.isfinite(state[:, :, :3]).all() and flight(*full, file))
+    before, after = (np.stack([np.interp(fine, coarse, column) for column in lap.T], axis=1) for lap in state[:, :, :3])
+    return bool(np.isfinite(state[:, :, :3]).all() and flight(before, after, file))

@@ -145,7 +145,7 @@ def recovered(here: xr.Dataset, settings: Settings) -> np.ndarray:
     return (ended_well(one) & near).values
 
 
-def smoothed(values: xr.DataArray, laps: float) -> xr.DataArray:
-    """The mean over the time before, of a lap's length in `laps` seconds: the cost of a lap has peaks of its own."""
+def smoothed(values: xr.DataArray, lap: float) -> xr.DataArray:
+    """The mean of the last lap, of so many seconds, or of the time so far: within a lap the cost has its own peaks."""
     step = float(values.time[1] - values.time[0]) if values.sizes["time"] > 1 else 1.0
-    return values.rolling(time=max(1, min(round(laps / step), values.sizes["time"]))).mean()
+    return values.rolling(time=max(1, min(round(lap / step), values.sizes["time"])), min_periods=1).mean()
