@@ -13,7 +13,7 @@ DT, LAP = 0.02, 100
 
 
 def reference(t):
-    phase = 2 * jnp.pi * jnp.asarray(t) / LAP
+    phase = 2 * np.pi / LAP * jnp.asarray(t).astype(float)
     rate = 2 * np.pi / (LAP * DT)
     return jnp.sin(phase), rate * jnp.cos(phase), -(rate**2) * jnp.sin(phase)
 
@@ -52,13 +52,16 @@ class Cart(Plant):
         self.t += 1
         return self.x + 1e-3 * self.random.standard_normal(2)
 
+    def drop(self):
+        pass
+
     @property
     def truth(self):
         return self.x
 
     @property
     def crashed(self):
-        return self.condition == "brittle" and self.hardest > 100
+        return self.condition == "brittle" and self.hardest > 60
 
 
 @cache

@@ -52,12 +52,13 @@ class Settings:
     """A run fails that crashes, or costs more than this multiple of what the first start's gains cost when held fixed,
     without the estimator."""
     buffer: int = 25
-    """Of GAPS, in steps: a longer one takes minutes to compile for the quadrotor."""
+    """Of GAPS, in steps, or 0 for none of it: a longer one takes minutes to compile for the quadrotor."""
     episodes: tuple[float, ...] = (0.25, 1.0, 4.0)
     """Of DiffTune, in laps."""
     difftune_rate: float = 0.01
     """Its learning rate, relative to the robot's own, which is that of M-GAPS and GAPS: it steps on a sum."""
     oprf_episode: float = 1.0
+    """Of OPRF, in laps, or 0 for none of it."""
     oprf_radius: float = 0.1
     oprf_rate: float = 0.005
     """Its learning rate for the logarithm of the cost."""
@@ -69,9 +70,10 @@ class Settings:
     """In θ's units, of the first ones around the best known."""
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "rows", "buffer"):
+        for name in ("seeds", "rows"):
             _check.count(name, getattr(self, name))
-        _check.whole("search", self.search)
+        for name in ("search", "buffer"):
+            _check.whole(name, getattr(self, name))
         for name in (
             "seconds",
             "within",
@@ -92,16 +94,9 @@ class Settings:
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        return (
-            OURS,
-            TUNER,
-            ESTIMATOR,
-            FIXED,
-            "GAPS",
-            *(f"DiffTune {laps:g}" for laps in self.episodes),
-            "OPRF",
-            STATIC,
-        )
+        others = ["GAPS"] if self.buffer else []
+        others += [f"DiffTune {laps:g}" for laps in self.episodes] + (["OPRF"] if self.oprf_episode else [])
+        return (OURS, TUNER, ESTIMATOR, FIXED, *others, STATIC)
 
     @property
     def is_full(self) -> bool:
@@ -177,6 +172,7 @@ def describe(robot: Robot) -> dict[str, Any]:
         "lap": robot.lap,
         "gains": list(robot.gains),
         "theta": np.asarray(robot.theta, float).tolist(),
+        "a_scale": np.asarray(robot.a_scale, float).tolist(),
         "parameters": list(robot.parameters),
         "learning_rate": robot.learning_rate,
         "estimator_rate": robot.estimator_rate,
