@@ -38,8 +38,9 @@ def robots(
 ) -> None:
     """Let robots tune their gains on physics that they do not know: data, checks, figures and a report.
 
-    M-GAPS with and without an estimator, fixed gains, GAPS, DiffTune, OPRF and the best static gains, from gains that
-    are too low or too high. A second call on a complete folder verifies and shows it.
+    Several tuners, fixed gains and the best static ones, from gains too low and too high; with and without an estimator.
+
+    A second call on a complete folder verifies and shows it.
     """
     screen = Screen(quiet, as_json)
     with refusing():

@@ -306,7 +306,8 @@ def _algorithms(settings: dict[str, Any]) -> str:
         TUNER: "the same without the estimator: the model stays as it is",
         ESTIMATOR: "gains held fixed, and the estimator",
         FIXED: "gains held fixed, and no estimator",
-        "GAPS": f"a buffer of {settings['buffer']} steps, the same learning rate, and the estimator",
+        "GAPS": f"a buffer of {settings['buffer']} steps, the same learning rate, and the estimator; "
+        f"not where it has more than {settings['buffer_limit']:,} numbers",
         "DiffTune": f"episodes of {', '.join(f'{laps:g}' for laps in settings['episodes'])} laps, "
         f"{settings['difftune_rate']:g} times the learning rate on a sum of gradients, and the estimator",
         "OPRF": f"episodes of {settings['oprf_episode']:g} laps, radius {settings['oprf_radius']:g}, learning rate "

@@ -234,7 +234,7 @@ def test_a_path_is_drawn_of_what_flies():
     assert robot_plots.has_path(data, "quadrotor wind")
     axes = robot_plots.path(data, "quadrotor wind").axes
     wanted, line = axes[0].lines
-    np.testing.assert_allclose(wanted.get_xdata()[:-1], flown[:, 0])
+    np.testing.assert_allclose(np.asarray(wanted.get_xdata())[:-1], flown[:, 0])
     np.testing.assert_allclose(line.get_ydata(), 1.2 * flown[:, 1])
 
 

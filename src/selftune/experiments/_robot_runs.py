@@ -34,7 +34,11 @@ def compute(
     runs: dict[tuple[int, str], Drive] = {}
     for i, (factor, theta) in enumerate(zip(settings.starts, starts, strict=True)):
         for algorithm in settings.algorithms:
-            if algorithm != STATIC and settings.runs(algorithm, factor):
+            if (
+                algorithm != STATIC
+                and settings.runs(algorithm, factor)
+                and not _is_too_large(settings, robot, algorithm)
+            ):
                 runs[i, algorithm] = go(algorithm, theta)
     held = [runs[0, FIXED], *(runs[i, ESTIMATOR] for i in range(len(starts)))]
     level = settings.failure * next((_mean(made) for made in held if not made.crashed), math.inf)
@@ -49,12 +53,17 @@ def compute(
     )
     arrays["static_tried"][...] = tried
     best = go(ESTIMATOR, theta)
-    for i, factor in enumerate(settings.starts):
+    for i in range(len(starts)):
         for j, algorithm in enumerate(settings.algorithms):
-            if settings.runs(algorithm, factor):
-                made = best if algorithm == STATIC else runs[i, algorithm]
+            made = best if algorithm == STATIC else runs.get((i, algorithm))
+            if made is not None:
                 _keep(settings, robot, arrays, (i, j), made, judge(made, length, level), best)
     _keep_laps(robot, arrays, runs[0, OURS], length)
+
+
+def _is_too_large(settings: Settings, robot: Robot, algorithm: str) -> bool:
+    size = robot.make_plant(robot.conditions[0], 0, 2).reset().size * len(robot.gains) * settings.buffer
+    return algorithm == "GAPS" and size > settings.buffer_limit
 
 
 def _go(

@@ -52,7 +52,9 @@ class Settings:
     """A run fails that crashes, or costs more than this multiple of what the first start's gains cost when held fixed,
     without the estimator."""
     buffer: int = 25
-    """Of GAPS, in steps, or 0 for none of it: a longer one takes minutes to compile for the quadrotor."""
+    """Of GAPS, in steps, or 0 for none of it."""
+    buffer_limit: int = 2_000
+    """GAPS is left out where its buffer has more numbers than this, as the quadrotor's would: minutes to compile."""
     episodes: tuple[float, ...] = (0.25, 1.0, 4.0)
     """Of DiffTune, in laps."""
     difftune_rate: float = 0.01
@@ -72,7 +74,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("seeds", "rows"):
             _check.count(name, getattr(self, name))
-        for name in ("search", "buffer"):
+        for name in ("search", "buffer", "buffer_limit"):
             _check.whole(name, getattr(self, name))
         for name in (
             "seconds",

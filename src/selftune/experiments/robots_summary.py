@@ -54,7 +54,7 @@ def summarize(dataset: xr.Dataset, settings: Mapping[str, Any]) -> RobotsSummary
             for case in dataset.case.values
             for start in dataset.start.values
             for algorithm in dataset.algorithm.values
-            if asked.runs(str(algorithm), float(start))
+            if (dataset.result_code.sel(case=case, start=start, algorithm=algorithm) != -1).any()
         ]
         return RobotsSummary(rows=rows, checks=_checks(dataset, rows, asked))
 
