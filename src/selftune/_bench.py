@@ -38,7 +38,7 @@ def robots(
 ) -> None:
     """Let robots tune their gains on physics that they do not know: data, checks, figures and a report.
 
-    Several tuners, fixed gains and the best static ones, from gains too low and too high; with and without an estimator.
+    Tuners, fixed gains and the best static ones, from gains too low and too high; with and without an estimator.
 
     A second call on a complete folder verifies and shows it.
     """
