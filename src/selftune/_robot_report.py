@@ -20,10 +20,10 @@ from .manifest import Manifest
 COLUMNS = {
     "failed": "failed",
     "cost": "cost of a step",
-    "second_half": "second half",
     "rmse": "RMSE (m or rad)",
     "to_estimator": "relative to EST",
     "to_static": "relative to best static",
+    "settled": "the same, second half",
     "regret": "quasi-regret (cost · s)",
     "convergence": "converged after (s)",
 }

@@ -269,7 +269,7 @@ def laps(dataset: xr.Dataset, case: str, seed: int = 0) -> tuple[np.ndarray, np.
 def path(dataset: xr.Dataset, case: str) -> Figure:
     """The quadrotor's first lap and its last, from above and from the side, with what was wanted."""
     state, wanted = laps(dataset, case)
-    figure = Figure(figsize=(2 * WIDTH, 3.0), layout="constrained")
+    figure = Figure(figsize=(2 * WIDTH, 3.0), layout="compressed")
     axes = figure.subplots(2, 2, sharex=True, sharey="row")
     for column, words in enumerate(("first lap", "last lap")):
         for row, (i, j) in enumerate(((0, 1), (0, 2))):

@@ -28,6 +28,8 @@ class Row(BaseModel):
     """The cost over that of the same gains held fixed, with the estimator."""
     to_static: Interval | None
     """The cost over that of the best static gains."""
+    settled: Interval | None
+    """The same, of the second half alone: without what learning costs at first."""
     regret: Interval | None
     """Their difference, over the whole run: cost times seconds."""
     converged: int
@@ -97,6 +99,7 @@ def _row(here: xr.Dataset, settings: Settings, case: str, start: float, algorith
         rmse=over(one.rmse),
         to_estimator=None if algorithm == STATIC else ratio(ESTIMATOR),
         to_static=ratio(STATIC),
+        settled=over((one.half_cost / static.half_cost).sel(half="second"), ended_well(static)),
         regret=over(settings.seconds * (one.mean_cost - static.mean_cost), ended_well(static)),
         converged=int(np.isfinite(time).sum()),
         convergence=median if np.isfinite(median) else None,
