@@ -84,7 +84,7 @@ def test_what_is_not_such_a_file_is_refused(saved, tmp_path):
         np.savez(foreign, about=np.frombuffer(about, np.uint8))
         refused(agent, foreign, damaged)
     np.savez(foreign, about=np.frombuffer(b'{"leaves": [], "checksum": ""}', np.uint8))
-    refused(agent, foreign, "expected a file of selftune agent, version 1, got None, version None")
+    refused(agent, foreign, "expected a file of selftune agent, version 2, got None, version None")
 
 
 def test_a_changed_byte_is_noticed_or_has_no_meaning(saved, tmp_path):

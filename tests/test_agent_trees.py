@@ -28,7 +28,8 @@ def make_controller():
 @pytest.fixture(scope="module")
 def agents():
     start = dict(x=[1.0, 2.0], theta=THETA, a_hat=A_HAT, t=CONTEXT)
-    return [st.Agent(make_controller(), **start, engine=engine) for engine in ENGINES]
+    guard = st.Guard(rate=None)  # so that they are as by hand
+    return [st.Agent(make_controller(), **start, engine=engine, guard=guard) for engine in ENGINES]
 
 
 def test_they_are_as_by_hand(agents):

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 KEY = jax.random.key(0)
 G = golden("planar")
 START = dict(theta=G["theta0"], a_hat=G["a0"])
-# What every run has: the contraction is for tuners that watch it, and has its own tests.
-FIELDS = tuple(name for name in ALL_FIELDS if name != "contraction")
+# What every run has: the contraction is for tuners that watch it, the guard for runs with one; both have their own tests.
+FIELDS = tuple(name for name in ALL_FIELDS if name not in ("contraction", "guard"))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,9 @@ from .estimators import Frozen as Frozen
 from .estimators import GradientEstimator as GradientEstimator
 from .estimators import KalmanEstimator as KalmanEstimator
 from .estimators import Known as Known
+from .guard import Decision as Decision
+from .guard import Guard as Guard
+from .guard import GuardInfo as GuardInfo
 from .native.export import export_c as export_c
 from .process import AbstractProcess as AbstractProcess
 from .process import Constant as Constant

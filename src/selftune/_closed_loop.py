@@ -2,10 +2,17 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
+from . import _guarded
+from ._guarded import AgentState
 from .controller import Controller, ControllerState
+from .guard import Decision, Guard
+from .run import Result
 from .system import System
 
 CHECKED = ("u", "cost", "gradient", "innovation")
@@ -13,16 +20,35 @@ CHECKED = ("u", "cost", "gradient", "innovation")
 
 
 def closed_loop_step(
-    controller: Controller, nature: System, x: Array, state: ControllerState, a_star: PyTree, w: Array, v: Any, t: Any
-) -> tuple[Array, ControllerState, dict[str, PyTree]]:
+    controller: Controller,
+    guard: Guard | None,
+    nature: System,
+    x: Array,
+    state: ControllerState | AgentState,
+    a_star: PyTree,
+    w: Array,
+    v: Any,
+    t: Any,
+) -> tuple[Array, ControllerState | AgentState, dict[str, PyTree]]:
     """The next x and state, and the values of `Run`'s fields that were used at this step."""
-    state = controller.reveal(state, a_star)
-    u, after_act, info = controller.act(state, x, t)
+    if guard is None:
+        assert isinstance(state, ControllerState)
+        state = controller.reveal(state, a_star)
+        u, after_act, info = controller.act(state, x, t)
+    else:
+        assert isinstance(state, AgentState)
+        state = eqx.tree_at(lambda s: s.controller, state, controller.reveal(state.controller, a_star))
+        after_act, u, info, _ = _guarded.act(controller, guard, state, x, t)
     with jax.named_scope("selftune.plant"):
         f = nature.residual(x, a_star, t)
         x_next = nature.dynamics(x, u, f, t) + w
         f_obs = f if v is None else f + v
-    after, seen = controller._observe(after_act, x, f_obs, t)
+    decisions = None
+    if guard is None:
+        after, seen = controller._observe(after_act, x, f_obs, t)
+    else:
+        after, code, seen = _guarded.observe_and_tell(controller, guard, after_act, f_obs)
+        decisions = info.guard.decisions | jnp.where(code == Result.OK, 0, np.int32(Decision.REFUSED))
     values = {
         "x": x,
         "u": u,
@@ -35,5 +61,6 @@ def closed_loop_step(
         "f_hat": info.f_hat,
         "innovation": seen.innovation,
         "contraction": info.tuner.contraction,
+        "guard": decisions,
     }
     return x_next, after, values

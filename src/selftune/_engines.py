@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from . import _check, guard
+from . import _check, _guarded
+from ._guarded import AgentState
 from ._packing import Packing
 from .controller import Controller, Info
-from .guard import AgentState
+from .guard import Guard
 from .native import build
 from .native.firmware import Field, Firmware, struct_type
 
@@ -72,8 +73,8 @@ def _like(expected: Any, leaf: Any) -> np.ndarray:
 class Native:
     """The firmware's C, in this process."""
 
-    def __init__(self, controller: Controller, state: AgentState, limit: Any):
-        firmware = Firmware(controller, state, name="agent", limit=limit)
+    def __init__(self, controller: Controller, guard: Guard, state: AgentState):
+        firmware = Firmware(controller, guard, state, name="agent")
         self.k = firmware.sizes.k
         leaves, self._structure = jax.tree.flatten(state)
         self._dtypes = [leaf.dtype for leaf in leaves]  # a bool is an int in C
@@ -81,6 +82,7 @@ class Native:
         library = build.build(firmware.whole())
         self._record, self._parts = _struct(firmware.state_fields)
         self._info, self._info_parts = _struct(firmware.info_fields)
+        self._decisions = self._info["guard_decisions"]
         self._t, self._t_parts = _struct(firmware.context_fields)
         for name, record in {"state": self._record, "info": self._info}.items():
             if (size := getattr(library, f"agent_{name}_size")()) != record.nbytes:
@@ -89,12 +91,14 @@ class Native:
         self._f = np.zeros(firmware.sizes.k, firmware.dtype)
         pointer = ctypes.c_void_p
         self._at = {name: pointer(buffer.ctypes.data) for name, buffer in vars(self).items() if _is_buffer(buffer)}
-        self._act, self._observe, self._observe_state = (
-            getattr(library, f"agent_{name}") for name in ("act", "observe", "observe_state")
+        self._act, self._observe, self._observe_state, self._resume, self._restore = (
+            getattr(library, f"agent_{name}") for name in ("act", "observe", "observe_state", "resume", "restore")
         )
         context = ctypes.c_int32 if firmware.is_counted else pointer
         self._act.argtypes = [pointer, pointer, context, pointer, pointer]
         self._observe.argtypes = self._observe_state.argtypes = [pointer, pointer]
+        self._resume.argtypes = self._restore.argtypes = [pointer]
+        self._resume.restype = self._restore.restype = None
         self._is_counted = firmware.is_counted
         self.set_state(state)
 
@@ -124,6 +128,17 @@ class Native:
         for part, leaf in zip(self._parts, jax.tree.leaves(state), strict=True):
             part[...] = leaf
 
+    def resume(self) -> None:
+        self._resume(self._at["_record"])
+
+    def restore(self) -> None:
+        self._restore(self._at["_record"])
+
+    @property
+    def decisions(self) -> int:
+        """Of the last `act`."""
+        return int(self._decisions)
+
     def info(self) -> Info:
         return jax.tree.unflatten(self._info_structure, [part.copy() for part in (self._u, *self._info_parts)])
 
@@ -141,35 +156,41 @@ def _is_buffer(value: Any) -> bool:
 class XLA:
     """The same functions, compiled ahead of time for one call at a time."""
 
-    def __init__(self, controller: Controller, state: AgentState, limit: Any):
+    def __init__(self, controller: Controller, guard: Guard, state: AgentState):
         self.k = controller.system.check_plant(state.x, state.controller.a_hat, state.t)
         dtype, self._t_structure = state.x.dtype, jax.tree.structure(state.t)
         self._packing = packing = Packing(state, dtype)
         x, f = (jax.ShapeDtypeStruct((size,), dtype) for size in (state.x.size, self.k))
         t = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.t)
-        told = jax.eval_shape(lambda x, t: guard.act(controller, limit, state, x, t)[1:3], x, t)
+        told = jax.eval_shape(lambda x, t: _guarded.act(controller, guard, state, x, t)[1:3], x, t)
         self._told, self._m = Packing(told, dtype), told[0].shape[0]
 
         def act(packed, x, t):
-            state, u, info, code = guard.act(controller, limit, packing.unpack(packed), x, t)
-            return packing.pack(state), self._told.pack((u, info)), code
+            state, u, info, code = _guarded.act(controller, guard, packing.unpack(packed), x, t)
+            return packing.pack(state), self._told.pack((u, info)), (code, info.guard.decisions)
 
         def observe(packed, f_obs):
-            state, code = guard.observe(controller, packing.unpack(packed), f_obs)
+            state, code = _guarded.observe(controller, guard, packing.unpack(packed), f_obs)
             return packing.pack(state), code
 
         def observe_state(packed, x_next):
-            state, code = guard.observe_state(controller, packing.unpack(packed), x_next)
+            state, code = _guarded.observe_state(controller, guard, packing.unpack(packed), x_next)
             return packing.pack(state), code
 
         self._packed = packing.pack(state)
         self._act = _ahead(act, self._packed, x, t)
         self._observe = _ahead(observe, self._packed, f)
         self._observe_state = _ahead(observe_state, self._packed, x)
+        self._resume, self._restore = (
+            jax.jit(lambda packed, change=change: packing.pack(change(controller, packing.unpack(packed))))
+            for change in (_guarded.resume, _guarded.restore)
+        )
+        self.decisions = 0
 
     def act(self, x: np.ndarray, t: Any) -> tuple[np.ndarray, int]:
         context = jax.tree.unflatten(self._t_structure, t if isinstance(t, list) else [np.int32(t)])
-        self._packed, (told, rest), code = self._act(self._packed, x, context)
+        self._packed, (told, rest), (code, decisions) = self._act(self._packed, x, context)
+        self.decisions = int(decisions)
         self._last: Any = np.asarray(told), rest
         return self._last[0][: self._m].copy(), int(code)  # u comes first
 
@@ -187,6 +208,12 @@ class XLA:
 
     def set_state(self, state: AgentState) -> None:
         self._packed = self._packing.pack(jax.tree.map(jnp.asarray, state))
+
+    def resume(self) -> None:
+        self._packed = self._resume(self._packed)
+
+    def restore(self) -> None:
+        self._packed = self._restore(self._packed)
 
     def info(self) -> Info:
         return jax.tree.map(np.array, self._told.unpack(self._last)[1])

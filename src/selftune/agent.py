@@ -4,34 +4,38 @@ import hashlib
 import io
 import itertools
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any, Literal
 
+import equinox as eqx
 import jax
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
-from . import _check, _files, guard
+from . import _check, _files, _guarded
 from ._engines import XLA, Context, Native, context
 from ._errors import StoreError
+from ._guarded import AgentState
 from .controller import Controller, Info
-from .guard import AgentState
+from .guard import Decision, Guard, Mode
 from .native import build
 from .native.lower import LoweringError, leaf_names
 from .run import Result
 
 FORMAT = "selftune agent"
-VERSION = 1
+VERSION = 2
 
 
 class Agent:
     r"""A controller at work: it holds its state, takes what is measured and gives the control.
 
-    Everything is compiled when the agent is made. A measurement that is not finite, or that leads to a number that is
-    not, is refused: nothing is learned from it, `act` gives the control of the step before (zeros before the first),
-    and `result` says so. What has the wrong shape or dtype is a `ValueError`, and changes nothing either.
+    Everything is compiled when the agent is made. A `Guard` stands around every step: a measurement that is not finite
+    or out of range is refused, nothing is learned from it, the control is that of the x that the model predicted, and
+    `result` says so; steps of θ are bounded; and when the cost explodes the last good θ and â come back. What it
+    decides is in `info.guard`, and in the log "selftune" where it is out of the ordinary. What has the wrong shape or
+    dtype is a `ValueError`, and changes nothing.
 
     **Arguments:**
 
@@ -40,7 +44,7 @@ class Agent:
     - `t`: the first step's context, as an example of all; by default the steps are numbered, from 0.
     - `engine`: `"native"`, the controller's step as C (microseconds a call), or `"xla"`. Where there is no C compiler,
       a warning says so and XLA is used; `agent.engine` is the one that runs.
-    - `limit`: a step with $\max |x_i|$ above it is refused.
+    - `guard`: its settings; by default all of it is on, with limits that an orderly run does not come near.
 
     !!! Example
 
@@ -60,8 +64,9 @@ class Agent:
         ...     agent.observe_state(x)
         >>> bool(agent.theta[0] > 1.0), bool(abs(agent.a_hat[0] - 0.5) < 0.1), agent.result.message
         (True, True, 'ok')
-        >>> agent.act(np.array([np.nan]), 30) == u, agent.result.message
-        (array([ True]), 'a number stopped being finite at step 30')
+        >>> u = agent.act(np.array([np.nan]), 30)
+        >>> bool(np.isfinite(u)), agent.result.message, str(agent.decisions)
+        (True, 'a number stopped being finite at step 30', 'refused')
     """
 
     def __init__(
@@ -73,16 +78,16 @@ class Agent:
         a_hat: Any,
         t: Any = 0,
         engine: Literal["native", "xla"] = "native",
-        limit: ArrayLike = 1e8,
+        guard: Guard | None = None,
     ):
         if engine not in ("native", "xla"):
             raise ValueError(f"engine: expected 'native' or 'xla', got {engine!r}")
-        limit_ = _check.number("limit", limit, lambda v: v > 0, "a number > 0")
-        state = guard.start(controller, x, theta, a_hat, context(t))
-        self.controller = controller
+        guard = Guard() if guard is None else guard
+        state = _guarded.start(controller, guard, x, theta, a_hat, context(t))
+        self.controller, self.guard = controller, guard
         self.engine = engine if engine == "xla" or build.has_compiler() else "xla"
         try:
-            self._machine = {"native": Native, "xla": XLA}[self.engine](controller, state, limit_.astype(state.x.dtype))
+            self._machine = {"native": Native, "xla": XLA}[self.engine](controller, guard, state)
         except LoweringError as error:
             raise LoweringError(f"{error}; engine='xla' can run it") from None
         self._context = Context(state.t)
@@ -91,6 +96,7 @@ class Agent:
         self._next = int(state.t) if self._context.is_counted else 0
         self._step, self._code = self._next, 0
         self._acted = self._told = False
+        self._seen = Decision(0)
         self._result = jax.tree.structure(Result(state.code, state.code))  # filled with NumPy's numbers
 
     def act(self, x: Any, t: Any = None) -> np.ndarray:
@@ -108,6 +114,8 @@ class Agent:
             self._step, self._next = self._next, self._next + 1
         u, self._code = self._machine.act(measured, now)
         self._acted = self._told = True
+        if self._machine.decisions & _NOTABLE != self._seen:
+            self._log()
         return u
 
     def observe(self, f_obs: Any) -> None:
@@ -124,6 +132,30 @@ class Agent:
         measured = self._vector("x_next", x_next, self._n)
         self._after_act("observe_state")
         self._code = self._machine.observe_state(measured)
+
+    def pause(self) -> None:
+        """Learn nothing, until `resume`: θ and â stay. The tuner's y, gradient and ρ̂ are still computed, for a look."""
+        self._set_mode(Mode.PAUSED)
+
+    def freeze(self) -> None:
+        """Keep θ, for good or until `resume`; the estimator goes on."""
+        self._set_mode(Mode.FROZEN)
+
+    def resume(self) -> None:
+        """Learn, after `pause` or `freeze`."""
+        self._machine.resume()
+
+    def restore(self) -> None:
+        """Go back to the last good θ and â, both at once: those that the last window that went well began with."""
+        if self.guard.rollback is None:
+            raise RuntimeError("restore: expected a guard with rollback, and it is off: nothing was kept")
+        self._machine.restore()
+        _LOGGER.warning("restored the last good θ and â, as asked")
+
+    @property
+    def decisions(self) -> Decision:
+        """What the guard decided at the last `act`."""
+        return Decision(self._machine.decisions)
 
     @property
     def theta(self) -> PyTree:
@@ -189,6 +221,19 @@ class Agent:
         self._told = False
         return self
 
+    def _set_mode(self, mode: Mode) -> None:
+        state = self._machine.state()
+        self._machine.set_state(eqx.tree_at(lambda s: s.guard.mode, state, np.int32(mode)))
+
+    def _log(self) -> None:
+        """Say what is new of the decisions that are out of the ordinary."""
+        now = Decision(self._machine.decisions & _NOTABLE)
+        if new := now & ~self._seen:
+            _LOGGER.warning("step %d: %s", self._step, new)
+        if over := self._seen & ~now & ~_PASSING:
+            _LOGGER.info("step %d: no longer %s", self._step, over)
+        self._seen = now
+
     def _after_act(self, what: str) -> None:
         if not self._acted:
             raise RuntimeError(f"{what}: expected to come after act, which has not been called")
@@ -205,6 +250,11 @@ class Agent:
         with np.errstate(over="ignore"):  # too large for float32 is not finite, and refused as that
             return array.astype(self._dtype)
 
+
+_LOGGER = logging.getLogger("selftune")
+_PASSING = Decision.RESET | Decision.EXPLODED | Decision.UNSTABLE
+_NOTABLE = _PASSING | Decision.REFUSED | Decision.HELD
+"""What is said in the log: these, when they begin."""
 
 _REMEMBERED = ("acted", "next", "step", "code")
 """What an agent remembers beside its state."""

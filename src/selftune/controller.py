@@ -27,6 +27,8 @@ class Info(eqx.Module):
     u: Float[Array, " m"]
     cost: Float[Array, ""]
     f_hat: Float[Array, " k"]
+    guard: PyTree
+    """What a guard decided (`GuardInfo`); None where there is none."""
     tuner: TunerInfo
 
 
@@ -122,7 +124,7 @@ class Controller(eqx.Module):
             cost = system.cost(x, u, theta, t)
         with jax.named_scope("selftune.tuner"):
             theta, tuner, info = self.tuner.update(system, x, theta, a_hat, t, state.tuner)
-        return u, ControllerState(theta, a_hat, tuner, state.estimator), Info(u, cost, f_hat, info)
+        return u, ControllerState(theta, a_hat, tuner, state.estimator), Info(u, cost, f_hat, None, info)
 
     def observe(
         self, state: ControllerState, x: Float[Array, " n"], f_obs: Float[Array, " k"], t: Any

@@ -1,104 +1,326 @@
-"""What keeps a controller safe in real time: no number that is not finite gets in, or out.
+"""What keeps a controller safe while it learns: settings, what is remembered for them, and the decisions.
 
-The functions are pure, and what `Agent` and the firmware run, with either engine.
+The functions are pure: `Agent`, `simulate` and the firmware run the same ones, with either engine. `_guarded.py` puts
+them around a controller's step.
 """
 
+import enum
+import math
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from . import _check
-from .controller import Controller, ControllerState, Info
-from .run import Result
-from .system import infer_residual
+from .controller import Controller
+
+PROBATION = 2
+"""Windows after a rollback in which θ stays where it was put, and its cost is measured anew."""
+BACKOFF, TRUST = 0.5, 1.01
+"""What a rollback, and a window that went well, multiply the length of the tuner's steps by, up to 1."""
 
 
-class AgentState(eqx.Module):
-    """All that an agent remembers between two calls."""
+class Decision(enum.IntFlag):
+    """What a guard decided at a step; several may hold at once."""
 
-    controller: ControllerState
-    x: Float[Array, " n"]
-    """Where the last `act` was, and its context."""
-    t: PyTree
-    u: Float[Array, " m"]
-    """The last control that was given."""
-    code: Int[Array, ""]
-    """Of the last `act`: a `Result`'s code. Before the first it is not OK, so that nothing can be observed."""
-    refused: Int[Array, ""]
-    """How many calls were refused so far; the observation of a step that was refused is not counted again."""
+    REFUSED = 1
+    """The measurement, or a number that it leads to, was not used: nothing was learned."""
+    SATURATED = 2
+    """The control was at the actuator's limits or beyond, and is clipped to them."""
+    LIMITED = 4
+    """θ's step was shortened to `rate`."""
+    HELD = 8
+    """Gains that would have grown were kept: too many steps saturate."""
+    RESET = 16
+    """The sensitivity y was larger than `y_limit`, and forgotten."""
+    EXPLODED = 32
+    """The cost exploded: the last good θ and â were restored."""
+    UNSTABLE = 64
+    """The closed loop stopped contracting: the last good θ and â were restored."""
+    STILL = 128
+    """θ was not to move: paused, frozen, or on probation after a rollback."""
+    SAVED = 256
+    """A window went well: the θ and â that it began with are the last good ones now."""
 
-
-def start(controller: Controller, x: Any, theta: Any, a_hat: Any, t: Any) -> AgentState:
-    """The state before the first step; everything is checked."""
-    if not isinstance(controller, Controller):
-        raise ValueError(f"controller: expected a Controller, got {_check.describe(controller)}")
-    if controller.estimator.is_oracle:
-        raise ValueError("controller: expected an estimator that learns from observations, got Known")
-    x, theta, a_hat = controller.check_values(x, theta, a_hat)
-    sizes = controller.system.check(x, theta, a_hat, t)
-    state = controller.init(x, theta=theta, a_hat=a_hat, t=t)
-    code, refused = jnp.asarray(_NON_FINITE), jnp.zeros((), jnp.int32)
-    return AgentState(state, x, t, jnp.zeros(sizes.m, x.dtype), code, refused)
+    def __str__(self) -> str:
+        return ", ".join(decision.name.lower() for decision in Decision if decision in self and decision.name) or "none"
 
 
-def act(
-    controller: Controller, limit: Array, state: AgentState, x: Array, t: Any
-) -> tuple[AgentState, Float[Array, " m"], Info, Int[Array, ""]]:
-    r"""`Controller.act`, unless x or anything that it leads to is not finite, or $\max |x_i| >$ `limit`.
+class Mode(enum.IntEnum):
+    """Who learns."""
 
-    Then the step is refused: nothing but `code` and `refused` changes in the state, the control is the one given
-    before, and the code says why.
+    LEARNING = 0
+    FROZEN = 1
+    """The estimator alone."""
+    PAUSED = 2
+    """Nobody."""
+
+
+def _limits(name: str, value: Any, ok: Any, expected: str) -> Any:
+    """A number, or a vector as a tuple of numbers: hashable, so that it is part of a program."""
+    try:
+        array = np.asarray(value, float if not isinstance(value, bool) else object)
+    except (TypeError, ValueError):
+        array = np.array(np.nan)
+    if array.dtype == object or array.ndim > 1 or not array.size or not np.all(ok(array)):
+        raise ValueError(f"{name}: expected {expected}, got {_check.describe(value)}")
+    return float(array) if array.ndim == 0 else tuple(array.tolist())
+
+
+def _limit(name: str) -> Any:
+    expected = "a number > 0, or one for each component, or None"
+    return eqx.field(
+        static=True,
+        converter=lambda v: None if v is None else _limits(name, v, lambda a: a > 0, expected),
+        default={"x_limit": 1e8, "f_limit": 1e8}[name],
+    )
+
+
+def _above(name: str, default: float, least: float) -> Any:
+    expected = f"a number > {least:g}, or None"
+    return eqx.field(
+        static=True,
+        converter=lambda v: None if v is None else _limits(name, v, lambda a: (a > least) & (a.ndim == 0), expected),
+        default=default,
+    )
+
+
+class Guard(eqx.Module):
+    r"""What keeps a controller safe while it learns; each part is off where it is None.
+
+    In the order in which they act on a step:
+
+    - `x_limit`, `f_limit`: a measured x or observed residual with a component above it, or not finite, is **refused**:
+      nothing is learned from it. One number, or one for each component.
+    - `bridge`: for this many refused steps in a row the model's prediction from the step before stands in for x;
+      after that the last control is repeated. What it gives is always finite.
+    - `u_low`, `u_high`: the actuator's range, (m,) or one number; u is clipped to it.
+    - `rate`: $\|\theta_{t+1} - \theta_t\|_2$ is at most this, in the units of θ, a step; a longer one is shortened.
+    - `authority`: when more than this share of the last `window` steps or so saturated, no gain may grow: a component
+      of θ does not move in the direction of `growth`, (d,) or one number: 1 where a larger one is a higher gain, −1
+      where a smaller one is, 0 where it is no gain.
+    - `y_limit`: where $\max |y_t|$ is above it the closed loop has stopped to contract: the step is not made, and the
+      tuner forgets y.
+    - `rollback`: c > 1. The mean cost of the last `window` steps is held against the level of good ones. A window that
+      is within √c of it makes the (θ, â) that it began with the last good ones. At c times the level, or where the
+      tuner's running ρ̂ (its `contraction_memory`) is above `contraction`, the last good ones come back, both at
+      once; tuner and estimator start anew there; θ stays for two windows, in which the level is measured
+      anew; and from then on the tuner's steps are half as long (each good window makes them 1 % longer again). Costs
+      below `cost_floor` are as good as each other. The cost must not be negative.
+
+    θ is projected in the end: whatever is decided, it is in Θ. What was decided is in `Info.guard`, in `Run.guard` and,
+    for an `Agent`, in the log. `Agent` has all of it by default; `simulate` none.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> guard = st.Guard(x_limit=[0.5, 4.0], u_low=-2.0, u_high=2.0, rate=0.004, window=1000)
+        >>> careless = st.Guard(rate=None, y_limit=None, authority=None, rollback=None)
+        >>> str(st.Decision(5))
+        'refused, limited'
     """
-    u, after, info = controller.act(state.controller, x, t)
-    with jax.named_scope("selftune.guard"):
-        finite = _are_finite((x, u, info.cost, info.tuner.gradient, after.theta, after.tuner))
-        small = jnp.all(jnp.abs(x) <= limit)
-        code = _code(finite, small)
-        ok = code == _OK
-        kept = _choose(ok, (after, x, t, u), (state.controller, state.x, state.t, state.u))
-        state = AgentState(*kept, code=code, refused=state.refused + (1 - ok.astype(jnp.int32)))
-        return state, state.u, Info(state.u, info.cost, info.f_hat, info.tuner), code
+
+    x_limit: float | tuple[float, ...] | None = _limit("x_limit")
+    f_limit: float | tuple[float, ...] | None = _limit("f_limit")
+    bridge: int = eqx.field(static=True, converter=lambda v: _check.whole("bridge", v), default=100)
+    u_low: float | tuple[float, ...] = eqx.field(
+        static=True,
+        converter=lambda v: _limits("u_low", v, lambda a: a == a, "a number, or one a control"),
+        default=-math.inf,
+    )
+    u_high: float | tuple[float, ...] = eqx.field(
+        static=True,
+        converter=lambda v: _limits("u_high", v, lambda a: a == a, "a number, or one a control"),
+        default=math.inf,
+    )
+    rate: float | None = _above("rate", 0.1, 0)
+    authority: float | None = _above("authority", 0.2, 0)
+    growth: float | tuple[float, ...] = eqx.field(
+        static=True,
+        converter=lambda v: _limits("growth", v, lambda a: np.isin(a, (-1, 0, 1)), "−1, 0 or 1 for each θ"),
+        default=1.0,
+    )
+    y_limit: float | None = _above("y_limit", 1e6, 0)
+    rollback: float | None = _above("rollback", 4.0, 1)
+    window: int = eqx.field(static=True, converter=lambda v: _check.count("window", v), default=500)
+    contraction: float | None = _above("contraction", 1.0, 0)
+    cost_floor: float = eqx.field(
+        static=True,
+        converter=lambda v: _limits("cost_floor", v, lambda a: (a >= 0) & (a.ndim == 0), "a number ≥ 0"),
+        default=0.0,
+    )
+
+    def __check_init__(self) -> None:
+        low, high = np.asarray(self.u_low), np.asarray(self.u_high)
+        sizes_differ = low.ndim and high.ndim and low.shape != high.shape
+        if sizes_differ or not np.all(low < high):
+            raise ValueError(f"u_low, u_high: expected u_low < u_high, got {self.u_low} and {self.u_high}")
+
+    @property
+    def is_clipping(self) -> bool:
+        return bool(np.any(np.isfinite([*np.atleast_1d(self.u_low), *np.atleast_1d(self.u_high)])))
+
+    def check(self, n: int, m: int, k: int, d: int) -> None:
+        """That every limit fits the sizes of a controller."""
+        sizes = {"x_limit": n, "f_limit": k, "u_low": m, "u_high": m, "growth": d}
+        for name, size in sizes.items():
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) != size:
+                raise ValueError(f"{name}: expected one number or {size}, got {len(value)}")
 
 
-def observe(controller: Controller, state: AgentState, f_obs: Array) -> tuple[AgentState, Int[Array, ""]]:
-    """`Controller.observe` for the last `act`, unless that was refused, or something here is not finite.
+class Snapshot(eqx.Module):
+    theta: PyTree
+    a_hat: PyTree
 
-    The code that is returned is this call's; the state keeps that of `act`.
+
+class Window(eqx.Module):
+    """What rollback remembers."""
+
+    total: Float[Array, ""]
+    """The discounted sum of costs, and of ones."""
+    weight: Float[Array, ""]
+    level: Float[Array, ""]
+    """The mean cost of good windows; infinite before the first."""
+    caution: Float[Array, ""]
+    """By how much the tuner's steps are shortened."""
+    count: Int[Array, ""]
+    """Steps since the window began."""
+    probation: Int[Array, ""]
+    """Steps that are left of it."""
+    rollbacks: Int[Array, ""]
+    begun: Snapshot
+    """What the window began with."""
+    good: Snapshot
+
+
+class GuardState(eqx.Module):
+    """What the guard remembers between two steps; of a part that is off, nothing."""
+
+    mode: Int[Array, ""]
+    missed: Int[Array, ""]
+    """How many steps were refused in a row."""
+    saturated: Float[Array, ""] | None
+    """The share of the last steps that saturated."""
+    window: Window | None
+
+
+class GuardInfo(eqx.Module):
+    """What a person reads of the guard at a step."""
+
+    decisions: Int[Array, ""]
+    """The sum of `Decision`s."""
+    saturated: Float[Array, ""] | None
+    """The share of the last steps that saturated."""
+    cost: Float[Array, ""] | None
+    """The mean of the window, and the level that it is held against."""
+    level: Float[Array, ""] | None
+    caution: Float[Array, ""] | None
+    """By how much the tuner's steps are shortened after rollbacks."""
+
+
+def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any) -> GuardState:
+    zero, none = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
+    window = None
+    if guard.rollback is not None:
+        now = Snapshot(theta, a_hat)
+        window = Window(zero, zero, jnp.full((), jnp.inf, dtype), jnp.ones((), dtype), none, none, none, now, now)
+    watched = guard.authority is not None and guard.is_clipping
+    return GuardState(none, none, zero if watched else None, window)
+
+
+def within(limit: float | tuple[float, ...] | None, value: Array) -> Any:
+    """Whether no component is beyond its limit; of what is not finite, false."""
+    bound = np.minimum(np.inf if limit is None else limit, np.finfo(value.dtype).max)
+    return jnp.all(jnp.abs(value) <= jnp.asarray(bound, value.dtype))
+
+
+def clip(guard: Guard, u: Float[Array, " m"]) -> tuple[Float[Array, " m"], Any]:
+    """The control inside the actuator's range, and whether it was at its limits or beyond."""
+    if not guard.is_clipping:
+        return u, jnp.asarray(False)
+    low, high = jnp.asarray(guard.u_low, u.dtype), jnp.asarray(guard.u_high, u.dtype)
+    return jnp.minimum(jnp.maximum(u, low), high), jnp.any((u <= low) | (u >= high))
+
+
+def limit_step(
+    guard: Guard, controller: Controller, state: GuardState, theta: PyTree, wanted: PyTree, *, still: Any, forget: Any
+) -> tuple[PyTree, Any, Any]:
+    """From θ towards what the tuner wants, as far as the guard lets it: θ, and whether `rate`, `authority` did."""
+    flat, unravel = ravel_pytree(theta)
+    step = ravel_pytree(wanted)[0] - flat
+    held = limited = jnp.asarray(False)
+    changed = jnp.asarray(False)
+    if state.saturated is not None:
+        growth = jnp.asarray(guard.growth, flat.dtype)
+        grows = step * growth > 0
+        held = (state.saturated > guard.authority) & jnp.any(grows)
+        step, changed = jnp.where(held & grows, 0, step), held
+    if guard.rate is not None:
+        square = jnp.sum(step * step)
+        limited = square > guard.rate**2
+        step = jnp.where(limited, guard.rate * jax.lax.rsqrt(jnp.where(limited, square, 1)) * step, step)
+        changed = changed | limited
+    if state.window is not None:
+        changed = changed | (state.window.caution < 1)
+        step = state.window.caution * step
+    moved = unravel(flat + step)
+    constraint = getattr(controller.tuner, "constraint", None)
+    if constraint is not None:
+        moved = constraint.project(moved)
+    moved = choose(changed, moved, wanted)  # bit for bit what the tuner wants, where nothing is the matter
+    stays = still | forget
+    return choose(stays, theta, moved), limited & ~stays, held & ~stays
+
+
+def judge(
+    guard: Guard, window: Window, cost: Array, rho: Any, theta: PyTree, a_hat: PyTree
+) -> tuple[Window, Any, Any, Any]:
+    """One step's cost into the window. (θ, â) are what the next step would use.
+
+    Returns the window, and whether the cost exploded, the loop is unstable, and a good window was saved.
     """
-    after = controller.observe(state.controller, state.x, f_obs, state.t)
-    with jax.named_scope("selftune.guard"):
-        # An observation belongs to its `act`: where that was refused, so is this.
-        code = jnp.where(state.code == _OK, _code(_are_finite((f_obs, after.a_hat, after.estimator)), True), state.code)
-        ok = code == _OK
-        refused = state.refused + ((state.code == _OK) & ~ok).astype(jnp.int32)
-        kept = _choose(ok, after, state.controller)
-        return AgentState(kept, state.x, state.t, state.u, state.code, refused), code
+    assert guard.rollback is not None
+    size = guard.window
+    total, weight = (1 - 1 / size) * window.total + cost, (1 - 1 / size) * window.weight + 1
+    mean = total / weight
+    level = jnp.maximum(window.level, guard.cost_floor)
+    known, on_probation = jnp.isfinite(window.level), window.probation > 0
+    watched = known & ~on_probation
+    # As if the costs before the window were zero: one bad step in a new window is not an explosion.
+    exploded = watched & (total / size > guard.rollback * level)
+    expands = unstable = jnp.asarray(False)
+    if rho is not None and guard.contraction is not None:
+        expands = rho > guard.contraction
+        # Of a new window there are too few steps to tell.
+        unstable = watched & ~exploded & expands & (window.weight > size / 2)
+    back = exploded | unstable
+    ends = (window.count + 1 >= size) & ~back
+    saved = ends & ~on_probation & (~known | (mean <= math.sqrt(guard.rollback) * level)) & ~expands
+    # Quick to believe that things got better, slow that they got worse: by halves of the logarithm, and by eighths.
+    better = jnp.sqrt(jnp.maximum(mean, 0) * jnp.where(known, jnp.maximum(window.level, 0), 0))
+    moved = jnp.where(mean < window.level, better, window.level + (mean - window.level) / 8)
+    new_level = jnp.where(ends, jnp.where(watched, moved, mean), window.level)
+    none = jnp.zeros_like(window.count)
+    caution = jnp.minimum(jnp.where(back, BACKOFF, jnp.where(saved, TRUST, 1)) * window.caution, 1)
+    after = Window(
+        total=jnp.where(back, 0, total),
+        weight=jnp.where(back, 0, weight),
+        level=new_level,
+        caution=caution,
+        count=jnp.where(ends | back, none, window.count + 1),
+        probation=jnp.where(back, PROBATION * size, jnp.maximum(window.probation - 1, 0)).astype(jnp.int32),
+        rollbacks=window.rollbacks + back.astype(jnp.int32),
+        begun=choose(back, window.good, choose(ends, Snapshot(theta, a_hat), window.begun)),
+        good=choose(saved, window.begun, window.good),
+    )
+    return after, exploded, unstable, saved
 
 
-def observe_state(controller: Controller, state: AgentState, x_next: Array) -> tuple[AgentState, Int[Array, ""]]:
-    """`observe` of the residual that explains the transition from the last `act` to `x_next`."""
-    with jax.named_scope("selftune.infer"):
-        f_hat = controller.system.residual(state.x, state.controller.a_hat, state.t)
-        f_obs = infer_residual(controller.system, state.x, state.u, x_next, state.t, f=f_hat)
-    return observe(controller, state, f_obs)
-
-
-_OK, _DIVERGED, _NON_FINITE = (np.int32(code) for code in (Result.OK, Result.DIVERGED, Result.NON_FINITE))
-
-
-def _code(finite: Any, small: Any) -> Array:
-    return jnp.where(finite, jnp.where(small, _OK, _DIVERGED), _NON_FINITE)
-
-
-def _are_finite(tree: PyTree) -> Array:
-    """By the sum of sizes: one addition a number. A sum that overflows is refused with the rest."""
-    sums = [jnp.sum(jnp.abs(leaf)) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.isfinite(sum(sums[1:], start=sums[0]))
-
-
-def _choose(ok: Array, new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda new, old: jnp.where(ok, new, old), new, old)
+def choose(first: Any, one: PyTree, other: PyTree) -> PyTree:
+    """`one` where `first` holds, else `other`."""
+    return jax.tree.map(lambda one, other: jnp.where(first, one, other), one, other)

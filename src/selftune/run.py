@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from .controller import ControllerState
-
-FIELDS = ("x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction")
+FIELDS = ("x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction", "guard")
 
 
 class Result(eqx.Module):
@@ -43,7 +41,8 @@ class Final(eqx.Module):
     """Where a run stands after its last step: what `simulate(..., resume=...)` continues from."""
 
     x: Float[Array, " n"]
-    state: ControllerState
+    state: PyTree
+    """Of the controller; with a guard, that of both."""
     t: Int[Array, ""]
     """The number of the next step."""
     streams: PyTree
@@ -115,10 +114,16 @@ class Run(eqx.Module):
         """The running estimate of the closed loop's contraction ρ, (T,); for tuners with a `contraction_memory`."""
         return self._row("contraction")
 
+    @property
+    def guard(self) -> Array:
+        """What the guard decided, (T,): sums of `Decision`s; for runs with a guard."""
+        return self._row("guard")
+
     def _row(self, name: str) -> Any:
         value = self.recorded.get(name)
         if value is None:
-            why = "this tuner keeps none" if name in self.recorded else f"simulate(..., record={tuple(self.recorded)})"
+            absent = "there was no guard" if name == "guard" else "this tuner keeps none"
+            why = absent if name in self.recorded else f"simulate(..., record={tuple(self.recorded)})"
             raise AttributeError(f"{name} was not recorded: {why}")
         return value
 

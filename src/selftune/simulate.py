@@ -11,10 +11,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, PyTree
 
-from . import _check
+from . import _check, _guarded
 from ._closed_loop import CHECKED, closed_loop_step
 from ._packing import Packing
-from .controller import Controller, ControllerState
+from .controller import Controller
+from .guard import Guard
 from .native import build
 from .process import Stream, is_stream
 from .run import FIELDS, Final, Result, Run
@@ -30,6 +31,7 @@ def simulate(
     a_hat: Any = None,
     resume: Final | None = None,
     plant: System | None = None,
+    guard: Guard | None = None,
     record: Sequence[str] = FIELDS,
     stride: int = 1,
     limit: ArrayLike = 1e8,
@@ -48,6 +50,7 @@ def simulate(
     - `resume`: the `final` of an earlier run, in place of `theta`, `a_hat` and the scenario's `x0`.
     - `plant`: nature's `dynamics` and `residual`, where they differ from the model's; `scenario.a_star` is then the
       plant's. Policy and cost stay the controller's.
+    - `guard`: what the controller may not do (`Guard`); by default it may do anything.
     - `record`: which fields of `Run` to keep; `()` keeps `final` and `result` alone, in constant memory.
     - `stride`: keep the rows of steps 0, stride, 2·stride, … of this call.
     - `limit`: a run whose largest |x| exceeds it has diverged; infinity for no limit.
@@ -83,6 +86,8 @@ def simulate(
         raise ValueError(f"scenario: expected a Scenario, got {_check.describe(scenario)}")
     if plant is not None and not isinstance(plant, System):
         raise ValueError(f"plant: expected a System, got {_check.describe(plant)}")
+    if guard is not None and not isinstance(guard, Guard):
+        raise ValueError(f"guard: expected a Guard or None, got {_check.describe(guard)}")
     fields = _check_record(record)
     stride = _check.count("stride", stride)
     limit_ = _check.number("limit", limit, lambda v: v > 0, "a number > 0")
@@ -96,7 +101,7 @@ def simulate(
         raise ValueError(f"engine: expected 'xla' or 'native', got {engine!r}")
     if engine == "native" and not build.has_compiler():
         engine = "xla"
-    run = engines[engine](controller, plant or controller.system, scenario, start, fields, stride, limit_)
+    run = engines[engine](controller, guard, plant or controller.system, scenario, start, fields, stride, limit_)
     if throw and _check.is_known(run.result.code):
         run.raise_if_failed()
     return run
@@ -106,7 +111,7 @@ class _Loop(eqx.Module):
     """What one step hands to the next."""
 
     x: Array
-    state: ControllerState
+    state: PyTree
     streams: PyTree
     left: dict[str, Array]
     """What the step before computed: to be checked, and recorded, by the next."""
@@ -115,6 +120,7 @@ class _Loop(eqx.Module):
 @eqx.filter_jit
 def _simulate(
     controller: Controller,
+    guard: Guard | None,
     nature: System,
     scenario: Scenario,
     start: Final | tuple[Array, PyTree, PyTree],
@@ -123,8 +129,8 @@ def _simulate(
     limit: Array,
 ) -> Run:
     # Shapes are checked here, inside the trace, and so once for each compilation.
-    start = start if isinstance(start, Final) else _start(controller, scenario, *start)
-    _check_shapes(controller, scenario, nature, start)
+    start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
+    _check_shapes(controller, guard, scenario, nature, start)
     dtype = start.x.dtype
     sources = (scenario.a_star, scenario.w, scenario.v)
     stored, streamed = eqx.partition(sources, lambda node: not is_stream(node), is_leaf=is_stream)
@@ -132,7 +138,7 @@ def _simulate(
     def step(loop: _Loop, t_index: Array, stored_now: PyTree, t: Any) -> tuple[_Loop, dict[str, PyTree]]:
         drawn, streams = _draw(streamed, loop.streams, t_index, dtype)
         a_star, w, v = eqx.combine(stored_now, drawn)
-        x_next, after, values = closed_loop_step(controller, nature, loop.x, loop.state, a_star, w, v, t)
+        x_next, after, values = closed_loop_step(controller, guard, nature, loop.x, loop.state, a_star, w, v, t)
         left = {name: values.pop(name) for name in CHECKED}
         return _Loop(x_next, after, streams, left), {name: values[name] for name in fields if name in values}
 
@@ -189,6 +195,7 @@ def _simulate(
 
 def _simulate_natively(
     controller: Controller,
+    guard: Guard | None,
     nature: System,
     scenario: Scenario,
     start: Final | tuple[Array, PyTree, PyTree],
@@ -198,7 +205,7 @@ def _simulate_natively(
 ) -> Run:
     from .native.loop import run_loop
 
-    final = _checked_start(controller, nature, scenario, start)
+    final = _checked_start(controller, guard, nature, scenario, start)
     stored, streamed = eqx.partition(
         (scenario.a_star, scenario.w, scenario.v), lambda node: not is_stream(node), is_leaf=is_stream
     )
@@ -218,7 +225,8 @@ def _simulate_natively(
             rows = eqx.combine(rows, drawn)
         a_star, w, v = rows
         arrays = {"x": final.x, "state": final.state, "step": final.t, "limit": limit.astype(final.x.dtype)}
-        done = run_loop(controller, nature, arrays | {"a_star": a_star, "w": w, "v": v, "t": t}, steps, fields, stride)
+        arrays |= {"a_star": a_star, "w": w, "v": v, "t": t}
+        done = run_loop(controller, guard, nature, arrays, steps, fields, stride)
         parts.append(done["row"])
         code, failed_at = jax.tree.map(
             lambda old, new, ok=(code == _OK): jnp.where(ok, new, old),
@@ -234,9 +242,11 @@ _STREAMED = 1 << 16
 
 
 @eqx.filter_jit
-def _checked_start(controller: Controller, nature: System, scenario: Scenario, start: Any) -> Final:
-    start = start if isinstance(start, Final) else _start(controller, scenario, *start)
-    _check_shapes(controller, scenario, nature, start)
+def _checked_start(
+    controller: Controller, guard: Guard | None, nature: System, scenario: Scenario, start: Any
+) -> Final:
+    start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
+    _check_shapes(controller, guard, scenario, nature, start)
     return start
 
 
@@ -310,8 +320,16 @@ def _first_values(controller: Controller, scenario: Scenario, theta: Any, a_hat:
     return controller.check_values(scenario.x0, theta, a_hat)
 
 
-def _start(controller: Controller, scenario: Scenario, x: Array, theta: PyTree, a_hat: PyTree) -> Final:
-    state = controller.init(x, theta=theta, a_hat=a_hat, t=scenario.row_shapes()[2])
+def _init(controller: Controller, guard: Guard | None, x: Array, theta: PyTree, a_hat: PyTree, t: Any) -> PyTree:
+    if guard is None:
+        return controller.init(x, theta=theta, a_hat=a_hat, t=t)
+    return _guarded.begin(controller, guard, x, theta, a_hat, t)
+
+
+def _start(
+    controller: Controller, guard: Guard | None, scenario: Scenario, x: Array, theta: PyTree, a_hat: PyTree
+) -> Final:
+    state = _init(controller, guard, x, theta, a_hat, scenario.row_shapes()[2])
     return Final(x, state, jnp.zeros((), jnp.int32), [stream.start(x.dtype) for stream in _streams(scenario)])
 
 
@@ -320,7 +338,9 @@ def _streams(scenario: Scenario) -> list[Stream]:
     return [leaf for leaf in jax.tree.leaves(sources, is_leaf=is_stream) if is_stream(leaf)]
 
 
-def _check_shapes(controller: Controller, scenario: Scenario, nature: System, start: Final) -> None:
+def _check_shapes(
+    controller: Controller, guard: Guard | None, scenario: Scenario, nature: System, start: Final
+) -> None:
     a_star, v, t = scenario.row_shapes()
     model, state = controller.system, start.state
     sizes = model.check(start.x, state.theta, state.a_hat, t)
@@ -335,9 +355,9 @@ def _check_shapes(controller: Controller, scenario: Scenario, nature: System, st
         given, expected = _shapes(a_star), _shapes(state.a_hat)
         if given != expected:
             raise ValueError(f"a_star: expected rows like a_hat, {expected}, as the oracle reveals them, got {given}")
-    fresh = eqx.filter_eval_shape(controller.init, start.x, theta=state.theta, a_hat=state.a_hat, t=t)
-    if _shapes(fresh) != _shapes(state):
-        raise ValueError("resume: expected the `final` of a run of such a controller, got one of another")
+    fresh = eqx.filter_eval_shape(_init, controller, guard, start.x, state.theta, state.a_hat, t)
+    if jax.tree.structure(fresh) != jax.tree.structure(state) or _shapes(fresh) != _shapes(state):
+        raise ValueError("resume: expected the `final` of a run of such a controller and guard, got one of another")
     if len(start.streams) != len(_streams(scenario)):
         raise ValueError(
             f"resume: expected {len(_streams(scenario))} streams, as the scenario has, got {len(start.streams)}"

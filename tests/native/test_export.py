@@ -147,27 +147,29 @@ static int same(const scalar_state *a, scalar_state b)
 {
     b.last_code = a->last_code;
     b.refused = a->refused;
+    b.guard_missed = a->guard_missed;
+    memcpy(b.last_u, a->last_u, sizeof b.last_u);
+    memcpy(b.predicted, a->predicted, sizeof b.predicted);
     return memcmp(a, &b, sizeof b) == 0;
 }
 
 int main(void)
 {
     const float bad[] = {NAN, INFINITY, -INFINITY, 2e8f, 1e30f}, good[] = {0.5f}, seen[] = {0.1f};
-    const int codes[] = {SCALAR_NON_FINITE, SCALAR_NON_FINITE, SCALAR_NON_FINITE, SCALAR_DIVERGED, SCALAR_NON_FINITE};
+    const int codes[] = {SCALAR_NON_FINITE, SCALAR_NON_FINITE, SCALAR_NON_FINITE, SCALAR_DIVERGED, SCALAR_DIVERGED};
     scalar_state s;
     scalar_info info;
-    float u[1], given;
+    float u[1];
     memset(&s, 1, sizeof s); /* init sets everything */
     scalar_init(&s);
     const scalar_state first = s;
     if (!scalar_observe(&s, seen) || !scalar_observe_state(&s, good) || memcmp(&s, &first, sizeof s)) return 10;
     if (scalar_act(&s, good, 0, u, &info) || scalar_observe(&s, seen)) return 1;
-    given = u[0];
     for (int i = 0; i < 5; i++) {
         const scalar_state before = s;
         u[0] = 9;
         if (scalar_act(&s, &bad[i], i + 1, u, i % 2 ? &info : 0) != codes[i]) return 2;
-        if (u[0] != given || s.refused != i + 1 || s.last_code != codes[i] || !same(&before, s)) return 3;
+        if (!isfinite(u[0]) || u[0] == 9 || u[0] != s.last_u[0] || s.refused != i + 1 || s.last_code != codes[i] || !same(&before, s)) return 3;
         if (scalar_observe(&s, seen) != codes[i] || scalar_observe_state(&s, good) != codes[i]) return 4;
         if (s.refused != i + 1 || !same(&before, s)) return 5;
     }
@@ -303,7 +305,7 @@ def test_refused_by_name(tmp_path, as_a_user):
         ({"x": [np.nan]}, "x: expected finite numbers"),
         ({"x": [1e300]}, "x: expected finite numbers"),
         ({"theta": [99.0]}, "theta: expected a point of its constraint"),
-        ({"limit": -1.0}, "limit: expected a number > 0"),
+        ({"guard": 3}, "guard: expected a Guard, got 3"),
         ({"scenario": 3}, "scenario: expected a Scenario, got 3"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -320,8 +322,8 @@ def test_refused_by_name(tmp_path, as_a_user):
 
 def test_a_run_that_fails_is_no_replay(tmp_path):
     controller, start = start_of("scalar")
-    with pytest.raises(ValueError, match="scenario: expected a run that ends well, for the replay; the state diverged"):
-        st.export_c(controller, tmp_path / "out", **start | {"x": [0.5]}, limit=1e-6)
+    with pytest.raises(ValueError, match="scenario: expected a run that ends well, for the replay; the guard refused step 0"):
+        st.export_c(controller, tmp_path / "out", **start | {"x": [0.5]}, guard=st.Guard(x_limit=1e-6))
     assert not (tmp_path / "out").exists()
 
 

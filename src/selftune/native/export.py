@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
-from .. import _check, _files, guard
+from .. import _check, _files, _guarded
 from .._engines import context
 from .._errors import StoreError
 from ..controller import Controller
+from ..guard import Decision, Guard
 from ..process import Gaussian
 from ..run import SimulationError
 from ..scenario import Scenario
@@ -40,7 +40,7 @@ def export_c(
     t: Any = 0,
     dtype: str = "float32",
     name: str | None = None,
-    limit: ArrayLike = 1e8,
+    guard: Guard | None = None,
     scenario: Scenario | None = None,
     overwrite: bool = False,
 ) -> Path:
@@ -53,7 +53,7 @@ def export_c(
 
     **Arguments:**
 
-    - `x`, `theta`, `a_hat`, `t`, `limit`: as in `Agent`; they are what `NAME_init` starts from.
+    - `x`, `theta`, `a_hat`, `t`, `guard`: as in `Agent`; they are what `NAME_init` starts from.
     - `dtype`: `"float32"` or `"float64"` (for which JAX needs `jax_enable_x64`). The C computes in it throughout.
     - `name`: the prefix of everything in C; the folder's name by default.
     - `scenario`: its first 200 steps are recorded for the replay; by default the model by itself, with a little noise.
@@ -82,9 +82,9 @@ def export_c(
     before = _check_folder(folder, overwrite)
     x, theta, a_hat = (_cast(value, dtype, kinds="fiu") for value in (x, theta, a_hat))
     t = _cast(context(t), dtype)
-    limit_ = _check.number("limit", limit, lambda v: v > 0, "a number > 0").astype(dtype)
-    state = guard.start(controller, x, theta, a_hat, t)
-    firmware = Firmware(controller, state, name=name, limit=limit_)
+    guard = Guard() if guard is None else guard
+    state = _guarded.start(controller, guard, x, theta, a_hat, t)
+    firmware = Firmware(controller, guard, state, name=name)
     scenario = _model_alone(firmware) if scenario is None else _checked(scenario, firmware)
     files = {
         f"{name}.h": firmware.header(),
@@ -182,11 +182,13 @@ def _replay(firmware: Firmware, scenario: Scenario) -> str:
     """What was measured at each step of a run of XLA, and what the controller made of it."""
     upper, state = firmware.name.upper(), firmware.state.controller
     try:
-        run = simulate(firmware.controller, scenario, theta=state.theta, a_hat=state.a_hat, limit=firmware.limit)
+        run = simulate(firmware.controller, scenario, theta=state.theta, a_hat=state.a_hat, guard=firmware.guard)
+        refused = np.flatnonzero(np.asarray(run.guard) & Decision.REFUSED)
+        why = f"the guard refused step {refused[0]}" if refused.size else None
     except SimulationError as error:
-        raise ValueError(
-            f"scenario: expected a run that ends well, for the replay; {error.run.result.message}"
-        ) from None
+        why = error.run.result.message
+    if why is not None:
+        raise ValueError(f"scenario: expected a run that ends well, for the replay; {why}")
     observed = run.f if scenario.v is None else run.f + scenario.v
     tables = {
         ("x", "N"): run.x,

@@ -1,5 +1,6 @@
 """A controller as C that runs anywhere: a struct of state, `init`, `act`, `observe`, and no more than math.h."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from functools import partial
@@ -10,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .. import guard
+from .. import _guarded
+from .._guarded import AgentState
 from ..controller import Controller, Info
-from ..guard import AgentState
+from ..guard import Decision, Guard, Mode
 from .emit import TYPES, Writer, literal, wrap
 from .graph import Graph
 from .lower import Leaf, Program, leaf_names
@@ -38,17 +40,17 @@ class Firmware:
     """The C of one controller, and what is needed to talk to it from Python.
 
     **Arguments:** `name`, the prefix of everything in C; `state`, the agent's state before the first step, in the dtype
-    that the C computes in; `limit`, the largest |x| that is not refused.
+    that the C computes in.
     """
 
-    def __init__(self, controller: Controller, state: AgentState, *, name: str, limit: Array):
-        self.controller, self.name, self.state, self.limit = controller, name, state, limit
+    def __init__(self, controller: Controller, guard: Guard, state: AgentState, *, name: str):
+        self.controller, self.guard, self.name, self.state = controller, guard, name, state
         self.dtype = np.dtype(state.x.dtype)
         self.real = TYPES[self.dtype.name]
         self.sizes = controller.system.check(state.x, state.controller.theta, state.controller.a_hat, state.t)
         self.state_fields = fields(state)
         self._members = {field.name for field in self.state_fields}
-        info = jax.eval_shape(partial(guard.act, controller), limit, state, state.x, state.t)[2]
+        info = jax.eval_shape(partial(_guarded.act, controller, guard), state, state.x, state.t)[2]
         self.info_structure = jax.tree.structure(info)
         self.info_fields = fields(_told(info))  # what is left of it without u, which comes first
         plain = jax.tree.structure(state.t) == jax.tree.structure(0)
@@ -57,14 +59,16 @@ class Firmware:
         self.context_fields = [] if self.is_counted else fields(state.t, root="value")
         k, n = self.sizes.k, self.sizes.n
         self.programs: dict[str, Program] = {
-            "act": self._lower(_act, x=state.x, t=state.t, limit=limit),
+            "act": self._lower(_act, x=state.x, t=state.t),
             "observe": self._lower(_observe, f_obs=jax.ShapeDtypeStruct((k,), self.dtype)),
             "observe_state": self._lower(_observe_state, x_next=jax.ShapeDtypeStruct((n,), self.dtype)),
+            "resume": self._lower(_resume),
+            "restore": self._lower(_restore),
         }
 
     def _lower(self, function: Callable[..., dict[str, PyTree]], **inputs: Any) -> Program:
         def make(prepare: Callable[[Controller], Controller]):
-            return partial(function, prepare(self.controller))
+            return partial(function, prepare(self.controller), self.guard)
 
         program = lower_step(make, {"state": self.state, **inputs})
         if self.dtype == np.float32:
@@ -103,8 +107,13 @@ class Firmware:
             "/* Sizes: state x, control u, residual f, policy parameters theta, model parameters a. */",
             *(f"#define {upper}_{letter.upper()} {size}" for letter, size in s._asdict().items()),
             "",
-            "/* The guard's limit: a step with a larger |x|, or with a number that is not finite, is refused. */",
-            f"#define {upper}_X_LIMIT {literal(np.asarray(self.limit)[()], self.dtype)}",
+            "/* What keeps it safe; exported with it, and part of the code:",
+            *(f"   {line}" for line in _settings(self.guard)),
+            "   What it decided at a step is a sum of these, in guard_decisions of the info. */",
+            *(f"#define {upper}_{decision.name} {decision.value}" for decision in Decision),
+            "",
+            "/* Who learns, in guard_mode of the state: all, the estimator alone, nobody. */",
+            *(f"#define {upper}_{mode.name} {mode.value}" for mode in Mode),
             "",
             "/* What the functions return. */",
             f"#define {upper}_OK 0",
@@ -121,8 +130,9 @@ class Firmware:
             "/* The state before the first step. */",
             f"{self.signature('init')};",
             "",
-            "/* u_t from theta_t and a_hat_t; then theta_{t+1}. A refused step gives the control of the step before",
-            "   and returns why; of the state it changes last_code and refused alone. info may be a null pointer. */",
+            "/* u_t from theta_t and a_hat_t; then theta_{t+1}. Where x is refused the control is that of the x that",
+            "   the model predicts, and after too many of them in a row that of the step before; nothing is learned,",
+            "   and what is returned says why. info may be a null pointer. */",
             *wrap([f"{self.signature('act')};"], 0),
             "",
             "/* a_hat_{t+1}, from the residual that was observed after the last act. Refused where that was, and",
@@ -131,6 +141,12 @@ class Firmware:
             "",
             "/* The same, from the state that came after it: the residual is what explains the transition. */",
             f"{self.signature('observe_state')};",
+            "",
+            "/* Stop learning, altogether or theta alone, and go on: from outside, at any time between two calls. */",
+            *(f"{self.signature(name)};" for name in ("pause", "freeze", "resume")),
+            "",
+            "/* The last good theta and a_hat, both at once. */",
+            f"{self.signature('restore')};",
             "",
             "#ifdef __cplusplus",
             "}",
@@ -143,12 +159,12 @@ class Firmware:
         name, upper, real = self.name, self.name.upper(), self.real
         context = "int32_t t" if self.is_counted else f"const {name}_context *t"
         arguments = {
-            "init": "",
             "act": f", const {real} x[{upper}_N], {context}, {real} u[{upper}_M], {name}_info *info",
             "observe": f", const {real} f_obs[{upper}_K]",
             "observe_state": f", const {real} x_next[{upper}_N]",
-        }[function]
-        return f"{'void' if function == 'init' else 'int'} {name}_{function}({name}_state *s{arguments})"
+        }
+        kind = "int" if function in ("act", "observe", "observe_state") else "void"
+        return f"{kind} {name}_{function}({name}_state *s{arguments.get(function, '')})"
 
     def source(self) -> str:
         """`NAME.c`."""
@@ -167,10 +183,13 @@ class Firmware:
                 *wrap(loads + statements, 4),
                 *wrap(kept, 4),
                 *(["    if (info) {", *wrap(told, 8), "    }"] if told else []),
-                f"    return {code[0]}",
+                *(f"    return {line}" for line in code),
                 "}",
                 "",
             ]
+        for function, mode in {"pause": Mode.PAUSED, "freeze": Mode.FROZEN}.items():
+            line = f"    s->guard_mode = {self.name.upper()}_{mode.name};"
+            bodies += [self.signature(function), "{", line, "}", ""]
         return _lines(
             f"/* {self.name}: written by selftune; do not edit. C99, no heap, no globals, nothing but math.h.",
             "   Without -ffast-math: what is not finite must be seen. */",
@@ -209,8 +228,6 @@ class Firmware:
         return lines
 
     def _load(self, function: str, leaf: Leaf, i: int) -> str:
-        if leaf.name == "limit":
-            return f"{self.name.upper()}_X_LIMIT"
         at = f"[{i}]" if leaf.shape else ""
         if leaf.name in self._members:
             return f"s->{leaf.name}{at}"
@@ -244,23 +261,37 @@ def _narrow(graph: Graph) -> None:
             graph.values[node] = np.float32(graph.values[node])
 
 
-def _act(controller: Controller, state: AgentState, x: Array, t: Any, limit: Array) -> dict[str, PyTree]:
-    state, u, info, code = guard.act(controller, limit, state, x, t)
+def _act(controller: Controller, guard: Guard, state: AgentState, x: Array, t: Any) -> dict[str, PyTree]:
+    state, u, info, code = _guarded.act(controller, guard, state, x, t)
     return {"state": state, "u": u, "info": _told(info), "code": code}
 
 
 def _told(info: Info) -> dict[str, PyTree]:
-    return {"cost": info.cost, "f_hat": info.f_hat, "tuner": info.tuner}
+    return {"cost": info.cost, "f_hat": info.f_hat, "guard": info.guard, "tuner": info.tuner}
 
 
-def _observe(controller: Controller, state: AgentState, f_obs: Array) -> dict[str, PyTree]:
-    state, code = guard.observe(controller, state, f_obs)
+def _observe(controller: Controller, guard: Guard, state: AgentState, f_obs: Array) -> dict[str, PyTree]:
+    state, code = _guarded.observe(controller, guard, state, f_obs)
     return {"state": state, "code": code}
 
 
-def _observe_state(controller: Controller, state: AgentState, x_next: Array) -> dict[str, PyTree]:
-    state, code = guard.observe_state(controller, state, x_next)
+def _observe_state(controller: Controller, guard: Guard, state: AgentState, x_next: Array) -> dict[str, PyTree]:
+    state, code = _guarded.observe_state(controller, guard, state, x_next)
     return {"state": state, "code": code}
+
+
+def _resume(controller: Controller, guard: Guard, state: AgentState) -> dict[str, PyTree]:
+    return {"state": _guarded.resume(controller, state)}
+
+
+def _restore(controller: Controller, guard: Guard, state: AgentState) -> dict[str, PyTree]:
+    return {"state": _guarded.restore(controller, state)}
+
+
+def _settings(guard: Guard) -> list[str]:
+    """A guard's settings in words, a line each."""
+    said = {one.name: getattr(guard, one.name) for one in dataclasses.fields(guard)}
+    return [f"{name}: {'off' if value is None else value}" for name, value in said.items()]
 
 
 def fields(tree: PyTree, root: str = "") -> list[Field]:

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
@@ -16,6 +17,7 @@ from jaxtyping import PyTree
 from .. import _check
 from .._closed_loop import CHECKED, closed_loop_step
 from ..controller import Controller
+from ..guard import Guard
 from ..system import System
 from .build import build
 from .emit import TYPES, Writer, wrap
@@ -31,7 +33,13 @@ ROWS = ("a_star", "w", "v", "t")
 
 
 def run_loop(
-    controller: Controller, nature: System, arrays: dict[str, PyTree], steps: int, fields: tuple[str, ...], stride: int
+    controller: Controller,
+    guard: Guard | None,
+    nature: System,
+    arrays: dict[str, PyTree],
+    steps: int,
+    fields: tuple[str, ...],
+    stride: int,
 ) -> dict[str, PyTree]:
     """Run `steps` steps of the closed loop.
 
@@ -42,7 +50,7 @@ def run_loop(
     of it, so that their zeros cost nothing. Under `jit` and `vmap` whatever is traced is an argument; a batch runs on
     all cores.
     """
-    settings, structure = jax.tree.flatten((controller, nature))
+    settings, structure = jax.tree.flatten((controller, guard, nature))
     free = [leaf for leaf in settings if _is_free(leaf)]
     fixed = tuple(_check.is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
     inputs = {**arrays, "p": [jax.random.key_data(leaf) if _check.is_key(leaf) else leaf for leaf in free]}
@@ -132,9 +140,9 @@ def _compiled(
         def step(p, x, state, a_star, w, v, t, step, limit):
             free = iter(p)
             settings = [_restored(one, free) for one in fixed]
-            controller, nature = jax.tree.unflatten(structure, settings)
+            controller, guard, nature = jax.tree.unflatten(structure, settings)
             x, state, values = closed_loop_step(
-                prepare(controller), nature, x, state, a_star, w, v, step if t is None else t
+                prepare(controller), guard, nature, x, state, a_star, w, v, step if t is None else t
             )
             checked = [x, state.theta, state.a_hat, *(values[name] for name in CHECKED)]
             return {"x": x, "state": state, "row": {name: values[name] for name in fields}, "checked": checked}
@@ -289,7 +297,7 @@ def _source(loop: Loop) -> str:
         for i in range(leaf.ids.size)
     ]
     n = next(leaf.ids.size for leaf in carried if leaf.name == "x")
-    watched = [leaf for leaf in carried if leaf.name.startswith(("x", "state_theta", "state_a_hat"))]
+    watched = [leaf for leaf in carried if re.match(r"x$|state_(controller_)?(theta|a_hat)", leaf.name)]
     watched.sort(key=lambda leaf: leaf.name != "x")  # first, as in what a step leaves
     start = [
         f"{leaf.name}[{i}]" if leaf.name in in_place else _scalar(leaf, i)

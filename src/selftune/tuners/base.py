@@ -36,3 +36,10 @@ class AbstractTuner(eqx.Module):
         self, system: System, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: PyTree
     ) -> tuple[PyTree, PyTree, TunerInfo]:
         r"""From what was used at step t to $\theta_{t+1}$: `(theta, state, info)`."""
+
+    def reset(self, system: System, x: Float[Array, " n"], theta: PyTree, state: PyTree) -> PyTree:
+        """The state of a tuner that goes on at θ without what it remembers of the trajectory, as a guard may ask for.
+
+        By default the tuner starts anew.
+        """
+        return self.init(system, x, theta)

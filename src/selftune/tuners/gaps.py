@@ -68,3 +68,7 @@ class GAPS(AbstractTuner):
             watch, rho = _contraction.update(self.contraction_memory, watch, J[:, :n] @ watch.direction)
         state = GAPSState(buffer, (state.oldest + 1) % self.buffer, optimizer, watch)
         return theta, state, TunerInfo(gradient=G, y=y, contraction=rho)
+
+    def reset(self, system: System, x: Float[Array, " n"], theta: PyTree, state: GAPSState) -> GAPSState:
+        """With an empty buffer."""
+        return GAPSState(jnp.zeros_like(state.buffer), state.oldest, state.optimizer, state.contraction)

@@ -77,3 +77,7 @@ class MGAPS(AbstractTuner):
             watch, rho = _contraction.update(self.contraction_memory, watch, pushed[:, d])
         theta, optimizer = _descent.update(self.learning_rate, self.constraint, theta, G, state.optimizer)
         return theta, MGAPSState(y_next, optimizer, watch), TunerInfo(gradient=G, y=state.y, contraction=rho)
+
+    def reset(self, system: System, x: Float[Array, " n"], theta: PyTree, state: MGAPSState) -> MGAPSState:
+        """With $y = 0$."""
+        return MGAPSState(jnp.zeros_like(state.y), state.optimizer, state.contraction)
