@@ -13,8 +13,7 @@ import numpy as np
 import selftune as st
 
 DT, FORCE, LIMIT, GRAVITY = 0.04, 100.0, 3.0, 9.81  # of the environment: s, N per unit of action, its range, m/s²
-CART, POLE, HALF = 9.0, 6.0, 0.33  # of the model: kg, kg, m (MuJoCo's are 10.5, 5.0, 0.3)
-REACH = 4 / 3 * HALF  # to the pole's centre of percussion
+CART, POLE, HALF, REACH = 9.0, 6.0, 0.33, 0.44  # of the model: kg, kg, m (MuJoCo: 10.5, 5.0, 0.3), and 4/3 of that
 LAP, PACE = 125, 2 * np.pi / 5.0  # steps, rad/s
 
 
@@ -24,10 +23,10 @@ def target(t):  # where the cart should be, and how fast
 
 def dynamics(x, u, f, t):
     place, angle, speed, rate = x
-    push = (FORCE * (u[0] + f[0]) + POLE * HALF * rate**2 * jnp.sin(angle)) / (CART + POLE)
-    whirl = GRAVITY * jnp.sin(angle) - jnp.cos(angle) * push
-    whirl = whirl / (REACH - HALF * POLE / (CART + POLE) * jnp.cos(angle) ** 2)
-    speed = speed + DT * (push - POLE * HALF / (CART + POLE) * whirl * jnp.cos(angle))
+    sin, cos, arm = jnp.sin(angle), jnp.cos(angle), POLE * HALF / (CART + POLE)
+    push = FORCE * (u[0] + f[0]) / (CART + POLE) + arm * rate**2 * sin
+    whirl = (GRAVITY * sin - cos * push) / (REACH - arm * cos**2)
+    speed = speed + DT * (push - arm * whirl * cos)
     return jnp.stack([place + DT * speed, angle + DT * (rate + DT * whirl), speed, rate + DT * whirl])
 
 
@@ -37,8 +36,7 @@ def residual(x, a, t):  # friction, and a pole of another weight: an action that
 
 def policy(x, theta, f, t):  # θ: the logarithms of two natural frequencies (rad/s) and of their two dampings
     slow, fast, zeta, xi = jnp.exp(theta)
-    place, angle, speed, rate = x
-    r, drift = target(t)
+    (place, angle, speed, rate), (r, drift) = x, target(t)
     # (s² + 2 ζ ω s + ω²)(s² + 2 ξ Ω s + Ω²), for the point at `REACH`: it accelerates as gravity times the angle.
     feedback = 2 * GRAVITY * (zeta * slow + xi * fast) * rate
     feedback += GRAVITY * (slow**2 + fast**2 + 4 * zeta * xi * slow * fast) * angle
@@ -46,20 +44,23 @@ def policy(x, theta, f, t):  # θ: the logarithms of two natural frequencies (ra
     feedback += (slow * fast) ** 2 * (place + REACH * angle - r)
     wanted = GRAVITY * angle + REACH / GRAVITY * feedback  # of the cart, m/s²
     force = (CART + POLE) * wanted + POLE * HALF * (GRAVITY * angle - wanted) / REACH
-    return jnp.stack([LIMIT * jnp.tanh((force / FORCE - f[0]) / LIMIT)])  # the tuner must know of its range
+    return jnp.clip(force / FORCE - f, -LIMIT, LIMIT)  # the tuner must know of the actuator's range
 
 
 def cost(x, u, theta, t):
     return (x[0] - target(t)[0]) ** 2 + 1e-3 * u[0] ** 2
 
 
-def drive(tuner: st.AbstractTuner, laps: int) -> tuple[np.ndarray, st.Agent]:
+def drive(laps: int, learn: bool) -> tuple[np.ndarray, st.Agent]:
+    gains = st.Box(np.log([0.5, 1.0, 0.5, 0.5]), np.log([8.0, 10.0, 1.5, 1.5]))
     estimator = st.GradientEstimator(0.01, constraint=st.Box(-1.0, 1.0), normalized=True)
-    controller = st.Controller(st.System(dynamics, residual, policy, cost), tuner, estimator)
-    agent = st.Agent(controller, x=np.zeros(4), theta=np.log([1.5, 4.0, 1.0, 1.0]), a_hat=np.zeros(2))
+    controller = st.Controller(st.System(dynamics, residual, policy, cost), st.MGAPS(0.3, constraint=gains), estimator)
+    guard = st.Guard(x_limit=[1.1, 0.3, 20.0, 20.0], u_low=-LIMIT, u_high=LIMIT, rate=0.03, window=LAP)
+    agent = st.Agent(controller, x=np.zeros(4), theta=np.log([1.5, 4.0, 1, 1]), a_hat=np.zeros(2), guard=guard)
+    if not learn:
+        agent.freeze()  # the gains; the estimator goes on
     env = gymnasium.make("InvertedPendulum-v5", max_episode_steps=laps * LAP)
-    x, _ = env.reset(seed=0)
-    errors = []  # of the cart, in metres
+    (x, _), errors = env.reset(seed=0), []  # in metres
     for t in range(laps * LAP):
         errors.append(x[0] - target(t)[0])
         u = agent.act(x, t)
@@ -67,13 +68,12 @@ def drive(tuner: st.AbstractTuner, laps: int) -> tuple[np.ndarray, st.Agent]:
         agent.observe_state(x)
         if fell:
             raise SystemExit(f"the pole fell at step {t}")
-    return np.reshape(errors, (laps, LAP)), agent
+    return 100 * np.sqrt(np.mean(np.square(errors).reshape(laps, LAP), axis=1)), agent
 
 
 if __name__ == "__main__":
-    gains = st.Box(np.log([0.5, 1.0, 0.5, 0.5]), np.log([8.0, 10.0, 1.5, 1.5]))
-    (fixed, _), (tuned, agent) = drive(st.Fixed(), 8), drive(st.MGAPS(0.3, constraint=gains), 8)
+    (fixed, _), (tuned, agent) = drive(8, learn=False), drive(8, learn=True)
     print("lap   error, fixed gains   tuned (cm, root mean square)")
-    for lap, pair in enumerate(zip(fixed, tuned, strict=True)):
-        print("{:3}   {:18.1f}   {:5.1f}".format(lap + 1, *(100 * np.sqrt(np.mean(e**2)) for e in pair)))
+    for lap, errors in enumerate(zip(fixed, tuned, strict=True)):
+        print("{:3}   {:18.1f}   {:5.1f}".format(lap + 1, *errors))
     print("rad/s, rad/s, ζ, ζ:", np.exp(agent.theta).round(2), "  model:", agent.a_hat.round(3))

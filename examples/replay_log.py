@@ -4,11 +4,11 @@
 
     .venv/bin/python examples/replay_log.py
 
-What it tells. The *estimator* is shown what the torque of the log did, so â is what it would have been on the robot; and
-each error in the table is of a step that it had not yet seen. The *tuner* is asked at every recorded state for its
-gradient, which is right while θ is near the gains of the log: its direction is real, and so are the sizes of G and y, from
-which to choose a learning rate. What it does not tell is where θ would end: the recorded arm never feels the new gains,
-its errors do not shrink, and the tuner goes on asking for more.
+What it tells. The *estimator* is shown what the torque of the log did, so â is what it would have been on the robot;
+and each error in the table is of a step that it had not yet seen. The *tuner* is asked at every recorded state for its
+gradient, which is right while θ is near the gains of the log: its direction is real, and so are the sizes of G and y,
+from which to choose a learning rate. What it does not tell is where θ would end: the recorded arm never feels the new
+gains, its errors do not shrink, and the tuner goes on asking for more.
 """
 
 from pathlib import Path
