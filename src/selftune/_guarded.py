@@ -110,7 +110,13 @@ def act(
         exploded = unstable = saved = jnp.asarray(False)
         if window is not None:
             window, exploded, unstable, saved = guards.judge(
-                guard, window, info.cost, info.tuner.contraction, theta, a_hat
+                guard,
+                window,
+                info.cost,
+                info.tuner.contraction,
+                theta,
+                a_hat,
+                learning=watch.mode == Mode.LEARNING,
             )
             back = _restored(controller, x_used, window)
             theta, a_hat, tuner, estimator = choose(exploded | unstable, back, (theta, a_hat, tuner, estimator))
