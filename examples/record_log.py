@@ -6,6 +6,9 @@ noise on what is measured; under a PD controller with gravity compensation, whos
     .venv/bin/python examples/record_log.py > examples/arm_log.csv
 """
 
+# MuJoCo's names come from C++, where pyright does not see them.
+# pyright: reportAttributeAccessIssue=false
+
 import mujoco
 import numpy as np
 

@@ -61,7 +61,7 @@ if __name__ == "__main__":
     for k in range(len(seen)):
         agent.act(x[k], targets[k])
         unexplained.append(seen[k] - agent.info.f_hat)
-        y = max(y, np.max(np.abs(agent.info.tuner.y)))
+        y = max(y, np.max(np.abs(np.asarray(agent.info.tuner.y))))
         agent.observe(seen[k])
         if (k + 1) % 199 == 0:
             errors = (np.sqrt(np.mean(np.square(e[k - 198 : k + 1]))) for e in (seen, unexplained))

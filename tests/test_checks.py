@@ -23,19 +23,16 @@ def system(**changes):
 
 class TestGradient:
     def test_a_right_system_passes(self):
-        found = st.check_gradient(system(), X, THETA, A)
-        assert found.ok
-        assert found.wrong == found.notes == ()
-        assert 0 <= found.error < 1e-9
-        assert len(found.errors) == 15
-        assert str(found).endswith("ok")
-
-    def test_many_points_each_with_its_context(self):
+        """At many points, each with its context."""
         x = jax.random.normal(jax.random.key(0), (7, 2))
         theta, a = jnp.array([1.0, 1.0, 0.2, 0.1]), jnp.array([0.1, 0.2, 0.3])
         found = st.check_gradient(planar_system(), x, theta, a, 10 * jnp.arange(7))
         assert found.ok
+        assert found.wrong == found.notes == ()
+        assert 0 <= found.error < 1e-7
+        assert len(found.errors) == 15
         assert found.points == 7
+        assert str(found).endswith("ok")
 
     def test_units_of_the_user(self):
         """Numbers of 1e-6 and of 1e6, which one step size for all would not do."""
@@ -167,8 +164,8 @@ class TestContraction:
     def test_a_contractive_loop_with_its_eigenvalue(self, matrix, rho):
         found = st.check_contraction(linear(matrix), quiet(800), theta=jnp.zeros(1), a_hat=jnp.zeros(1))
         assert found.ok
-        np.testing.assert_allclose(found.rho, rho, rtol=1e-3)
-        np.testing.assert_allclose(found.time_constant, -1 / np.log(rho), rtol=0.02)
+        np.testing.assert_allclose(found.rho, rho, rtol=3e-3)
+        np.testing.assert_allclose(found.time_constant, -1 / np.log(rho), rtol=0.03)
         assert found.verdict.startswith("contracts: ")
 
     def test_gains_in_a_loop(self):
@@ -180,7 +177,7 @@ class TestContraction:
         ]
         np.testing.assert_allclose([found.rho for found in scan], [0.8, 0.9999, 1.02, 1.2], rtol=1e-6)
         assert [found.ok for found in scan] == [True, False, False, False]
-        assert scan[1].verdict == "marginal: not to be told from 1 within 200 steps"
+        assert scan[1].verdict == "marginal: not to be told from 1 within 400 steps; look at more"
         assert scan[2].verdict == "UNSTABLE: a deviation grows e-fold in 50.5 steps"
         assert scan[3].verdict.startswith("UNSTABLE: the state diverged at step ")
         assert str(scan[0]) == "rho = 0.8000; contracts: a deviation shrinks e-fold in 4.48 steps"

@@ -82,7 +82,11 @@ def compare(probe: Probe) -> Block:
 
     # At the two smallest steps, in the scale of the best: a smooth function's one-sided differences close up.
     (gap0, gap1), (slope0, slope1) = ([np.abs(level(one, i)) for i in (-2, -1)] for one in (right - left, central))
-    noise, right, left = level(rounding, -1), level(right, -1), level(left, -1)
+    # What is small only by cancellation has the rounding of what is large.
+    size = np.max(slope1, axis=2, keepdims=True) * np.maximum(np.abs(z), 1)[:, None]
+    reach = level(np.broadcast_to(h, central.shape), -1)
+    noise = level(rounding, -1) + 8 * float(precision.eps) * np.where(np.isfinite(size), size, 0) / reach
+    right, left = level(right, -1), level(left, -1)
     steep = np.maximum(np.abs(right), np.abs(left))
     jump = (slope1 > 2 * slope0) & (slope1 > 1e3 * noise)
     kink = (gap1 > 0.6 * gap0) & (gap1 > 4 * noise + 1e-3 * steep) & ~jump

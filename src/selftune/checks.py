@@ -283,7 +283,7 @@ class ContractionCheck:
     @property
     def _sure(self) -> bool:
         # Within the steps that were looked at, a deviation must change by more than what its turning can feign.
-        return min(self.memory, self.steps) > 3 * self.time_constant
+        return min(self.memory, self.steps) > 2 * self.time_constant
 
     @property
     def verdict(self) -> str:
@@ -291,7 +291,7 @@ class ContractionCheck:
         if not bool(self.result.ok):
             return f"UNSTABLE: {self.result.message}"
         if not self._sure:
-            return f"marginal: not to be told from 1 within {min(self.memory, self.steps):.0f} steps"
+            return f"marginal: not to be told from 1 within {min(self.memory, self.steps):.0f} steps; look at more"
         if self.rho > 1:
             return f"UNSTABLE: a deviation grows e-fold in {self.time_constant:.3g} steps"
         if self.worst >= 1:
@@ -322,7 +322,7 @@ def check_contraction(
     **Arguments:**
 
     - `scenario`: where the loop is looked at; `theta`, `a_hat`: θ and â, both held.
-    - `memory`: steps that ρ is averaged over, a quarter of the scenario's unless given.
+    - `memory`: steps that ρ is averaged over, half of the scenario's unless given.
     - `plant`: as in `simulate`.
 
     A scan is a loop: a second θ of the same shape compiles nothing.
@@ -340,7 +340,7 @@ def check_contraction(
         >>> for gain in (1.0, 0.0, -1.0):
         ...     print(st.check_contraction(system, scenario, theta=jnp.array([gain]), a_hat=jnp.zeros(1)))
         rho = 0.9000; contracts: a deviation shrinks e-fold in 9.49 steps
-        rho = 1.0000; marginal: not to be told from 1 within 100 steps
+        rho = 1.0000; marginal: not to be told from 1 within 200 steps; look at more
         rho = 1.1000; UNSTABLE: the state diverged at step 193
     """
     if not isinstance(system, System):
@@ -349,7 +349,7 @@ def check_contraction(
         raise ValueError(f"scenario: expected a Scenario, got {_check.describe(scenario)}")
     if len(scenario) == 0:
         raise ValueError("scenario: expected at least one step, got none")
-    memory = len(scenario) / 4 if memory is None else memory
+    memory = len(scenario) / 2 if memory is None else memory
     over = float(_check.number("memory", memory, lambda v: 0 < v < math.inf, "None or a number of steps >= 1"))
     controller = Controller(system, Fixed(contraction_memory=max(over, 1.0)), Frozen())
     run = simulate(controller, scenario, theta=theta, a_hat=a_hat, plant=plant, record=("contraction",), throw=False)
