@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import scipy.linalg
 from benchmarks._by_hand import BY_HAND, RECORD, hand_written
-from benchmarks._robots import GRAVITY, PROBLEMS, arm_system, quadrotor, rotation_matrix, rotation_rate
+from benchmarks._robots import GRAVITY, PROBLEMS, arm_system, quadrotor
 
 import selftune as st
+from selftune.robots.rotation import rotation_matrix, rotation_rate
 
 names = pytest.mark.parametrize("name", PROBLEMS)
 

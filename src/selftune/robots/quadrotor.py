@@ -1,0 +1,186 @@
+"""A quadrotor of 32 g on a figure eight: what its controller believes, and the gains that it may tune."""
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..constraint import Box
+from ..process import Gaussian, PiecewiseConstant
+from ..scenario import Scenario
+from ..system import System
+from .base import Plant, Robot
+from .rotation import rotation_matrix, rotation_rate
+
+GRAVITY = 9.81
+DT = 0.002
+MASS = 0.032
+MOMENTS = (16.6e-6, 16.7e-6, 29.3e-6)
+"""Of inertia, kg·m²."""
+LAG = 0.024
+"""Seconds in which thrust and torques follow their commands, as the model has it."""
+LAP = 2000
+"""Steps of one figure eight."""
+SIZE = (1.0, 0.4, 0.2)
+"""Half of the figure eight's length, width and height, in metres."""
+ACCELERATION_LIMIT = 6.0
+THRUST_LIMIT = 0.7
+ANGULAR_LIMIT = (250.0, 250.0, 40.0)
+"""What the policy asks for at most: of feedback (m/s²), thrust (N) and angular acceleration (rad/s²)."""
+
+GAINS = tuple(f"log {gain}" for gain in (
+    "frequency x", "frequency y", "frequency z", "damping x", "damping y", "damping z",
+    "frequency tilt", "frequency yaw", "damping tilt", "damping yaw",
+))  # fmt: skip
+PARAMETERS = tuple(
+    [f"wind {axis} (N)" for axis in "xy"] + [f"drag {axis} (N·s/m)" for axis in "xyz"] + ["payload's weight (N)"]
+)
+
+
+def reference(t: Any, dtype: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """A figure eight that also rises and falls: position, velocity, acceleration and jerk wanted at step t."""
+    size = jnp.array(SIZE, dtype)
+    turns = 2 * np.pi / (LAP * DT)
+    rate = jnp.array([turns, 2 * turns, turns], dtype)
+    # Within the lap, so that float32 has the same phase after an hour.
+    phase = rate * (DT * jax.lax.rem(jnp.asarray(t), jnp.asarray(LAP, jnp.asarray(t).dtype)).astype(dtype))
+    sine, cosine = size * jnp.sin(phase), size * jnp.cos(phase)
+    return sine, rate * cosine, -(rate**2) * sine, -(rate**3) * cosine
+
+
+def dynamics(x, u, f, t):
+    """(position, velocity, rotation vector, body rates, thrust, torques) after a period; f is a force on the body."""
+    p, v, r, body_rate = x[:12].reshape(4, 3)
+    inertia, up = jnp.array(MOMENTS, x.dtype), jnp.array([0.0, 0.0, 1.0], x.dtype)
+    wrench = x[12:] + (1 - np.exp(-DT / LAG).item()) * (u - x[12:])
+    v = v + DT * ((wrench[0] * rotation_matrix(r)[:, 2] + f) / MASS - GRAVITY * up)
+    body_rate = body_rate + DT * (wrench[1:] - jnp.cross(body_rate, inertia * body_rate)) / inertia
+    return jnp.concatenate([p + DT * v, v, r + DT * rotation_rate(r, body_rate), body_rate, wrench])
+
+
+def residual(x, a, t):
+    """A horizontal wind, drag, and a payload that must be held up and accelerated along the reference."""
+    load = reference(t, x.dtype)[2] / GRAVITY + jnp.array([0.0, 0.0, 1.0], x.dtype)
+    return jnp.concatenate([a[:2], jnp.zeros_like(a[:1])]) - a[2:5] * x[3:6] - a[5] * load
+
+
+def policy(x, theta, f, t):
+    """A thrust vector for the position, an attitude for the thrust vector, torques for the attitude."""
+    p, v, r, body_rate = x[:12].reshape(4, 3)
+    gains = jnp.exp(theta)
+    frequency, ratio = gains[:3], gains[3:6]
+    tilt, yaw, tilt_ratio, yaw_ratio = gains[6:]
+    inertia, up = jnp.array(MOMENTS, x.dtype), jnp.array([0.0, 0.0, 1.0], x.dtype)
+    wanted, wanted_velocity, wanted_acceleration, wanted_jerk = reference(t, x.dtype)
+
+    feedback = frequency**2 * (wanted - p) + 2 * ratio * frequency * (wanted_velocity - v)
+    force = wanted_acceleration + _soft_clamp(feedback, ACCELERATION_LIMIT) - f / MASS + GRAVITY * up
+    R = rotation_matrix(r)
+    half = THRUST_LIMIT / 2
+    thrust = half + _soft_clamp(MASS * jnp.sum(force * R[:, 2]) - half, half)
+
+    # The attitude with its third axis along the force and its first without a y, and the rates at which the reference's
+    # jerk turns it.
+    z = _unit(force)
+    y = _unit(jnp.cross(z, jnp.array([1.0, 0.0, 0.0], x.dtype)))
+    wanted_R = jnp.stack([jnp.cross(y, z), y, z], axis=1)
+    swing = wanted_R.T @ wanted_jerk / jnp.sum(force * z)
+    wanted_rate = jnp.stack([-swing[1], swing[0], swing[0] * z[1] / y[1]])
+    difference = wanted_R.T @ R
+    error = jnp.stack([difference[2, 1], difference[0, 2], difference[1, 0]])
+    error = (error - jnp.stack([difference[1, 2], difference[2, 0], difference[0, 1]])) / 2
+    stiffness = jnp.stack([tilt, tilt, yaw]) ** 2
+    damping = 2 * jnp.stack([tilt_ratio * tilt, tilt_ratio * tilt, yaw_ratio * yaw])
+    angular = _soft_clamp(-stiffness * error - damping * (body_rate - wanted_rate), jnp.array(ANGULAR_LIMIT, x.dtype))
+    return jnp.concatenate([thrust[None], inertia * angular + jnp.cross(body_rate, inertia * body_rate)])
+
+
+def cost(x, u, theta, t):
+    """Position and velocity errors, yaw, and a little effort."""
+    wanted, wanted_velocity, _, _ = reference(t, x.dtype)
+    position, velocity = (x[:3] - wanted) / 0.1, (x[3:6] - wanted_velocity) / 0.5
+    thrust = (u[0] - MASS * GRAVITY) / (MASS * GRAVITY)
+    angular = u[1:] / (40.0 * jnp.array(MOMENTS, x.dtype))
+    return jnp.sum(position**2) + 0.3 * jnp.sum(velocity**2) + 0.02 * thrust**2 + jnp.sum(angular**2)
+
+
+def error(x, t):
+    """The position's error, in metres."""
+    return x[:3] - reference(t, x.dtype)[0]
+
+
+def start(dtype: Any = np.float64) -> np.ndarray:
+    """x_0: on the figure eight and level, thrust as in hover."""
+    turns = 2 * np.pi / (LAP * DT)
+    velocity = np.array(SIZE) * turns * np.array([1, 2, 1])
+    return np.concatenate([np.zeros(3), velocity, np.zeros(6), [MASS * GRAVITY], np.zeros(3)]).astype(dtype)
+
+
+def _unit(v):
+    return v / jnp.sqrt(jnp.sum(v * v) + 1e-9)
+
+
+def _soft_clamp(v, limit):
+    return limit * jnp.tanh(v / limit)
+
+
+def _gains(position, position_ratio, tilt, yaw, tilt_ratio, yaw_ratio) -> np.ndarray:
+    return np.log([position] * 3 + [position_ratio] * 3 + [tilt, yaw, tilt_ratio, yaw_ratio])
+
+
+def _plant(condition: str, seed: int, steps: int) -> Plant:
+    from .quadrotor_plant import QuadrotorPlant  # MuJoCo is an extra
+
+    return QuadrotorPlant(condition, seed, steps)
+
+
+def _scenario(steps: int, key: jax.Array) -> Scenario:
+    ka, kw, kv = jax.random.split(key, 3)
+    low, high = [-0.06] * 2 + [0.0] * 4, [0.06] * 2 + [0.015] * 3 + [0.1]
+    a_star = PiecewiseConstant(period=6000, low=low, high=high)
+    w = Gaussian(sigma=[0.0] * 3 + [2e-3] * 3 + [0.0] * 3 + [1e-2] * 3 + [0.0] * 4)
+    return Scenario(
+        start(), a_star.stream(ka, 6), w.stream(kw, 16), Gaussian(sigma=0.02).stream(kv, 3), steps=steps
+    ).materialize()
+
+
+def _guard() -> dict[str, Any]:
+    torque = 0.95 * np.array(MOMENTS) * np.array(ANGULAR_LIMIT)
+    return {
+        "x_limit": [4.0] * 3 + [10.0] * 3 + [3.5] * 3 + [50.0] * 3 + [1.0] + [0.02] * 3,
+        "f_limit": 2.0,
+        "u_low": [0.02, *-torque],
+        "u_high": [0.97 * THRUST_LIMIT, *torque],
+        "rate": 0.002,
+        "y_limit": 500.0,
+        "rollback": 8.0,
+        "cost_floor": 1.0,
+        "window": LAP,
+    }
+
+
+@cache
+def make() -> Robot:
+    """A Crazyflie-like quadrotor at 500 Hz: n = 16, m = 4, k = 3, d = 10, p = 6."""
+    return Robot(
+        name="quadrotor",
+        dt=DT,
+        system=System(dynamics, residual, policy, cost),
+        gains=GAINS,
+        theta=_gains(4.5, 0.8, 30.0, 8.0, 0.7, 0.8),
+        power=np.full(10, 0.5),
+        theta_box=Box(_gains(1.5, 0.35, 12.0, 3.0, 0.5, 0.35), _gains(7.0, 1.5, 43.0, 15.0, 1.5, 1.5)),
+        parameters=PARAMETERS,
+        a_hat=np.zeros(6),
+        a_box=Box([-0.15] * 2 + [0.0] * 3 + [-0.1], [0.15] * 2 + [0.06] * 3 + [0.3]),
+        learning_rate=0.003,
+        estimator_rate=0.02,
+        conditions=("calm", "wind", "payload"),
+        make_plant=_plant,
+        make_scenario=_scenario,
+        error=error,
+        lap=LAP,
+        guard=_guard(),
+    )

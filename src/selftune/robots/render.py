@@ -1,0 +1,182 @@
+"""Pictures of the quadrotor's flight from MuJoCo's offscreen renderer, made in a process of their own.
+
+Where graphics are missing, some libraries end the process that asks for them: here that is a child.
+"""
+
+# MuJoCo's bindings have no stubs.
+# pyright: reportAttributeAccessIssue=false
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from .. import _check
+
+TIMEOUT = 120.0
+"""Seconds that one attempt may take."""
+BEFORE, AFTER, WANTED = (0.93, 0.42, 0.18), (0.10, 0.42, 0.82), (0.25, 0.27, 0.30)
+WIDTH, HEIGHT = 1600, 900
+ENLARGED = 2.5
+"""The quadrotor is drawn this much larger than it is."""
+
+
+def flight(path_before: np.ndarray, path_after: np.ndarray, file: str | os.PathLike[str]) -> bool:
+    """Write a PNG of two flights and the reference; whether that could be done.
+
+    A path is (T, 3), positions, or (T, n), states, whose attitude is then drawn too. The variable MUJOCO_GL, where
+    it is set, says which graphics to use; else EGL and then OSMesa are tried.
+    """
+    packed = io.BytesIO()
+    np.savez(packed, before=_path("path_before", path_before), after=_path("path_after", path_after))
+    chosen = os.environ.get("MUJOCO_GL")
+    for backend in [chosen] if chosen else ["egl", "osmesa"]:
+        if _attempt(backend, packed.getvalue(), Path(file)):
+            return True
+    return False
+
+
+def _path(name: str, path: np.ndarray) -> np.ndarray:
+    array = np.asarray(path, float)
+    if array.ndim != 2 or len(array) < 2 or array.shape[1] < 3 or not np.all(np.isfinite(array)):
+        raise ValueError(f"{name}: expected (T, 3) positions or (T, n) states, finite, got {_check.describe(path)}")
+    return array
+
+
+def _attempt(backend: str, packed: bytes, file: Path) -> bool:
+    environment = {**os.environ, "MUJOCO_GL": backend}
+    if backend in ("egl", "osmesa"):
+        environment["PYOPENGL_PLATFORM"] = backend
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", __name__, str(file)],
+            input=packed,
+            env=environment,
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and file.exists()
+
+
+def _scene_xml() -> str:
+    arms = "".join(
+        f'<geom type="capsule" size="0.004" fromto="0 0 0 {x * 0.0325} {y * 0.0325} 0" rgba="0.15 0.16 0.18 1"/>'
+        f'<geom type="cylinder" size="0.005 0.006" pos="{x * 0.0325} {y * 0.0325} 0.004" rgba="0.15 0.16 0.18 1"/>'
+        f'<geom type="cylinder" size="0.023 0.0008" pos="{x * 0.0325} {y * 0.0325} 0.012" rgba="{{rotor}} 0.55"/>'
+        for x in (1, -1)
+        for y in (1, -1)
+    )
+    body = arms + '<geom type="box" size="0.016 0.012 0.006" rgba="{rotor} 1"/>'
+
+    def drone(name: str, colour: tuple[float, ...]) -> str:
+        drawn = _enlarge(body.replace("{rotor}", " ".join(map(str, colour))))
+        return f'<body name="{name}" mocap="true">{drawn}</body>'
+
+    return f"""<mujoco>
+  <visual>
+    <global offwidth="{WIDTH}" offheight="{HEIGHT}" fovy="38"/>
+    <quality shadowsize="4096" offsamples="8"/>
+    <headlight ambient="0.45 0.45 0.45" diffuse="0.35 0.35 0.35" specular="0 0 0"/>
+    <map znear="0.02" zfar="60"/>
+  </visual>
+  <asset>
+    <texture type="skybox" builtin="gradient" rgb1="0.97 0.98 1" rgb2="0.80 0.86 0.93" width="256" height="256"/>
+    <texture name="floor" type="2d" builtin="checker" rgb1="0.90 0.91 0.93" rgb2="0.86 0.87 0.90"
+      mark="edge" markrgb="0.80 0.81 0.84" width="512" height="512"/>
+    <material name="floor" texture="floor" texrepeat="2 2" texuniform="true" specular="0"/>
+  </asset>
+  <worldbody>
+    <light pos="-1 -1.5 4" dir="0.25 0.35 -1" diffuse="0.5 0.5 0.5" specular="0.1 0.1 0.1" castshadow="true"/>
+    <geom type="plane" size="8 8 0.1" pos="0 0 -0.55" material="floor"/>
+    {drone("before", BEFORE)}{drone("after", AFTER)}
+  </worldbody>
+</mujoco>"""
+
+
+def _enlarge(body: str) -> str:
+    """The geoms' sizes and places, times ENLARGED."""
+    out = []
+    for part in body.split('"'):
+        numbers = part.split(" ")
+        is_place = bool(out) and any(out[-1].endswith(f" {key}=") for key in ("size", "pos", "fromto"))
+        out.append(" ".join(str(ENLARGED * float(n)) for n in numbers) if is_place else part)
+    return '"'.join(out)
+
+
+def _draw(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """The picture, (height, width, 3) bytes."""
+    import mujoco
+
+    from .quadrotor import LAP, SIZE
+
+    model = mujoco.MjModel.from_xml_string(_scene_xml())
+    data = mujoco.MjData(model)
+    for name, path in (("before", before), ("after", after)):
+        body = model.body(name).mocapid[0]
+        data.mocap_pos[body] = path[-1, :3]
+        if path.shape[1] >= 9:
+            angle = np.linalg.norm(path[-1, 6:9])
+            mujoco.mju_axisAngle2Quat(data.mocap_quat[body], path[-1, 6:9] / max(angle, 1e-12), angle)
+    mujoco.mj_forward(model, data)
+    camera = mujoco.MjvCamera()
+    camera.lookat[:], camera.distance, camera.azimuth, camera.elevation = (0, 0, -0.12), 3.1, 118, -32
+    with mujoco.Renderer(model, HEIGHT, WIDTH, max_geom=20_000) as renderer:
+        renderer.update_scene(data, camera)
+        phase = np.linspace(0, 2 * np.pi, 241)[:, None] * np.array([1, 2, 1])
+        wanted = np.array(SIZE) * np.sin(phase)
+        for i in range(0, len(wanted) - 1, 2):
+            _tube(renderer.scene, wanted[i], wanted[i + 1], 0.004, (*WANTED, 1.0))
+        for path, colour in ((before, BEFORE), (after, AFTER)):
+            stride = max(1, LAP // 250, len(path) // 2500)
+            points = path[::stride, :3]
+            for p, q in zip(points[:-1], points[1:], strict=True):
+                _tube(renderer.scene, p, q, 0.0075, (*colour, 1.0))
+        return renderer.render()
+
+
+def _tube(scene, start: np.ndarray, end: np.ndarray, radius: float, colour: tuple[float, ...]) -> None:
+    import mujoco
+
+    if scene.ngeom >= scene.maxgeom:
+        return
+    geom = scene.geoms[scene.ngeom]
+    kind = mujoco.mjtGeom.mjGEOM_CAPSULE
+    mujoco.mjv_initGeom(geom, kind, np.zeros(3), np.zeros(3), np.zeros(9), np.array(colour, np.float32))
+    mujoco.mjv_connector(geom, kind, radius, np.asarray(start, float), np.asarray(end, float))
+    scene.ngeom += 1
+
+
+def _write(picture: np.ndarray, file: Path) -> None:
+    """The picture with a legend."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.lines import Line2D
+
+    figure = plt.figure(figsize=(WIDTH / 160, HEIGHT / 160), dpi=160)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.imshow(picture)
+    axes.axis("off")
+    handles = [
+        Line2D([], [], color=WANTED, lw=1.8, ls=(0, (2, 1)), label="reference"),
+        Line2D([], [], color=BEFORE, lw=3, label="before tuning"),
+        Line2D([], [], color=AFTER, lw=3, label="after tuning"),
+    ]
+    axes.legend(handles=handles, loc="upper left", fontsize=11, framealpha=0.85, edgecolor="none", borderpad=0.8)
+    figure.savefig(file, format="png")
+
+
+def _main() -> None:
+    with np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False) as paths:
+        picture = _draw(paths["before"], paths["after"])
+    _write(picture, Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    _main()
