@@ -1,6 +1,7 @@
 """The arm in MuJoCo: other masses than the model's, real friction, slower actuators, noise and delay."""
 
-# pyright: reportAttributeAccessIssue=false  (MuJoCo's names come from C++, where pyright does not see them)
+# MuJoCo's names come from C++, where pyright does not see them.
+# pyright: reportAttributeAccessIssue=false
 
 import math
 from collections import deque

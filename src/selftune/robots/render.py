@@ -6,6 +6,7 @@ Where graphics are missing, some libraries end the process that asks for them: h
 # MuJoCo's bindings have no stubs.
 # pyright: reportAttributeAccessIssue=false
 import io
+import itertools
 import os
 import subprocess
 import sys
@@ -134,7 +135,7 @@ def _draw(before: np.ndarray, after: np.ndarray) -> np.ndarray:
         for path, colour in ((before, BEFORE), (after, AFTER)):
             stride = max(1, LAP // 250, len(path) // 2500)
             points = path[::stride, :3]
-            for p, q in zip(points[:-1], points[1:], strict=True):
+            for p, q in itertools.pairwise(points):
                 _tube(renderer.scene, p, q, 0.0075, (*colour, 1.0))
         return renderer.render()
 
