@@ -118,6 +118,9 @@ class ArmPlant(Plant):
         self._crashed |= not np.all(np.abs(motion - self._wanted[self._steps % LAP]) < self._bounds)
         return self._measurement()
 
+    def drop(self) -> None:
+        self._set_payload(1e-6)
+
     @property
     def truth(self) -> np.ndarray:
         return np.concatenate([self._past[-1], self.data.act])

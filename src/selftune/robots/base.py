@@ -35,6 +35,10 @@ class Plant(abc.ABC):
     def step(self, u: np.ndarray) -> np.ndarray:
         """Hold the control for one period; the measurement x_{t+1}, (n,)."""
 
+    @abc.abstractmethod
+    def drop(self) -> None:
+        """Lose the payload, all at once."""
+
     @property
     @abc.abstractmethod
     def truth(self) -> np.ndarray:
