@@ -250,7 +250,7 @@ def _make(links: int) -> Robot:
         gains=tuple(f"log {what} of joint {i + 1}" for what in ("ωn", "ζ") for i in range(links)),
         theta=theta,
         power=each(0.5, 0.5),
-        theta_box=Box(np.log(each(4.0, 0.5)), np.log(each(50.0, 1.5))),
+        theta_box=Box(np.log(each(4.0, 0.5)), np.log(each(40.0, 1.5))),
         parameters=(
             "payload (kg)",
             *(f"viscous {i + 1} (N·m·s/rad)" for i in range(links)),
@@ -258,9 +258,10 @@ def _make(links: int) -> Robot:
             *(f"torque {i + 1} (N·m)" for i in range(links)),
         ),
         a_hat=np.zeros(1 + 3 * links),
+        a_scale=np.append(0.5, each(0.3, 0.6, 0.06 * limits)),
         a_box=Box(np.append(0.0, each(0.0, 0.0, -4.0)), np.append(1.5, each(1.0, 1.5, 4.0))),
         learning_rate=0.01,
-        estimator_rate=0.005,
+        estimator_rate=0.01,
         conditions=("payload", "disturbance", "nominal"),
         make_plant=make_plant,
         make_scenario=make_scenario,
@@ -275,5 +276,6 @@ def _make(links: int) -> Robot:
             "y_limit": 200.0,
             "growth": np.ones(2 * links),
             "window": LAP,
+            "cost_floor": 2.0,  # a payload that is exchanged is no explosion
         },
     )
