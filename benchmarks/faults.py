@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import jax
 import numpy as np
@@ -53,7 +54,7 @@ class Bench:
     def __init__(self, robot: Robot, *, guarded: bool = True):
         guard = st.Guard(**robot.guard) if guarded else st.Guard(rate=None, y_limit=None, authority=None, rollback=None)
         plant = robot.make_plant(robot.conditions[0], 0, 10)
-        self._start = dict(x=plant.reset(), theta=robot.theta, a_hat=robot.a_hat, guard=guard)
+        self._start: dict[str, Any] = dict(x=plant.reset(), theta=robot.theta, a_hat=robot.a_hat, guard=guard)
         self.robot = robot
         self.agent = self._agent(1)
         self.start = self.agent._machine.state()

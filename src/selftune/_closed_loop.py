@@ -29,7 +29,11 @@ def closed_loop_step(
     v: Any,
     t: Any,
 ) -> tuple[Array, Any, dict[str, PyTree]]:
-    """The next x and state (of the controller, or with a guard that of both), and the values of `Run`'s fields that were used at this step."""
+    """The next x and state, and the values of `Run`'s fields that were used at this step.
+
+    The state is the controller's; with a guard, that of both.
+    """
+    after_act: Any
     if guard is None:
         state = controller.reveal(state, a_star)
         u, after_act, info = controller.act(state, x, t)
@@ -40,11 +44,11 @@ def closed_loop_step(
         f = nature.residual(x, a_star, t)
         x_next = nature.dynamics(x, u, f, t) + w
         f_obs = f if v is None else f + v
-    decisions = None
+    decisions, after = None, after_act
     if guard is None:
-        after, seen = controller._observe(after_act, x, f_obs, t)
+        after, seen = controller._observe(after, x, f_obs, t)
     else:
-        after, code, seen = _guarded.observe_and_tell(controller, guard, after_act, f_obs)
+        after, code, seen = _guarded.observe_and_tell(controller, guard, after, f_obs)
         decisions = info.guard.decisions | jnp.where(code == Result.OK, 0, np.int32(Decision.REFUSED))
     values = {
         "x": x,
