@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from . import _guarded
-from ._guarded import AgentState
-from .controller import Controller, ControllerState
+from .controller import Controller
 from .guard import Decision, Guard
 from .run import Result
 from .system import System
@@ -24,19 +23,17 @@ def closed_loop_step(
     guard: Guard | None,
     nature: System,
     x: Array,
-    state: ControllerState | AgentState,
+    state: Any,
     a_star: PyTree,
     w: Array,
     v: Any,
     t: Any,
-) -> tuple[Array, ControllerState | AgentState, dict[str, PyTree]]:
-    """The next x and state, and the values of `Run`'s fields that were used at this step."""
+) -> tuple[Array, Any, dict[str, PyTree]]:
+    """The next x and state (of the controller, or with a guard that of both), and the values of `Run`'s fields that were used at this step."""
     if guard is None:
-        assert isinstance(state, ControllerState)
         state = controller.reveal(state, a_star)
         u, after_act, info = controller.act(state, x, t)
     else:
-        assert isinstance(state, AgentState)
         state = eqx.tree_at(lambda s: s.controller, state, controller.reveal(state.controller, a_star))
         after_act, u, info, _ = _guarded.act(controller, guard, state, x, t)
     with jax.named_scope("selftune.plant"):

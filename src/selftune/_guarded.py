@@ -110,7 +110,13 @@ def act(
         exploded = unstable = saved = jnp.asarray(False)
         if window is not None:
             window, exploded, unstable, saved = guards.judge(
-                guard, window, info.cost, info.tuner.contraction, theta, a_hat
+                guard,
+                window,
+                info.cost,
+                info.tuner.contraction,
+                theta,
+                a_hat,
+                learning=watch.mode == Mode.LEARNING,
             )
             back = _restored(controller, x_used, window)
             theta, a_hat, tuner, estimator = choose(exploded | unstable, back, (theta, a_hat, tuner, estimator))
@@ -183,10 +189,12 @@ def resume(controller: Controller, state: AgentState) -> AgentState:
     inside = state.controller
     stood = state.guard.mode != Mode.LEARNING
     fresh = controller.tuner.reset(controller.system, state.x, inside.theta, inside.tuner)
+    tuner = choose(stood, fresh, inside.tuner)
+    mode = jnp.full_like(state.guard.mode, Mode.LEARNING)
     return eqx.tree_at(
-        lambda s: (s.controller.tuner, s.guard.mode),
+        lambda s: (s.controller, s.guard.mode),
         state,
-        (choose(stood, fresh, inside.tuner), jnp.full_like(state.guard.mode, Mode.LEARNING)),
+        (ControllerState(inside.theta, inside.a_hat, tuner, inside.estimator), mode),
     )
 
 

@@ -255,7 +255,7 @@ def limit_step(
     step = ravel_pytree(wanted)[0] - flat
     held = limited = jnp.asarray(False)
     changed = jnp.asarray(False)
-    if state.saturated is not None:
+    if state.saturated is not None and guard.authority is not None:
         growth = jnp.asarray(guard.growth, flat.dtype)
         grows = step * growth > 0
         held = (state.saturated > guard.authority) & jnp.any(grows)
@@ -278,9 +278,9 @@ def limit_step(
 
 
 def judge(
-    guard: Guard, window: Window, cost: Array, rho: Any, theta: PyTree, a_hat: PyTree
+    guard: Guard, window: Window, cost: Array, rho: Any, theta: PyTree, a_hat: PyTree, *, learning: Any
 ) -> tuple[Window, Any, Any, Any]:
-    """One step's cost into the window. (θ, â) are what the next step would use.
+    """One step's cost into the window. (θ, â) are what the next step would use; where nobody learns they stay.
 
     Returns the window, and whether the cost exploded, the loop is unstable, and a good window was saved.
     """
@@ -292,12 +292,12 @@ def judge(
     known, on_probation = jnp.isfinite(window.level), window.probation > 0
     watched = known & ~on_probation
     # As if the costs before the window were zero: one bad step in a new window is not an explosion.
-    exploded = watched & (total / size > guard.rollback * level)
+    exploded = watched & learning & (total / size > guard.rollback * level)
     expands = unstable = jnp.asarray(False)
     if rho is not None and guard.contraction is not None:
         expands = rho > guard.contraction
         # Of a new window there are too few steps to tell.
-        unstable = watched & ~exploded & expands & (window.weight > size / 2)
+        unstable = watched & learning & ~exploded & expands & (window.weight > size / 2)
     back = exploded | unstable
     ends = (window.count + 1 >= size) & ~back
     saved = ends & ~on_probation & (~known | (mean <= math.sqrt(guard.rollback) * level)) & ~expands

@@ -169,7 +169,8 @@ int main(void)
         const scalar_state before = s;
         u[0] = 9;
         if (scalar_act(&s, &bad[i], i + 1, u, i % 2 ? &info : 0) != codes[i]) return 2;
-        if (!isfinite(u[0]) || u[0] == 9 || u[0] != s.last_u[0] || s.refused != i + 1 || s.last_code != codes[i] || !same(&before, s)) return 3;
+        if (!isfinite(u[0]) || u[0] == 9 || u[0] != s.last_u[0]) return 11;
+        if (s.refused != i + 1 || s.last_code != codes[i] || !same(&before, s)) return 3;
         if (scalar_observe(&s, seen) != codes[i] || scalar_observe_state(&s, good) != codes[i]) return 4;
         if (s.refused != i + 1 || !same(&before, s)) return 5;
     }
@@ -322,7 +323,7 @@ def test_refused_by_name(tmp_path, as_a_user):
 
 def test_a_run_that_fails_is_no_replay(tmp_path):
     controller, start = start_of("scalar")
-    with pytest.raises(ValueError, match="scenario: expected a run that ends well, for the replay; the guard refused step 0"):
+    with pytest.raises(ValueError, match="expected a run that ends well, for the replay; the guard refused step 0"):
         st.export_c(controller, tmp_path / "out", **start | {"x": [0.5]}, guard=st.Guard(x_limit=1e-6))
     assert not (tmp_path / "out").exists()
 

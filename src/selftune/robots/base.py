@@ -35,6 +35,10 @@ class Plant(abc.ABC):
     def step(self, u: np.ndarray) -> np.ndarray:
         """Hold the control for one period; the measurement x_{t+1}, (n,)."""
 
+    @abc.abstractmethod
+    def drop(self) -> None:
+        """Lose the payload, all at once."""
+
     @property
     @abc.abstractmethod
     def truth(self) -> np.ndarray:
@@ -79,6 +83,8 @@ class Robot:
     """Steps of one period of the reference."""
     guard: Mapping[str, Any] = field(default_factory=dict)
     """The limits that fit this robot: settings of a `Guard`."""
+    a_scale: np.ndarray | float = 1.0
+    """How large each of a's components, or what it does when it changes, may be: the unit of the estimator's steps."""
 
     def detuned(self, factor: float) -> np.ndarray:
         """θ with all feedback gains multiplied by `factor`, inside Θ."""
@@ -90,7 +96,8 @@ class Robot:
         if tuner is None:
             tuner = MGAPS(self.learning_rate, constraint=self.theta_box)
         if estimator is None:
-            estimator = GradientEstimator(self.estimator_rate, constraint=self.a_box, normalized=True)
+            scale = np.asarray(self.a_scale) ** 2
+            estimator = GradientEstimator(self.estimator_rate, scale, constraint=self.a_box, normalized=True)
         return Controller(self.system, tuner, estimator)
 
 

@@ -111,6 +111,9 @@ class QuadrotorPlant(Plant):
         late, self._late = self._late, self._sense()
         return np.concatenate([late, self._filtered])
 
+    def drop(self) -> None:
+        self._load(0.0)
+
     @property
     def truth(self) -> np.ndarray:
         wrench = WRENCH @ (self._model.actuator_gainprm[:, 0] * self._data.act)

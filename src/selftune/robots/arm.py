@@ -1,0 +1,281 @@
+"""A planar arm of two or three links in the vertical plane, its joints driven by torque, following a lap of its joints.
+
+State x = [q, q̇, τ]: the joints' angles (rad; the first from hanging, the others from the link before), their rates, and
+the torques that the actuators give, which follow the command u with a lag. Without the lag in the model a tuner sees no
+harm in high gains. The policy is computed torque, less what the estimator expects of payload, friction and disturbance.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array
+
+from ..constraint import Box
+from ..process import Gaussian
+from ..scenario import Scenario
+from ..system import System
+from .base import Plant, Robot
+
+GRAVITY = 9.81
+DT = 0.004
+LAG = 0.016
+LAP = 1000
+"""Steps of one period of the reference: 4 s."""
+SLIP = 0.1
+"""The rate (rad/s) at which Coulomb friction is nearly all there."""
+SCALES = (0.025, 0.25, 0.12)
+"""What costs 1 at a joint: an angle's error (rad), a rate's (rad/s), and the share of the torque's limit by which the
+command is not the torque yet: the effort of changing it."""
+
+
+class Load(NamedTuple):
+    """What an arm moves. With ψ the links' angles from hanging, its kinetic energy is ½ Σ Bᵢⱼ cos(ψᵢ − ψⱼ) ψ̇ᵢ ψ̇ⱼ and
+    ½ Σ rᵢ q̇ᵢ², and its potential energy −g Σ bᵢ cos ψᵢ."""
+
+    B: np.ndarray
+    b: np.ndarray
+    r: np.ndarray
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What the model knows of an arm, and what it is to do; one number a joint."""
+
+    masses: tuple[float, ...]
+    """Of the links, uniform rods (kg)."""
+    lengths: tuple[float, ...]
+    rotors: tuple[float, ...]
+    """The motors' inertias, as the joints feel them through their gears (kg·m²)."""
+    limits: tuple[float, ...]
+    """The torques that the actuators can give (N·m)."""
+    centre: tuple[float, ...]
+    size: tuple[float, ...]
+    turns: tuple[int, ...]
+    """The reference is centre − size · cos(turns · 2π t / LAP): it starts at rest."""
+
+    @property
+    def links(self) -> int:
+        return len(self.masses)
+
+    @property
+    def own(self) -> Load:
+        """The arm itself."""
+        B, b = np.zeros((self.links, self.links)), np.zeros(self.links)
+        for i, (mass, length) in enumerate(zip(self.masses, self.lengths, strict=True)):
+            reach = np.array([*self.lengths[:i], length / 2] + [0.0] * (self.links - i - 1))
+            B += mass * np.outer(reach, reach)
+            B[i, i] += mass * length**2 / 12
+            b += mass * reach
+        return Load(B, b, np.array(self.rotors))
+
+    @property
+    def payload(self) -> Load:
+        """A kilogram at the tip."""
+        return Load(np.outer(self.lengths, self.lengths), np.array(self.lengths), np.zeros(self.links))
+
+    def reference(self, t: ArrayLike, dtype: Any) -> tuple[Array, Array, Array]:
+        """The angles, rates and accelerations wanted at step t."""
+        # The lap is taken off the integer: a phase in float32 is exact however long the arm runs.
+        phase = (jnp.asarray(t) % LAP).astype(dtype) * (2 * np.pi / LAP)
+        centre, size, turns = (jnp.array(v, dtype) for v in (self.centre, self.size, self.turns))
+        speed = turns * (2 * np.pi / LAP / DT)
+        swing = size * jnp.cos(turns * phase)
+        return centre - swing, size * speed * jnp.sin(turns * phase), speed**2 * swing
+
+
+def torques(load: Load, q: Array, rate: Array, acceleration: Array) -> Array:
+    """The joints' torques with which a load moves so: inertial, centrifugal and gravity's."""
+    B, b, r = (jnp.array(v, q.dtype) for v in load)
+    sine, cosine = _pairs(q)
+    pull = cosine * jnp.cumsum(acceleration) + sine * jnp.cumsum(rate) ** 2
+    on_links = jnp.sum(B * pull, axis=1) + GRAVITY * b * jnp.sin(jnp.cumsum(q))
+    on_joints = jnp.cumsum(on_links[::-1])[::-1]
+    return on_joints + r * acceleration if np.any(load.r) else on_joints
+
+
+def accelerations(load: Load, q: Array, rate: Array, torque: Array) -> Array:
+    """The inverse of `torques`: the joints' accelerations under these."""
+    free = torque - torques(load, q, rate, jnp.zeros_like(q))
+    on_links = free - jnp.append(free[1:], jnp.zeros_like(free[:1]))
+    apart = np.eye(q.size) - np.eye(q.size, k=-1)  # q = apart ψ
+    rotors = jnp.array(apart.T @ np.diag(load.r) @ apart, q.dtype)
+    turning = _solve(jnp.array(load.B, q.dtype) * _pairs(q)[1] + rotors, on_links)
+    return turning - jnp.append(jnp.zeros_like(turning[:1]), turning[:-1])
+
+
+ARMS = {
+    2: Arm(
+        (1.5, 1.0),
+        (0.4, 0.35),
+        (0.2, 0.1),
+        (20.0, 10.0),
+        centre=(0.6, 0.8),
+        size=(0.5, 0.7),
+        turns=(1, 2),
+    ),
+    3: Arm(
+        (1.5, 1.0, 0.6),
+        (0.4, 0.35, 0.25),
+        (0.4, 0.2, 0.1),
+        (40.0, 20.0, 8.0),
+        centre=(0.5, 0.6, 0.5),
+        size=(0.4, 0.5, 0.4),
+        turns=(1, 2, 3),
+    ),
+}
+
+
+def _pairs(q: Array) -> tuple[Array, Array]:
+    """The sines and cosines of all differences ψᵢ − ψⱼ."""
+    s, c = jnp.sin(jnp.cumsum(q)), jnp.cos(jnp.cumsum(q))
+    return s[:, None] * c - c[:, None] * s, c[:, None] * c + s[:, None] * s
+
+
+def _solve(A: Array, v: Array) -> Array:
+    """A⁻¹ v for a small symmetric positive definite A, by L D Lᵀ written out: one division a row."""
+    n = v.shape[0]
+    L: dict[tuple[int, int], Array] = {}
+    inverse: list[Array] = []  # of D
+    z: list[Array] = []
+    for i in range(n):
+        scaled = []
+        for j in range(i):
+            scaled.append(A[i, j] - sum((scaled[k] * L[j, k] for k in range(j)), jnp.zeros_like(v[0])))
+            L[i, j] = scaled[j] * inverse[j]
+        inverse.append(1 / (A[i, i] - sum((scaled[k] * L[i, k] for k in range(i)), jnp.zeros_like(v[0]))))
+        z.append(v[i] - sum((L[i, k] * z[k] for k in range(i)), jnp.zeros_like(v[0])))
+    out: list[Array] = [v[0]] * n
+    for i in reversed(range(n)):
+        out[i] = z[i] * inverse[i] - sum((L[k, i] * out[k] for k in range(i + 1, n)), jnp.zeros_like(v[0]))
+    return jnp.stack(out)
+
+
+def _soft_clamp(v: Array, limit: Array) -> Array:
+    """v held within ±limit, smoothly: 1.5 % less than asked for at half the limit, 16 % less at the limit."""
+    share = v / limit
+    return v / jnp.sqrt(jnp.sqrt(1 + (share * share) ** 2))
+
+
+@cache
+def arm_system(links: int = 2) -> System:
+    """The arm's four functions.
+
+    θ: the logarithms of the natural frequency (rad/s) of each joint, then of its damping ratio.
+    a: a payload at the tip (kg); then viscous friction (N·m·s/rad), Coulomb friction (N·m) and a constant torque (N·m),
+    each for all joints.
+    """
+    arm = ARMS[links]
+    own, payload = arm.own, arm.payload
+
+    def dynamics(x, u, f, t):
+        q, rate, torque = jnp.split(x, 3)
+        next_torque = torque + (1 - math.exp(-DT / LAG)) * (u - torque)
+        next_rate = rate + DT * accelerations(own, q, rate, 0.5 * (torque + next_torque) + f)
+        return jnp.concatenate([q + 0.5 * DT * (rate + next_rate), next_rate, next_torque])
+
+    def residual(x, a, t):
+        q, rate, _ = jnp.split(x, 3)
+        viscous, coulomb, constant = jnp.split(a[1:], 3)
+        # The payload's acceleration is taken for the one that is wanted: the residual stays linear in a.
+        carried = a[0] * torques(payload, q, rate, arm.reference(t, x.dtype)[2])
+        return constant - viscous * rate - coulomb * jnp.tanh(rate / SLIP) - carried
+
+    def policy(x, theta, f, t):
+        q, rate, _ = jnp.split(x, 3)
+        frequency, ratio = jnp.split(jnp.exp(theta), 2)
+        wanted, wanted_rate, wanted_acceleration = arm.reference(t, x.dtype)
+        feedback = frequency * (frequency * (wanted - q) + 2 * ratio * (wanted_rate - rate))
+        command = torques(own, q, rate, wanted_acceleration + feedback) - f
+        return _soft_clamp(command, jnp.array(arm.limits, x.dtype))
+
+    def cost(x, u, theta, t):
+        q, rate, torque = jnp.split(x, 3)
+        wanted, wanted_rate, _ = arm.reference(t, x.dtype)
+        angle_scale, rate_scale, torque_scale = SCALES
+        chatter = (u - torque) / (torque_scale * jnp.array(arm.limits, x.dtype))
+        return jnp.sum(((q - wanted) / angle_scale) ** 2 + ((rate - wanted_rate) / rate_scale) ** 2 + chatter**2)
+
+    return System(dynamics, residual, policy, cost)
+
+
+def make(links: int = 2) -> Robot:
+    """The arm of 2 or 3 links, made once.
+
+    Halfway through, its payload grows from 0.2 to 0.7 kg ("payload"), torques set in that nobody told the model of
+    ("disturbance"), or nothing happens ("nominal").
+    """
+    if links not in ARMS:
+        raise ValueError(f"links: expected 2 or 3, got {links!r}")
+    return _make(links)
+
+
+@cache
+def _make(links: int) -> Robot:
+    arm = ARMS[links]
+
+    def each(*values):
+        return np.concatenate([np.broadcast_to(v, links) for v in values])
+
+    def error(x, t):
+        return x[:links] - arm.reference(t, x.dtype)[0]
+
+    def make_plant(condition: str, seed: int, steps: int) -> Plant:
+        from .arm_plant import ArmPlant  # MuJoCo is an extra, which the model does without
+
+        return ArmPlant(arm, condition, seed, steps)
+
+    def make_scenario(steps: int, key: jax.Array) -> Scenario:
+        kx, ka, kw, kv = jax.random.split(key, 4)
+        low, high = each(0.1, 0.1, -0.3), each(0.3, 0.4, 0.3)
+        friction = jax.random.uniform(ka, (3 * links,), minval=low, maxval=high)
+        payload = jnp.where(2 * jnp.arange(steps) < steps, 0.2, 0.7)
+        a_star = jnp.concatenate([payload[:, None], jnp.broadcast_to(friction, (steps, 3 * links))], axis=1)
+        x0 = jnp.zeros(3 * links)
+        start = arm.reference(0, x0.dtype)[0] + 0.05 * jax.random.normal(kx, (links,))
+        w = Gaussian(each(0.0, 5e-3, 0.0)).stream(kw, 3 * links)
+        v = Gaussian(0.2).stream(kv, links)
+        return Scenario(x0.at[:links].set(start), a_star, w, v, steps=steps)
+
+    theta, limits = np.log(each(25.0, 1.0)), np.array(arm.limits)
+    return Robot(
+        name=f"arm{links}",
+        dt=DT,
+        system=arm_system(links),
+        gains=tuple(f"log {what} of joint {i + 1}" for what in ("ωn", "ζ") for i in range(links)),
+        theta=theta,
+        power=each(0.5, 0.5),
+        theta_box=Box(np.log(each(4.0, 0.5)), np.log(each(40.0, 1.5))),
+        parameters=(
+            "payload (kg)",
+            *(f"viscous {i + 1} (N·m·s/rad)" for i in range(links)),
+            *(f"Coulomb {i + 1} (N·m)" for i in range(links)),
+            *(f"torque {i + 1} (N·m)" for i in range(links)),
+        ),
+        a_hat=np.zeros(1 + 3 * links),
+        a_scale=np.append(0.5, each(0.3, 0.6, 0.06 * limits)),
+        a_box=Box(np.append(0.0, each(0.0, 0.0, -4.0)), np.append(1.5, each(1.0, 1.5, 4.0))),
+        learning_rate=0.01,
+        estimator_rate=0.01,
+        conditions=("payload", "disturbance", "nominal"),
+        make_plant=make_plant,
+        make_scenario=make_scenario,
+        error=error,
+        lap=LAP,
+        guard={
+            "x_limit": each(2 * np.pi, 40.0, 2 * max(arm.limits)),
+            "f_limit": 4 * limits,
+            "u_low": -0.9 * limits,  # where the soft clamp gives way: authority ends there
+            "u_high": 0.9 * limits,
+            "rate": 0.004,
+            "y_limit": 200.0,
+            "growth": np.ones(2 * links),
+            "window": LAP,
+            "cost_floor": 2.0,  # a payload that is exchanged is no explosion
+        },
+    )

@@ -1,0 +1,476 @@
+"""Guards: each by itself against what it promises, both engines alike, and what is told of them."""
+
+import ctypes
+import logging
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import selftune as st
+from selftune import guard as guards
+from selftune._guarded import act as guarded_act
+from selftune._guarded import begin
+from selftune.native import build
+
+D = st.Decision
+NAN = np.nan
+OFF = dict(rate=None, authority=None, y_limit=None, rollback=None)
+ENGINES = ("native", "xla")
+both = pytest.mark.parametrize("engine", ENGINES)
+
+
+@cache
+def system():
+    """A cart pushed by a spring of unknown strength; θ: logarithms of stiffness and damping."""
+
+    def dynamics(x, v, t):
+        return jnp.stack([x[0] + 0.05 * x[1], x[1] + 0.05 * v[0]])
+
+    def error(x, t):
+        phase = 0.05 * jnp.asarray(t).astype(x.dtype)
+        return x - jnp.stack([jnp.sin(phase), jnp.cos(phase)])
+
+    def actuation(x, theta, t):
+        return jnp.stack([-jnp.sum(jnp.exp(theta) * error(x, t))])
+
+    return st.MatchedSystem(
+        dynamics,
+        residual=lambda x, a, t: -a * x[:1],
+        actuation=actuation,
+        cost=lambda x, u, theta, t: error(x, t)[0] ** 2 + 0.001 * u[0] ** 2,
+    )
+
+
+def controller(rate=0.02, **settings):
+    tuner = st.MGAPS(rate, constraint=st.Box(-1.0, 4.0), **settings)
+    return st.Controller(system(), tuner, st.GradientEstimator(0.05, constraint=st.Box(0.0, 2.0), normalized=True))
+
+
+def scenario(steps=600):
+    ka, kw = jax.random.split(jax.random.key(0))
+    a_star = st.Constant(0.8)(ka, steps, 1)
+    return st.Scenario(x0=jnp.array([0.5, 0.0]), a_star=a_star, w=st.Gaussian(0.01)(kw, steps, 2))
+
+
+START = dict(theta=np.zeros(2), a_hat=np.zeros(1))
+
+
+def simulate(made, guard, steps=600, **settings):
+    return st.simulate(made, scenario(steps), **START, guard=guard, engine="native", **settings)
+
+
+def decided(run, decision):
+    return (np.asarray(run.guard) & decision) != 0
+
+
+def agent(engine="native", rate=0.02, x=(0.5, 0.0), **settings):
+    return st.Agent(controller(rate), x=x, **START, engine=engine, guard=st.Guard(**settings))
+
+
+def play(agent, steps, x=None, disturb=lambda t, x: x):
+    """A cart that the agent drives; `disturb` is what becomes of the measurement. Returns θ and u, row by row."""
+    x, rows = np.array([0.5, 0.0]) if x is None else x, []
+    for t in steps:
+        theta = agent.theta
+        u = agent.act(disturb(t, x), t)
+        rows.append((theta, u))
+        x = np.array([x[0] + 0.05 * x[1], x[1] + 0.05 * (u[0] - 0.8 * x[0])])
+        agent.observe_state(x)
+    return np.array([row[0] for row in rows]), np.array([row[1] for row in rows]), x
+
+
+class TestAnOrderlyRun:
+    def test_is_left_alone(self):
+        plain = st.simulate(controller(), scenario(), **START, engine="native")
+        guarded = simulate(controller(), st.Guard())
+        for name in ("x", "u", "theta", "a_hat"):
+            np.testing.assert_allclose(getattr(guarded, name), getattr(plain, name), rtol=0, atol=1e-13)
+        assert set(np.unique(guarded.guard).tolist()) == {0, int(D.SAVED)}
+        with pytest.raises(AttributeError, match="guard was not recorded: there was no guard"):
+            _ = plain.guard
+
+    def test_the_engines_agree_while_everything_happens(self):
+        guard = st.Guard(
+            x_limit=[0.9, 3.0], u_low=-0.5, u_high=0.4, rate=0.03, authority=0.1, y_limit=0.5, window=40, rollback=1.3
+        )
+        made = controller(1.0, contraction_memory=40)
+        runs = [st.simulate(made, scenario(), **START, guard=guard, engine=engine) for engine in ENGINES]
+        assert (runs[0].guard == runs[1].guard).all()
+        for one in (D.REFUSED, D.SATURATED, D.LIMITED, D.HELD, D.RESET, D.EXPLODED, D.STILL, D.SAVED):
+            assert decided(runs[0], one).any(), one
+        for name in ("x", "u", "theta", "a_hat", "y"):
+            np.testing.assert_allclose(getattr(runs[0], name), getattr(runs[1], name), rtol=1e-9, atol=1e-11)
+        assert np.all((runs[0].theta >= -1) & (runs[0].theta <= 4))
+        assert np.all((runs[0].u >= -0.5) & (runs[0].u <= 0.4))
+
+    def test_in_parts_and_in_batches(self):
+        guard, made = st.Guard(rate=0.01, window=50, rollback=1.5), controller(0.5)
+        whole = simulate(made, guard)
+        first = st.simulate(made, scenario()[:233], **START, guard=guard, engine="native")
+        rest = st.simulate(made, scenario()[233:], resume=first.final, guard=guard, engine="native")
+        np.testing.assert_array_equal(np.concatenate([first.guard, rest.guard]), whole.guard)
+        np.testing.assert_array_equal(np.concatenate([first.theta, rest.theta]), whole.theta)
+        with pytest.raises(ValueError, match="resume: expected the `final` of a run of such a controller and guard"):
+            st.simulate(made, scenario()[233:], resume=first.final)
+        lanes = jax.vmap(
+            lambda theta: (
+                st.simulate(
+                    made, scenario(), theta=theta, a_hat=np.zeros(1), guard=guard, engine="native", throw=False
+                ).theta
+            )
+        )(jnp.zeros((2, 2)))
+        np.testing.assert_array_equal(lanes[1], whole.theta)
+
+
+class TestRate:
+    def test_no_step_is_longer(self):
+        run = simulate(controller(3.0), st.Guard(**OFF | dict(rate=0.02)))
+        steps = np.linalg.norm(np.diff(run.theta, axis=0), axis=1)
+        assert decided(run, D.LIMITED)[:-1].mean() > 0.5
+        assert steps.max() <= 0.02 * (1 + 1e-12)
+        free = decided(run, D.LIMITED)[:-1] & np.all((run.theta[1:] > -1) & (run.theta[1:] < 4), axis=1)
+        np.testing.assert_allclose(steps[free], 0.02, rtol=1e-9)
+        # Down the gradient.
+        cosines = np.sum(np.diff(run.theta, axis=0) * -np.asarray(run.gradient)[:-1], axis=1)[free]
+        assert np.all(cosines > 0)
+
+    def test_an_infinite_square_is_no_step(self):
+        flat = jnp.array([0.0, 0.0], jnp.float32)
+        made, guard = controller(), st.Guard(**OFF | dict(rate=0.1))
+        state = guards.start(guard, flat, jnp.zeros(1, jnp.float32), jnp.float32)
+        no = jnp.asarray(False)
+        moved, limited, _ = guards.limit_step(
+            guard, made, state, flat, jnp.array([3e30, 1.0], jnp.float32), still=no, forget=no
+        )
+        assert np.all(np.isfinite(moved))
+        assert limited
+
+
+class TestAuthority:
+    def test_gains_do_not_grow_while_it_is_short(self):
+        tight = OFF | dict(u_low=-0.3, u_high=0.3, authority=0.2, window=50)
+        run = simulate(controller(0.2), st.Guard(**tight))
+        free = simulate(controller(0.2), st.Guard(**tight | dict(authority=None)))
+        held = decided(run, D.HELD)
+        assert held.sum() > 100
+        assert decided(free, D.SATURATED).mean() > 0.15
+        assert np.all(np.diff(run.theta, axis=0)[held[:-1]] <= 0)
+        np.testing.assert_array_equal(decided(run, D.SATURATED), np.any(np.abs(run.u) == 0.3, axis=1))
+
+    def test_what_is_no_gain_may(self):
+        tight = OFF | dict(u_low=-0.3, u_high=0.3, authority=0.2, window=50, growth=[1, 0])
+        run = simulate(controller(0.2), st.Guard(**tight))
+        held = decided(run, D.HELD)[:-1]
+        steps = np.diff(run.theta, axis=0)[held]
+        assert np.all(steps[:, 0] <= 0)
+        assert np.any(steps[:, 1] > 0)
+
+
+def test_a_large_y_is_forgotten():
+    run = simulate(controller(0.01), st.Guard(**OFF | dict(y_limit=0.6)))
+    resets = np.flatnonzero(decided(run, D.RESET))
+    assert 1 <= resets.size < 60
+    np.testing.assert_array_equal(resets, np.flatnonzero(np.abs(run.y).max(axis=(1, 2)) > 0.6))
+    np.testing.assert_array_equal(run.y[resets + 1], 0)
+    np.testing.assert_array_equal(run.theta[resets + 1], run.theta[resets])
+
+
+class Ledger:
+    """Rollback by the book, in plain Python: one cost a step, θ what the next step would use."""
+
+    def __init__(self, guard, theta):
+        self.g, self.total, self.weight, self.level, self.caution = guard, 0.0, 0.0, np.inf, 1.0
+        self.count = self.probation = 0
+        self.begun = self.good = theta
+
+    def step(self, cost, theta):
+        g, keep = self.g, 1 - 1 / self.g.window
+        self.total, self.weight = keep * self.total + cost, keep * self.weight + 1
+        mean, floor = self.total / self.weight, max(self.level, g.cost_floor)
+        watched = np.isfinite(self.level) and not self.probation
+        if watched and self.total / g.window > g.rollback * floor:
+            self.total = self.weight = 0.0
+            self.count, self.probation, self.caution, self.begun = 0, 2 * g.window, self.caution / 2, self.good
+            return "exploded", self.good
+        self.count += 1
+        said = ""
+        if self.count == g.window:
+            if not self.probation and (not np.isfinite(self.level) or mean <= g.rollback**0.5 * floor):
+                said, self.good, self.caution = "saved", self.begun, min(1, 1.01 * self.caution)
+            if watched:
+                up = self.level + (mean - self.level) / 8
+                self.level = up if mean >= self.level else (mean * self.level) ** 0.5
+            else:
+                self.level = mean
+            self.begun, self.count = theta, 0
+        self.probation = max(self.probation - 1, 0)
+        return said, theta
+
+
+@cache
+def gone_wrong(steps):
+    """A run that goes well, and what comes after it with a learning rate that does not: unguarded, and guarded."""
+    guard = st.Guard(**OFF | dict(window=60, rollback=4.0))
+    scene = scenario(600 + steps)
+    good = st.simulate(controller(), scene[:600], **START, guard=guard, engine="native")
+    inside = good.final.state.controller
+    alone = st.Final(good.final.x, inside, good.final.t, good.final.streams)
+    settings = dict(engine="native", throw=False)
+    bad = st.simulate(controller(300.0), scene[600:], resume=alone, **settings)
+    return good, bad, st.simulate(controller(300.0), scene[600:], resume=good.final, guard=guard, **settings)
+
+
+class TestRollback:
+    def test_by_the_book(self):
+        guard = st.Guard(**OFF | dict(rollback=2.0, window=7, cost_floor=0.05))
+        random = np.random.default_rng(1)
+        costs = random.exponential(size=900) * np.repeat(10.0 ** random.uniform(-2, 1.5, size=30), 30)
+        thetas = jnp.asarray(random.normal(size=(900, 2)))
+        state = guards.start(guard, thetas[0], jnp.zeros(1), jnp.float64).window
+        book, seen = Ledger(guard, thetas[0]), {"exploded": 0, "saved": 0, "": 0}
+        judge = jax.jit(
+            lambda window, cost, theta: guards.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
+        )
+        for cost, theta in zip(costs, thetas, strict=True):
+            state, exploded, unstable, saved = judge(state, cost, theta)
+            said, _ = book.step(float(cost), theta)
+            assert (bool(exploded), bool(saved), bool(unstable)) == (said == "exploded", said == "saved", False)
+            seen[said] += 1
+            for name in ("total", "weight", "level", "caution", "count", "probation"):
+                np.testing.assert_allclose(getattr(state, name), getattr(book, name), rtol=1e-12, atol=1e-15)
+            np.testing.assert_array_equal(state.good.theta, book.good)
+        assert min(seen.values()) > 5, seen
+
+    def test_bad_gains_are_not_left_behind(self):
+        """All goes well, until the learning rate is far too large; θ may do anything in its box."""
+        good, bad, kept = gone_wrong(3000)
+        assert np.mean(bad.cost) > 1e6
+        assert np.mean(kept.cost) < np.mean(good.cost)
+        assert np.mean(kept.cost[-600:]) < 0.1 * np.mean(good.cost)
+        back = np.flatnonzero(decided(kept, D.EXPLODED))
+        assert back.size >= 1
+        for at in back:
+            rows = {row.tobytes() for row in np.asarray(kept.theta)[: at + 1]}
+            assert np.asarray(kept.theta)[at + 1].tobytes() in rows  # it has been there before
+            stays = np.asarray(kept.theta)[at + 1 : at + 122]
+            assert np.all(stays == stays[0])  # and stays for two windows
+            np.testing.assert_array_equal(kept.y[at + 1], 0)
+
+    def test_the_estimate_comes_back_with_the_gains(self):
+        """Both are those of one step: the first of a window that went well."""
+        good, _, run = gone_wrong(3000)
+        at = np.flatnonzero(decided(run, D.EXPLODED))[0]
+        begins = np.flatnonzero(np.all(np.asarray(run.theta)[: at + 1] == run.theta[at + 1], axis=1))
+        assert begins.size >= 1
+        # â is restored in act; the observation of the same step then moves it by one update.
+        state = run.final.state
+        assert int(state.guard.window.rollbacks) == sum(decided(one, D.EXPLODED).sum() for one in (good, run))
+        good_a = [float(run.a_hat[i, 0]) for i in begins]
+        x, f_obs = run.x[at], run.f[at]
+        moved = []
+        for a in good_a:
+            a_hat, _, _ = controller().estimator.update(
+                system(), x, f_obs, jnp.array([a]), at, controller().estimator.init(system(), jnp.array([a]))
+            )
+            moved.append(float(a_hat[0]))
+        assert np.min(np.abs(np.array(moved) - float(run.a_hat[at + 1, 0]))) < 1e-12
+
+    def test_a_loop_that_stops_contracting(self):
+        """The model itself becomes unstable: the tuner's ρ̂ says so before the cost does."""
+
+        def dynamics(x, u, f, t):
+            return jnp.where(t < 300, 0.9, 1.05) * x + u
+
+        unstable = st.System(
+            dynamics,
+            residual=lambda x, a, t: a,
+            policy=lambda x, theta, f, t: 0 * theta,
+            cost=lambda x, u, theta, t: 1.0 + 0 * jnp.sum(x) + jnp.sum(theta**2),
+        )
+        made = st.Controller(unstable, st.MGAPS(1e-4, contraction_memory=30), st.Frozen())
+        scene = st.Scenario(x0=jnp.ones(1), a_star=jnp.zeros((420, 1)), w=jnp.zeros((420, 1)))
+        run = st.simulate(made, scene, theta=[1.0], a_hat=[0.0], guard=st.Guard(window=50), engine="native")
+        at = np.flatnonzero(decided(run, D.UNSTABLE))
+        assert 300 < at[0] < 400
+        np.testing.assert_array_equal(run.contraction[at[0]] > 1, True)
+        assert not decided(run, D.EXPLODED).any()
+        off = st.simulate(
+            made, scene, theta=[1.0], a_hat=[0.0], guard=st.Guard(window=50, contraction=None), engine="native"
+        )
+        assert not decided(off, D.UNSTABLE).any()
+
+
+class TestBridge:
+    def test_the_model_stands_in(self):
+        made = controller()
+        guard = st.Guard(bridge=3)
+        state = begin(made, guard, np.array([0.5, 0.0]), **START, t=0)
+        state, u, info, code = guarded_act(made, guard, state, jnp.array([0.5, 0.0]), 0)
+        x, expected = jnp.array([0.5, 0.0]), []
+        theta, a_hat = state.theta, state.a_hat
+        for t in range(1, 6):
+            x = system().dynamics(x, u, system().residual(x, a_hat, t - 1), t - 1)
+            u = system().policy(x, theta, system().residual(x, a_hat, t), t)
+            state, given, info, code = guarded_act(made, guard, state, jnp.array([NAN, 0.1]), t)
+            expected.append(np.asarray(u if t <= 3 else expected[2]))
+            np.testing.assert_allclose(given, expected[-1], rtol=1e-12)
+            assert (int(code), int(state.refused), int(info.guard.decisions)) == (2, t, D.REFUSED)
+        assert np.all(state.theta == theta)
+
+    @both
+    def test_a_short_outage_costs_little(self, engine):
+        def outage(t, x):
+            return [NAN, NAN] if 200 <= t < 260 else x
+
+        ends = [play(agent(engine), range(260))[2]]
+        for bridge in (0, 100):
+            one = agent(engine, bridge=bridge)
+            ends.append(play(one, range(260), disturb=outage)[2])
+            assert one.refused == 60
+        whole, without, bridged = (x[0] for x in ends)
+        assert abs(bridged - whole) < 0.05
+        assert abs(without - whole) > 0.15
+
+
+class TestModes:
+    @both
+    def test_pause_freeze_resume_restore(self, engine):
+        one = agent(engine, window=40)
+        _, _, x = play(one, range(100))
+        one.pause()
+        theta, a_hat = one.theta, one.a_hat
+        _, _, x = play(one, range(100, 150), 2 * x)  # what would be a rollback
+        assert one.decisions == D.STILL
+        np.testing.assert_array_equal(one.theta, theta)
+        np.testing.assert_array_equal(one.a_hat, a_hat)
+        assert np.any(one.info.tuner.gradient != 0)  # a dry run has something to show
+        one.freeze()
+        _, _, x = play(one, range(150, 200), x)
+        np.testing.assert_array_equal(one.theta, theta)
+        assert np.any(one.a_hat != a_hat)
+        one.resume()
+        np.testing.assert_array_equal(one._machine.state().controller.tuner.y, 0)
+        _, _, x = play(one, range(200, 290), x)
+        assert np.any(one.theta != theta)
+        good = one._machine.state().guard.window.good
+        one.restore()
+        np.testing.assert_array_equal(one.theta, good.theta)
+        np.testing.assert_array_equal(one.a_hat, good.a_hat)
+        play(one, range(290, 292), x)
+        assert one.result.message == "ok"
+
+    def test_restore_needs_something_to_restore(self):
+        with pytest.raises(RuntimeError, match="restore: expected a guard with rollback, and it is off"):
+            agent(rollback=None).restore()
+
+
+@both
+@pytest.mark.parametrize("tuner", [st.Fixed(), st.DiffTune(episode=20, learning_rate=0.01)])
+def test_other_tuners(engine, tuner):
+    made = st.Controller(system(), tuner, st.Frozen())
+    one = st.Agent(made, x=[0.5, 0.0], **START, engine=engine, guard=st.Guard(window=10))
+    play(one, range(15))
+    one.freeze()
+    one.resume()
+    one.restore()
+    play(one, range(15, 30))
+    assert one.result.message == "ok"
+
+
+@both
+def test_the_log_tells_what_begins_and_ends(engine, caplog):
+    one = agent(engine)
+    with caplog.at_level(logging.INFO, logger="selftune"):
+        play(one, range(20), disturb=lambda t, x: [NAN, 0.0] if 5 <= t < 9 else x)
+        one.restore()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "step 5: refused"),
+        ("INFO", "step 9: no longer refused"),
+        ("WARNING", "restored the last good θ and â, as asked"),
+    ]
+
+
+C_MAIN = """
+extern int probe(void);
+int probe(void)
+{
+    static cart_state s;
+    cart_info info;
+    const float x[2] = {0.3f, 0.1f}, next[2] = {0.32f, 0.05f};
+    float u[1], theta, a_hat;
+    cart_init(&s);
+    for (int t = 0; t < 30; t++) { cart_act(&s, x, t, u, &info); cart_observe_state(&s, next); }
+    theta = s.theta[0]; a_hat = s.a_hat[0];
+    cart_pause(&s);
+    cart_act(&s, x, 30, u, &info); cart_observe_state(&s, next);
+    if (s.theta[0] != theta || s.a_hat[0] != a_hat || info.guard_decisions != CART_STILL) return 1;
+    cart_freeze(&s);
+    cart_act(&s, x, 31, u, &info); cart_observe_state(&s, next);
+    if (s.theta[0] != theta || s.a_hat[0] == a_hat) return 2;
+    cart_resume(&s);
+    if (s.tuner_y[0] != 0 || s.guard_mode != CART_LEARNING) return 3;
+    for (int t = 32; t < 60; t++) { cart_act(&s, x, t, u, &info); cart_observe_state(&s, next); }
+    if (s.theta[0] == theta) return 4;
+    cart_restore(&s);
+    if (s.theta[0] != s.guard_window_good_theta[0] || s.a_hat[0] != s.guard_window_good_a_hat[0]) return 5;
+    return 0;
+}
+"""
+
+
+def test_the_firmware_has_them(tmp_path):
+    start = {name: value.astype(np.float32) for name, value in START.items()}
+    folder = st.export_c(controller(), tmp_path / "cart", x=[0.5, 0.0], **start, guard=st.Guard(window=10))
+    header, source = ((folder / f"cart.{kind}").read_text() for kind in "hc")
+    assert "   rate: 0.1\n" in header
+    assert "   window: 10\n" in header
+    library = build.build(header + source.replace('#include "cart.h"', "") + C_MAIN)
+    probe = library.probe
+    probe.restype = ctypes.c_int
+    assert probe() == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"x_limit": 0.0}, "x_limit: expected a number > 0, or one for each component, or None, got 0.0"),
+        ({"x_limit": NAN}, "x_limit: expected a number > 0"),
+        ({"f_limit": [[1.0]]}, "f_limit: expected a number > 0"),
+        ({"bridge": -1}, "bridge: expected a whole number >= 0"),
+        ({"u_low": 1.0, "u_high": 1.0}, "u_low, u_high: expected u_low < u_high, got 1.0 and 1.0"),
+        ({"u_low": NAN}, "u_low: expected a number, or one a control"),
+        ({"rate": 0.0}, "rate: expected a number > 0, or None, got 0.0"),
+        ({"rate": True}, "rate: expected a number > 0"),
+        ({"authority": "much"}, "authority: expected a number > 0"),
+        ({"growth": 2.0}, "growth: expected −1, 0 or 1 for each θ, got 2.0"),
+        ({"rollback": 1.0}, "rollback: expected a number > 1, or None, got 1.0"),
+        ({"window": 0}, "window: expected a whole number >= 1"),
+        ({"cost_floor": -1.0}, "cost_floor: expected a number ≥ 0"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(wrong, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        st.Guard(**wrong)
+
+
+def test_a_guard_is_a_guard(as_a_user):
+    with pytest.raises(ValueError, match="guard: expected a Guard or None, got 3"):
+        simulate(controller(), 3)
+
+
+def test_settings_fit_the_controller():
+    for wrong, message in {
+        ("x_limit", (1.0, 2.0, 3.0)): "x_limit: expected one number or 2, got 3",
+        ("u_low", (-1.0, -1.0)): "u_low: expected one number or 1, got 2",
+        ("growth", (1, 1, 1)): "growth: expected one number or 2, got 3",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            simulate(controller(), st.Guard(**dict([wrong])))
+
+
+def test_decisions_in_words():
+    assert str(st.Decision(0)) == "none"
+    assert str(st.Decision.REFUSED | st.Decision.SATURATED) == "refused, saturated"
