@@ -1,6 +1,7 @@
 """Pictures of the quadrotor's flight from MuJoCo's offscreen renderer, made in a process of their own.
 
-Where graphics are missing, some libraries end the process that asks for them: here that is a child.
+Where graphics are missing, some libraries end the process that asks for them: here that is a child, which runs this
+file by itself and so needs none of the package.
 """
 
 # MuJoCo's bindings have no stubs.
@@ -14,14 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import _check
-
 TIMEOUT = 120.0
 """Seconds that one attempt may take."""
 BEFORE, AFTER, WANTED = (0.93, 0.42, 0.18), (0.10, 0.42, 0.82), (0.25, 0.27, 0.30)
 WIDTH, HEIGHT = 1600, 900
-ENLARGED = 2.5
-"""The quadrotor is drawn this much larger than it is."""
+ENLARGED = 2.0
+"""The quadrotor is drawn this much larger than it is, once on each path: where the two are farthest apart."""
 
 
 def flight(path_before: np.ndarray, path_after: np.ndarray, file: str | os.PathLike[str]) -> bool:
@@ -30,8 +29,11 @@ def flight(path_before: np.ndarray, path_after: np.ndarray, file: str | os.PathL
     A path is (T, 3), positions, or (T, n), states, whose attitude is then drawn too. The variable MUJOCO_GL, where
     it is set, says which graphics to use; else EGL and then OSMesa are tried.
     """
+    from .quadrotor import SIZE
+
     packed = io.BytesIO()
-    np.savez(packed, before=_path("path_before", path_before), after=_path("path_after", path_after))
+    wanted = np.array(SIZE) * np.sin(np.linspace(0, 2 * np.pi, 241)[:, None] * np.array([1, 2, 1]))
+    np.savez(packed, before=_path("path_before", path_before), after=_path("path_after", path_after), wanted=wanted)
     chosen = os.environ.get("MUJOCO_GL")
     for backend in [chosen] if chosen else ["egl", "osmesa"]:
         if _attempt(backend, packed.getvalue(), Path(file)):
@@ -42,7 +44,7 @@ def flight(path_before: np.ndarray, path_after: np.ndarray, file: str | os.PathL
 def _path(name: str, path: np.ndarray) -> np.ndarray:
     array = np.asarray(path, float)
     if array.ndim != 2 or len(array) < 2 or array.shape[1] < 3 or not np.all(np.isfinite(array)):
-        raise ValueError(f"{name}: expected (T, 3) positions or (T, n) states, finite, got {_check.describe(path)}")
+        raise ValueError(f"{name}: expected (T, 3) positions or (T, n) states, finite, got shape {array.shape}")
     return array
 
 
@@ -52,7 +54,7 @@ def _attempt(backend: str, packed: bytes, file: Path) -> bool:
         environment["PYOPENGL_PLATFORM"] = backend
     try:
         done = subprocess.run(
-            [sys.executable, "-m", __name__, str(file)],
+            [sys.executable, "-P", __file__, str(file)],
             input=packed,
             env=environment,
             capture_output=True,
@@ -82,7 +84,7 @@ def _scene_xml() -> str:
   <visual>
     <global offwidth="{WIDTH}" offheight="{HEIGHT}" fovy="38"/>
     <quality shadowsize="4096" offsamples="8"/>
-    <headlight ambient="0.45 0.45 0.45" diffuse="0.35 0.35 0.35" specular="0 0 0"/>
+    <headlight ambient="0.62 0.62 0.62" diffuse="0.25 0.25 0.25" specular="0 0 0"/>
     <map znear="0.02" zfar="60"/>
   </visual>
   <asset>
@@ -92,7 +94,7 @@ def _scene_xml() -> str:
     <material name="floor" texture="floor" texrepeat="2 2" texuniform="true" specular="0"/>
   </asset>
   <worldbody>
-    <light pos="-1 -1.5 4" dir="0.25 0.35 -1" diffuse="0.5 0.5 0.5" specular="0.1 0.1 0.1" castshadow="true"/>
+    <light pos="-0.6 -0.4 5" dir="0.12 0.08 -1" cutoff="60" exponent="0" diffuse="0.3 0.3 0.3" specular="0.1 0.1 0.1"/>
     <geom type="plane" size="8 8 0.1" pos="0 0 -0.55" material="floor"/>
     {drone("before", BEFORE)}{drone("after", AFTER)}
   </worldbody>
@@ -109,31 +111,29 @@ def _enlarge(body: str) -> str:
     return '"'.join(out)
 
 
-def _draw(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+def _draw(before: np.ndarray, after: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """The picture, (height, width, 3) bytes."""
     import mujoco
 
-    from .quadrotor import LAP, SIZE
-
     model = mujoco.MjModel.from_xml_string(_scene_xml())
     data = mujoco.MjData(model)
+    shared = min(len(before), len(after))
+    apart = int(np.argmax(np.linalg.norm(before[:shared, :3] - after[:shared, :3], axis=1)))
     for name, path in (("before", before), ("after", after)):
         body = model.body(name).mocapid[0]
-        data.mocap_pos[body] = path[-1, :3]
+        data.mocap_pos[body] = path[apart, :3]
         if path.shape[1] >= 9:
-            angle = np.linalg.norm(path[-1, 6:9])
-            mujoco.mju_axisAngle2Quat(data.mocap_quat[body], path[-1, 6:9] / max(angle, 1e-12), angle)
+            angle = np.linalg.norm(path[apart, 6:9])
+            mujoco.mju_axisAngle2Quat(data.mocap_quat[body], path[apart, 6:9] / max(angle, 1e-12), angle)
     mujoco.mj_forward(model, data)
     camera = mujoco.MjvCamera()
-    camera.lookat[:], camera.distance, camera.azimuth, camera.elevation = (0, 0, -0.12), 3.1, 118, -32
+    camera.lookat[:], camera.distance, camera.azimuth, camera.elevation = (0.05, 0.05, -0.22), 2.6, 112, -38
     with mujoco.Renderer(model, HEIGHT, WIDTH, max_geom=20_000) as renderer:
         renderer.update_scene(data, camera)
-        phase = np.linspace(0, 2 * np.pi, 241)[:, None] * np.array([1, 2, 1])
-        wanted = np.array(SIZE) * np.sin(phase)
         for i in range(0, len(wanted) - 1, 2):
             _tube(renderer.scene, wanted[i], wanted[i + 1], 0.004, (*WANTED, 1.0))
         for path, colour in ((before, BEFORE), (after, AFTER)):
-            stride = max(1, LAP // 250, len(path) // 2500)
+            stride = max(1, len(path) // 500)
             points = path[::stride, :3]
             for p, q in itertools.pairwise(points):
                 _tube(renderer.scene, p, q, 0.0075, (*colour, 1.0))
@@ -175,7 +175,7 @@ def _write(picture: np.ndarray, file: Path) -> None:
 
 def _main() -> None:
     with np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False) as paths:
-        picture = _draw(paths["before"], paths["after"])
+        picture = _draw(paths["before"], paths["after"], paths["wanted"])
     _write(picture, Path(sys.argv[1]))
 
 
