@@ -5,27 +5,32 @@ import collections
 import itertools
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import jax
 import numpy as np
 
 import selftune as st
-from selftune.robots import arm, quadrotor
+from selftune.robots import arm, car, quadrotor
 from selftune.robots.base import Robot
 from selftune.robots.faults import KINDS, SENSOR, Fault, Faulty
 
-LAPS_BEFORE, LAPS_AFTER = 2, 4
+LAPS_BEFORE, LAPS_AFTER, LAPS_JUDGED = 3, 5, 2
 FAST = "learning rate"
 """Not of the plant: the learning rate becomes a hundred times too large, and stays so."""
-LONGEST = {"arm2": {"sensor": 0.3, "actuator": 0.5}, "quadrotor": {"sensor": 0.06, "actuator": 0.5}}
-"""Seconds. A quadrotor that does not know its attitude for longer falls, whatever its gains."""
+ROBOTS = {"arm": arm.make, "quadrotor": quadrotor.make, "car": car.make}
+LONGEST = {"arm2": 0.3, "quadrotor": 0.06, "car": 0.3}
+"""Seconds for which a sensor may fail. A quadrotor that does not know its attitude for longer falls with any gains."""
+SENSED = {"arm2": 4, "quadrotor": 12, "car": 6}
+CALM = {"arm2": "nominal", "quadrotor": "calm", "car": "grip"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One case: costs a step of the lap before the fault and of the last one, and what must never be."""
+    """One case: costs a step of the laps before the fault and of the last ones, and what must never be."""
 
     robot: str
     kind: str
@@ -49,9 +54,8 @@ class Bench:
     def __init__(self, robot: Robot, *, guarded: bool = True):
         guard = st.Guard(**robot.guard) if guarded else st.Guard(rate=None, y_limit=None, authority=None, rollback=None)
         plant = robot.make_plant(robot.conditions[0], 0, 10)
-        self._start = dict(x=plant.reset(), theta=robot.theta, a_hat=robot.a_hat, guard=guard)
+        self._start: dict[str, Any] = dict(x=plant.reset(), theta=robot.theta, a_hat=robot.a_hat, guard=guard)
         self.robot = robot
-        self.sensed = {"arm2": 4, "quadrotor": 12}[robot.name]
         self.agent = self._agent(1)
         self.start = self.agent._machine.state()
         self.cost = jax.jit(jax.vmap(robot.system.cost, in_axes=(0, 0, None, 0)))
@@ -66,13 +70,13 @@ class Bench:
 
     def case(self, kind: str, seed: int) -> Outcome:
         robot, draw = self.robot, np.random.default_rng([seed, KINDS.index(kind) if kind in KINDS else 99])
-        longest = LONGEST[robot.name]["sensor" if kind in SENSOR else "actuator"]
-        steps = max(1, round(draw.uniform(0, 1) * longest / robot.dt)) if kind != "actuator" else round(0.5 / robot.dt)
+        seconds = draw.uniform(0, LONGEST[robot.name]) if kind in SENSOR else 0.5
+        steps = max(1, round(seconds / robot.dt))
         begin = LAPS_BEFORE * robot.lap + int(draw.integers(robot.lap))
-        condition = "payload" if kind == "payload" else robot.conditions[-1 if robot.name == "arm2" else 0]
+        condition = "payload" if kind == "payload" else CALM[robot.name]
         plant = robot.make_plant(condition, seed, 0 if kind == "payload" else 10**9)
         if kind != FAST:
-            plant = Faulty(plant, Fault(kind, begin, steps, seed), self.sensed)
+            plant = Faulty(plant, Fault(kind, begin, steps, seed), SENSED[robot.name])
         agent = self.agent
         agent._machine.set_state(self.start)
         x, rows, us = plant.reset(), [], []
@@ -93,7 +97,8 @@ class Bench:
             if plant.crashed:
                 break
         cost = np.asarray(self.cost(np.array(rows), np.array(us), robot.theta, np.arange(len(rows))))
-        before, after = cost[begin - robot.lap : begin].mean(), cost[-robot.lap :].mean()
+        judged = LAPS_JUDGED * robot.lap
+        before, after = cost[begin - judged : begin].mean(), cost[-judged:].mean()
         window = agent._machine.state().guard.window
         return Outcome(
             robot.name,
@@ -109,12 +114,12 @@ class Bench:
         )
 
 
-def campaign(cases: int, *, guarded: bool = True, robots=(arm.make, quadrotor.make), first: int = 0) -> list[Outcome]:
+def campaign(cases: int, names: Iterable[str] = tuple(ROBOTS), *, guarded: bool = True) -> list[Outcome]:
     """`cases` in all, over robots and kinds in turn."""
     logging.getLogger("selftune").setLevel(logging.ERROR)
-    benches = [Bench(make(), guarded=guarded) for make in robots]
+    benches = [Bench(ROBOTS[name](), guarded=guarded) for name in names]
     pairs = list(itertools.product((*KINDS, FAST), benches))
-    return [pairs[i % len(pairs)][1].case(pairs[i % len(pairs)][0], i // len(pairs)) for i in range(first, cases)]
+    return [pairs[i % len(pairs)][1].case(pairs[i % len(pairs)][0], i // len(pairs)) for i in range(cases)]
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -139,12 +144,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--unguarded", action="store_true", help="without rate limit, bound on y, authority, rollback")
-    parser.add_argument("--robot", choices=("arm", "quadrotor"))
+    parser.add_argument("--robot", choices=sorted(ROBOTS))
     given = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    robots = [one for name, one in (("arm", arm.make), ("quadrotor", quadrotor.make)) if given.robot in (None, name)]
     begin = time.perf_counter()
-    outcomes = campaign(given.cases, guarded=not given.unguarded, robots=robots)
+    outcomes = campaign(given.cases, [given.robot] if given.robot else ROBOTS, guarded=not given.unguarded)
     print(table(outcomes))
     print(f"{time.perf_counter() - begin:.0f} s")
 

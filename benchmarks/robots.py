@@ -1,7 +1,7 @@
 """A robot in the loop: what the agent takes of each control period, next to MuJoCo, with either engine."""
 
 import time
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ def in_the_loop(robot: Robot, engine: Literal["native", "xla"], steps: int) -> d
     """Microseconds of every `act`, `observe_state` and step of the plant, in the order in which they come."""
     plant = robot.make_plant(robot.conditions[0], 0, steps)
     x = plant.reset()
-    start = dict(x=x, theta=robot.theta, a_hat=robot.a_hat, guard=st.Guard(**robot.guard))
+    start: dict[str, Any] = dict(x=x, theta=robot.theta, a_hat=robot.a_hat, guard=st.Guard(**robot.guard))
     agent = st.Agent(robot.controller(), **start, engine=engine)
     clock = time.perf_counter_ns
     marks = np.zeros((steps, 4), np.int64)

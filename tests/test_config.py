@@ -1,5 +1,6 @@
 """Configurations: what is wrong is said with its place in the file and the nearest name."""
 
+import re
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -79,6 +80,25 @@ def test_refused(tmp_path, old, new, message):
     with pytest.raises(ConfigError) as caught:
         Loaded(path)
     assert any(line.startswith(f"{path}{message}") for line in str(caught.value).splitlines()), str(caught.value)
+
+
+GUARD = "[guard]\nrate = false\nwindow = 100\nx_limit = [5.0, 5.0]\n\n[scenario]"
+
+
+def test_a_guard(tmp_path):
+    path = tmp_path / "cart.toml"
+    (tmp_path / "cart.py").write_text((EXAMPLE.parent / "cart.py").read_text())
+    text = EXAMPLE.read_text().replace("[scenario]", GUARD)
+    path.write_text(text)
+    assert Loaded(path).guard == st.Guard(rate=None, window=100, x_limit=[5.0, 5.0])
+    for old, new, message in (
+        ("window = 100", "windw = 100", ":21: guard.windw: unknown key (did you mean window?)"),
+        ("window = 100", "window = 0", ":21: guard.window: expected a whole number >= 1, got 0"),
+        ("rate = false", "rate = -1.0", ":20: guard.rate: expected a number > 0, or None, got -1.0"),
+    ):
+        path.write_text(text.replace(old, new))
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            Loaded(path)
 
 
 def test_every_fault_is_said_at_once(tmp_path):

@@ -79,10 +79,14 @@ assert run.x.dtype == run.theta.dtype == jnp.float32
 """
 
 
+GUIDE = str(ROOT / "docs" / "tune-your-own-robot.md")
+OTHERS = [str(ROOT / "README.md"), *sorted({str(page) for page in (ROOT / "docs").glob("*.md")} - {GUIDE})]
+
+
 @pytest.mark.parametrize(
     ("script", "arguments"),
-    [(PAGES, [str(ROOT / "README.md"), *map(str, sorted((ROOT / "docs").glob("*.md")))]), (QUIET, []), (DOOR, [])],
-    ids=["pages", "no excitation", "door"],
+    [(PAGES, OTHERS), (PAGES, [GUIDE]), (QUIET, []), (DOOR, [])],
+    ids=["pages", "guide to a robot", "no excitation", "door"],
 )
 def test_runs(script, arguments):
     done = subprocess.run(

@@ -368,6 +368,19 @@ class TestModes:
 
 
 @both
+@pytest.mark.parametrize("tuner", [st.Fixed(), st.DiffTune(episode=20, learning_rate=0.01)])
+def test_other_tuners(engine, tuner):
+    made = st.Controller(system(), tuner, st.Frozen())
+    one = st.Agent(made, x=[0.5, 0.0], **START, engine=engine, guard=st.Guard(window=10))
+    play(one, range(15))
+    one.freeze()
+    one.resume()
+    one.restore()
+    play(one, range(15, 30))
+    assert one.result.message == "ok"
+
+
+@both
 def test_the_log_tells_what_begins_and_ends(engine, caplog):
     one = agent(engine)
     with caplog.at_level(logging.INFO, logger="selftune"):

@@ -1,6 +1,10 @@
 """Controllers that tune themselves while they run."""
 
 from .agent import Agent as Agent
+from .checks import ContractionCheck as ContractionCheck
+from .checks import GradientCheck as GradientCheck
+from .checks import check_contraction as check_contraction
+from .checks import check_gradient as check_gradient
 from .constraint import AbstractConstraint as AbstractConstraint
 from .constraint import Ball as Ball
 from .constraint import Box as Box

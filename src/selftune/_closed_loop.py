@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from . import _guarded
-from ._guarded import AgentState
-from .controller import Controller, ControllerState
+from .controller import Controller
 from .guard import Decision, Guard
 from .run import Result
 from .system import System
@@ -24,30 +23,32 @@ def closed_loop_step(
     guard: Guard | None,
     nature: System,
     x: Array,
-    state: ControllerState | AgentState,
+    state: Any,
     a_star: PyTree,
     w: Array,
     v: Any,
     t: Any,
-) -> tuple[Array, ControllerState | AgentState, dict[str, PyTree]]:
-    """The next x and state, and the values of `Run`'s fields that were used at this step."""
+) -> tuple[Array, Any, dict[str, PyTree]]:
+    """The next x and state, and the values of `Run`'s fields that were used at this step.
+
+    The state is the controller's; with a guard, that of both.
+    """
+    after_act: Any
     if guard is None:
-        assert isinstance(state, ControllerState)
         state = controller.reveal(state, a_star)
         u, after_act, info = controller.act(state, x, t)
     else:
-        assert isinstance(state, AgentState)
         state = eqx.tree_at(lambda s: s.controller, state, controller.reveal(state.controller, a_star))
         after_act, u, info, _ = _guarded.act(controller, guard, state, x, t)
     with jax.named_scope("selftune.plant"):
         f = nature.residual(x, a_star, t)
         x_next = nature.dynamics(x, u, f, t) + w
         f_obs = f if v is None else f + v
-    decisions = None
+    decisions, after = None, after_act
     if guard is None:
-        after, seen = controller._observe(after_act, x, f_obs, t)
+        after, seen = controller._observe(after, x, f_obs, t)
     else:
-        after, code, seen = _guarded.observe_and_tell(controller, guard, after_act, f_obs)
+        after, code, seen = _guarded.observe_and_tell(controller, guard, after, f_obs)
         decisions = info.guard.decisions | jnp.where(code == Result.OK, 0, np.int32(Decision.REFUSED))
     values = {
         "x": x,

@@ -37,6 +37,8 @@ def export(target: str, folder: Path, given: dict[str, str | None], **options: A
             elif key != "t":
                 option = key.replace("_", "-")
                 raise InputError(f"{target}: {key} is missing: give --{option}, or define {key} in {place}")
+        if hasattr(module, "guard"):
+            values["guard"] = module.guard
         try:
             _blaming(target, "cannot be exported", lambda: st.export_c(controller, folder, **values, **options))
         except StoreError as error:

@@ -84,9 +84,9 @@ def act(
     x_used = jnp.where(bridged, state.predicted, x) if guard.bridge else x
     wanted, after, info = controller.act(before, x_used, t)
     with jax.named_scope("selftune.guard"):
-        u, saturated = guards.clip(guard, wanted)
+        clipped, saturated = guards.clip(guard, wanted)
         given = (measured | bridged) & _are_finite((x_used, wanted))
-        u = jnp.where(given, u, state.u)
+        u = jnp.where(given, clipped, state.u)
         learned = _are_finite((u, info.cost, info.tuner.gradient, after.theta, after.tuner))
         code = jnp.where(seen, _code(given & learned | ~small, small), _NON_FINITE)
         ok = code == _OK
@@ -138,7 +138,8 @@ def act(
             (ControllerState(theta, a_hat, tuner, estimator), GuardState(watch.mode, missed, share, window), x, t),
             (before, GuardState(watch.mode, missed, watch.saturated, watch.window), state.x, state.t),
         )
-        predicted = system.dynamics(x_used, u, info.f_hat, t)
+        # Not of u, so that where nothing is clipped this is what the tuner has computed already.
+        predicted = system.dynamics(x_used, clipped, info.f_hat, t)
         predicted = jnp.where(given & _are_finite(predicted), predicted, state.predicted)
         refused = state.refused + (1 - ok.astype(jnp.int32))
         state = AgentState(*kept, u=u, predicted=predicted, code=code, refused=refused)
@@ -189,10 +190,12 @@ def resume(controller: Controller, state: AgentState) -> AgentState:
     inside = state.controller
     stood = state.guard.mode != Mode.LEARNING
     fresh = controller.tuner.reset(controller.system, state.x, inside.theta, inside.tuner)
+    tuner = choose(stood, fresh, inside.tuner)
+    mode = jnp.full_like(state.guard.mode, Mode.LEARNING)
     return eqx.tree_at(
-        lambda s: (s.controller.tuner, s.guard.mode),
+        lambda s: (s.controller, s.guard.mode),
         state,
-        (choose(stood, fresh, inside.tuner), jnp.full_like(state.guard.mode, Mode.LEARNING)),
+        (ControllerState(inside.theta, inside.a_hat, tuner, inside.estimator), mode),
     )
 
 

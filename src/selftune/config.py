@@ -37,7 +37,7 @@ def _is_a_number(value: float) -> float:
 
 Number = Annotated[float | int, AfterValidator(_is_a_number)]
 Recorded = Literal[
-    "x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction"
+    "x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction", "guard"
 ]  # fmt: skip
 Numbers = Number | list[Number] | list[list[Number]]
 
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     Tuner: TypeAlias = Any
     Estimator: TypeAlias = Any
     Process: TypeAlias = Any
+    GuardPart: TypeAlias = Any
 else:
     Constraint = _one_of("name", st.Box, st.Ball, st.Simplex, st.Unconstrained)
     Process = _one_of(
@@ -88,6 +89,16 @@ else:
         learning_rate=Number,
         constraint=Constraint,
         normalized=bool,
+    )
+
+    # `rate = false` is off: TOML has no None.
+    GuardPart = create_model(
+        "GuardPart",
+        __base__=_Part,
+        **{
+            name: ((int if name in ("window", "bridge") else Number | list[Number] | Literal[False]) | None, None)
+            for name in inspect.signature(st.Guard).parameters
+        },
     )
 
 
@@ -131,6 +142,7 @@ class Config(_Part):
     system: SystemPart
     tuner: Tuner
     estimator: Estimator
+    guard: GuardPart | None = None
     scenario: ScenarioPart
     run: RunPart
 
@@ -158,6 +170,7 @@ class Loaded:
         with jax.enable_x64(True):  # as the run will be
             self.tuner = self._make("tuner", self.config.tuner)
             self.estimator = self._make("estimator", self.config.estimator)
+            self.guard = None if self.config.guard is None else self._make("guard", self.config.guard)
             scenario = self.config.scenario
             self.processes = {
                 name: self._make(f"scenario.{name}", part)
@@ -182,11 +195,13 @@ class Loaded:
     def _make(self, where: str, part: Any) -> Any:
         """The object of a part. Its constructor's messages begin with the argument's name, which is the key here."""
         values = {name: value for name in type(part).model_fields if (value := getattr(part, name)) is not None}
-        kind = values.pop("process", None) or values.pop("name")
+        kind = values.pop("process", None) or values.pop("name", "Guard")
         if "constraint" in values:
             values["constraint"] = self._make(f"{where}.constraint", values["constraint"])
         if kind == "OPRF":
             values["key"] = jax.random.key(values["key"])
+        if kind == "Guard":
+            values = {name: None if value is False else value for name, value in values.items()}
         try:
             return getattr(st, kind)(**values)
         except ValueError as error:
@@ -286,10 +301,10 @@ def _walk(loc: tuple[Any, ...]) -> tuple[list[str], list[str]]:
 
 
 def _unwrap(annotation: Any) -> Any:
-    """A model; or, of a union of models, the dictionary of them by name."""
+    """A model; or, of a union of several, the dictionary of them by name."""
     models = [one for one in _leaves(annotation) if isinstance(one, type) and issubclass(one, BaseModel)]
-    if annotation in models:
-        return annotation
+    if len(models) == 1:
+        return models[0]
     return {model.__name__: model for model in models} or None
 
 

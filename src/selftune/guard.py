@@ -255,7 +255,7 @@ def limit_step(
     step = ravel_pytree(wanted)[0] - flat
     held = limited = jnp.asarray(False)
     changed = jnp.asarray(False)
-    if state.saturated is not None:
+    if state.saturated is not None and guard.authority is not None:
         growth = jnp.asarray(guard.growth, flat.dtype)
         grows = step * growth > 0
         held = (state.saturated > guard.authority) & jnp.any(grows)

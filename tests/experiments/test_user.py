@@ -87,6 +87,19 @@ def test_a_fault_of_the_user_s_code_is_said_with_its_line(tmp_path):
         user.run(load(tmp_path, ("cart:make", "barrow:make")), tmp_path / "run")
 
 
+def test_a_guard_is_used_and_recorded(tmp_path):
+    short = [("steps = 20_000", "steps = 60"), ("seeds = 8", "seeds = 1"), ('"a_hat", "cost"', '"guard", "cost"')]
+    with pytest.raises(ConfigError, match=r"run\.record: there is no table \[guard\]"):
+        user.run(load(tmp_path, *short), tmp_path / "run")
+    tight = ("[scenario]", "[guard]\nu_low = -0.1\nu_high = 0.1\n\n[scenario]")
+    user.run(load(tmp_path, *short, tight), tmp_path / "run")
+    decided = open_run(tmp_path / "run")[0].guard.sel(seed=0).values.astype(int)
+    assert decided[0] & st.Decision.SATURATED
+    wrong = ("[scenario]", "[guard]\nx_limit = [1.0, 1.0, 1.0]\n\n[scenario]")
+    with pytest.raises(ConfigError, match=r"guard\.x_limit: expected one number or 2, got 3"):
+        user.run(load(tmp_path, *short, wrong), tmp_path / "other")
+
+
 def test_what_a_tuner_does_not_keep_cannot_be_recorded(tmp_path):
     constraint = '\nconstraint = { name = "Box", low = [0.5, 0.5], high = [20.0, 20.0] }'
     changes = [('"MGAPS"\nlearning_rate = 0.02' + constraint, '"Fixed"'), ('"a_hat", "cost"', '"y", "cost"')]

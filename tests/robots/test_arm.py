@@ -222,10 +222,7 @@ def test_float32_stays_float32(links):
 
 
 def test_gains_too_low_are_raised():
-    """One seed of the comparison, cut short: three laps from a quarter of the gains, and then as long with those found.
-
-    What is left to learn of the plant is the same; the fixed gains' last lap costs 0.3 to 0.45 with any seed.
-    """
+    """One seed of the comparison, cut short: three laps from a quarter of the gains."""
     robot, steps = arm.make(2), 3_000
     agent = st.Agent(robot.controller(), x=np.zeros(6), theta=robot.detuned(0.25), a_hat=robot.a_hat)
     run = drive(robot, agent, robot.make_plant("nominal", 0, steps), steps)

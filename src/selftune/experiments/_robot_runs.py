@@ -89,8 +89,6 @@ def _agent(settings: Settings, name: str, algorithm: str, scale: float | None) -
     limits = dict(robot.guard)
     if (rate := limits.get("rate", st.Guard().rate)) is not None:
         limits["rate"] = episode * rate  # who steps once in H steps may go as far as who does H times
-    if isinstance(tuner, st.Fixed):
-        limits["contraction"] = None  # it is only watched: gains that are held fixed are not to be put back
     return st.Agent(
         robot.controller(tuner, estimator),
         x=robot.make_plant(robot.conditions[0], 0, 2).reset(),
@@ -108,9 +106,9 @@ def _parts(settings: Settings, robot: Robot, algorithm: str, scale: float | None
     if algorithm == TUNER:
         return None, st.Frozen(), 1
     if algorithm == ESTIMATOR:
-        return st.Fixed(contraction_memory=robot.lap), None, 1
+        return st.Fixed(), None, 1
     if algorithm == FIXED:
-        return st.Fixed(contraction_memory=robot.lap), st.Frozen(), 1
+        return st.Fixed(), st.Frozen(), 1
     if algorithm == "GAPS":
         return st.GAPS(settings.buffer, rate, constraint=box), None, 1
     if scale is not None:

@@ -33,6 +33,7 @@ _DIMS = {
     "f_hat": ("residual",),
     "innovation": ("residual",),
     "contraction": (),
+    "guard": (),
 }
 _LEAST_CHUNK, _MOST_CHUNKS = 50_000, 20
 
@@ -95,6 +96,14 @@ def _controller(loaded: Loaded) -> st.Controller:
     for name in config.run.record:
         if name in ("y", "gradient", "contraction") and getattr(info, name) is None:
             raise loaded.refuse("run.record", f"the tuner {config.tuner.name} keeps no {name}")
+        if name == "guard" and loaded.guard is None:
+            raise loaded.refuse("run.record", "there is no table [guard]")
+    if loaded.guard is not None:
+        try:
+            loaded.guard.check(sizes["state"], sizes["control"], sizes["residual"], sizes["parameter"])
+        except ValueError as error:
+            name, _, text = str(error).partition(": ")
+            raise loaded.refuse(f"guard.{name}", text) from error
     return made
 
 
@@ -185,7 +194,7 @@ def _one_seed(
     code, failed_at = 0, -1
     # In chunks, which together are bit for bit what one go gives: so that a long run of one seed has something to tell.
     for chunk in _chunks(config.scenario.steps):
-        done = st.simulate(controller, scenario[chunk], **start, record=tuple(parts), throw=False)
+        done = st.simulate(controller, scenario[chunk], **start, guard=loaded.guard, record=tuple(parts), throw=False)
         for name, rows in parts.items():
             rows.append(np.asarray(getattr(done, name), np.float64))
         if code == 0:

@@ -17,7 +17,6 @@ from .._errors import StoreError
 from ..controller import Controller
 from ..guard import Decision, Guard
 from ..process import Gaussian
-from ..run import SimulationError
 from ..scenario import Scenario
 from ..simulate import simulate
 from . import readme
@@ -181,13 +180,11 @@ def _checked(scenario: Scenario, firmware: Firmware) -> Scenario:
 def _replay(firmware: Firmware, scenario: Scenario) -> str:
     """What was measured at each step of a run of XLA, and what the controller made of it."""
     upper, state = firmware.name.upper(), firmware.state.controller
-    try:
-        run = simulate(firmware.controller, scenario, theta=state.theta, a_hat=state.a_hat, guard=firmware.guard)
-        refused = np.flatnonzero(np.asarray(run.guard) & Decision.REFUSED)
-        why = f"the guard refused step {refused[0]}" if refused.size else None
-    except SimulationError as error:
-        why = error.run.result.message
-    if why is not None:
+    start = {"theta": state.theta, "a_hat": state.a_hat}
+    run = simulate(firmware.controller, scenario, **start, guard=firmware.guard, throw=False)
+    refused = np.flatnonzero(np.asarray(run.guard) & Decision.REFUSED)
+    why = f"the guard refused step {refused[0]}" if refused.size else run.result.message
+    if refused.size or not run.result.ok:
         raise ValueError(f"scenario: expected a run that ends well, for the replay; {why}")
     observed = run.f if scenario.v is None else run.f + scenario.v
     tables = {

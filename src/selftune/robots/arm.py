@@ -276,6 +276,6 @@ def _make(links: int) -> Robot:
             "y_limit": 200.0,
             "growth": np.ones(2 * links),
             "window": LAP,
-            "cost_floor": 1.0,  # a payload that is exchanged is no explosion
+            "cost_floor": 2.0,  # a payload that is exchanged is no explosion
         },
     )

@@ -270,6 +270,9 @@ class CarPlant(Plant):
         self._crashed = self._crashed or not inside
         return self._measured(draw)
 
+    def drop(self) -> None:
+        self._derivative = equations(self.car)
+
     @property
     def truth(self) -> np.ndarray:
         return np.array(self._truth)

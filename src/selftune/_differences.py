@@ -1,0 +1,104 @@
+"""Derivatives by finite differences, and how far they can be trusted."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+
+class Probe(NamedTuple):
+    """One function at one point, as JAX has it: all of its inputs in a row, z."""
+
+    z: Array
+    value: Array
+    """(outputs,)"""
+    derivative: Array
+    """(outputs, inputs)"""
+    h: Array
+    """The steps, (inputs, 2 scales, levels)."""
+    moved: Array
+    """The values there and on the other side, (2, inputs, 2 scales, levels, outputs)."""
+
+
+def probe(function: Callable[[Array], Array], z: Array, derivative: Array) -> Probe:
+    """The function, and its derivative as somebody has it, beside its values around z."""
+    h = _steps(z)
+    moves = jnp.eye(z.size, dtype=z.dtype)[:, None, None] * jnp.stack([h, -h])[..., None]
+    moved = jax.vmap(function)((z + moves).reshape(-1, z.size)).reshape(*moves.shape[:-1], -1)
+    return Probe(z, function(z), derivative, h, moved)
+
+
+def _steps(z: Array) -> Array:
+    """A ladder for each number, in proportion to one and, beside it, to the number itself: units are the user's."""
+    eps = float(jnp.finfo(z.dtype).eps)
+    ladder = jnp.asarray(eps**0.2 * 4.0 ** -np.arange(6 if eps < 1e-12 else 4), z.dtype)
+    scales = jnp.stack([jnp.ones_like(z), jnp.where(z == 0, 1, jnp.abs(z))], axis=-1)
+    return scales[..., None] * ladder
+
+
+class Block(NamedTuple):
+    """A function's Jacobians, (points, outputs, inputs), beside their differences."""
+
+    value: np.ndarray
+    derivative: np.ndarray
+    difference: np.ndarray
+    unsure: np.ndarray
+    """What the difference may be off by."""
+    right: np.ndarray
+    left: np.ndarray
+    kink: np.ndarray
+    jump: np.ndarray
+
+
+def compare(probe: Probe) -> Block:
+    """From values to differences; all the points at once, their axis first."""
+    z, value, derivative = (np.asarray(one, float) for one in (probe.z, probe.value, probe.derivative))
+    h, moved = np.asarray(probe.h, float)[..., None], np.asarray(probe.moved, float)
+    plus, minus, here = moved[:, 0], moved[:, 1], value[:, None, None, None]
+    central, right, left = (plus - minus) / (2 * h), (plus - here) / h, (here - minus) / h
+    precision = np.finfo(probe.value.dtype)
+    size = np.abs(here) + np.abs(central * z[:, :, None, None, None])
+    rounding = 8 * float(precision.eps) * size / h + float(precision.tiny)
+    coarse, fine = central[..., :-1, :], central[..., 1:, :]
+    better = (16 * fine - coarse) / 15
+    unsure = np.abs(fine - better) + rounding[..., 1:, :]
+    unsure = np.where(np.isfinite(unsure), unsure, np.inf)
+
+    def merged(array: np.ndarray) -> np.ndarray:  # scales and levels, as one axis
+        return array.reshape(*array.shape[:2], -1, array.shape[-1])
+
+    best = np.argmin(merged(unsure), axis=2)[:, :, None]
+
+    def pick(array: np.ndarray) -> np.ndarray:
+        return np.swapaxes(np.take_along_axis(merged(array), best, axis=2)[:, :, 0], 1, 2)
+
+    scale = best // unsure.shape[3]
+
+    def level(array: np.ndarray, i: int) -> np.ndarray:
+        return np.swapaxes(np.take_along_axis(array[:, :, :, i], scale, axis=2)[:, :, 0], 1, 2)
+
+    # At the two smallest steps, in the scale of the best: a smooth function's one-sided differences close up.
+    (gap0, gap1), (slope0, slope1) = ([np.abs(level(one, i)) for i in (-2, -1)] for one in (right - left, central))
+    # What is small only by cancellation has the rounding of what is large.
+    size = np.max(slope1, axis=2, keepdims=True) * np.maximum(np.abs(z), 1)[:, None]
+    reach = level(np.broadcast_to(h, central.shape), -1)
+    noise = level(rounding, -1) + 8 * float(precision.eps) * np.where(np.isfinite(size), size, 0) / reach
+    right, left = level(right, -1), level(left, -1)
+    steep = np.maximum(np.abs(right), np.abs(left))
+    jump = (slope1 > 2 * slope0) & (slope1 > 1e3 * noise)
+    kink = (gap1 > 0.6 * gap0) & (gap1 > 4 * noise + 1e-3 * steep) & ~jump
+    return Block(value, derivative, pick(better), pick(unsure), right, left, kink, jump)
+
+
+def relative_errors(block: Block, tolerance: float) -> np.ndarray:
+    """Zero to infinity, and at most `tolerance` where the difference may be the one that is off."""
+    derivative, difference = block.derivative, block.difference
+    off = np.abs(derivative - difference)
+    low, high = np.minimum(block.left, block.right), np.maximum(block.left, block.right)
+    off = np.where(block.kink, np.maximum(np.maximum(low - derivative, derivative - high), 0), off)
+    error = off / (np.maximum(np.abs(derivative), np.abs(difference)) + 2 * block.unsure / tolerance)
+    judged = ~block.jump & np.isfinite(difference) & np.isfinite(block.unsure)
+    return np.where(np.isfinite(derivative), np.where(judged, error, 0.0), np.inf)

@@ -1,0 +1,47 @@
+"""The examples, run as a user runs them; what they print is read."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+NUMBER = r"-?\d+(?:\.\d+)?"
+
+
+def table(name):
+    """The rows of numbers that a script prints."""
+    done = subprocess.run([sys.executable, "-W", "error", EXAMPLES / name], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line for line in done.stdout.splitlines() if re.fullmatch(rf"(\s*{NUMBER})+", line)]
+    return np.array([[float(number) for number in line.split()] for line in lines])
+
+
+@pytest.mark.parametrize("name", ["gymnasium_pendulum.py", "replay_log.py"])
+def test_short_enough_to_read(name):
+    assert len((EXAMPLES / name).read_text().splitlines()) < 80
+
+
+def test_gymnasium():
+    pytest.importorskip("gymnasium")
+    lap, fixed, tuned = table("gymnasium_pendulum.py").T
+    assert len(lap) == 8
+    assert np.all(fixed[1:] > 20)  # cm
+    assert np.all(tuned[3:] < 6)
+
+
+def test_replay():
+    assert (EXAMPLES / "arm_log.csv").stat().st_size < 100_000
+    made = table("replay_log.py")
+    time, model, with_a = made[:, :3].T
+    assert len(time) == 6
+    assert np.all(with_a[[1, 2, 4, 5]] < model[[1, 2, 4, 5]] / 3)
+    # What record_log.py put there: 0.3 N m of dry friction, and 0.4 kg at 0.5 m from 12 s on.
+    np.testing.assert_allclose(made[-1, 3], 0.3, atol=0.1)
+    np.testing.assert_allclose(made[[2, -1], 5], [0.0, 0.4 * 9.81 * 0.5], atol=0.2)
+    # The recorded gains were too low, and the loop that they make contracts.
+    assert np.all(np.diff(made[:, 6]) > 0)
+    assert np.all(made[:, 8] < 1)
