@@ -132,7 +132,7 @@ def _group(start: str, rows: list[Row]) -> str:
 def _cell(row: Row, name: str) -> str:
     value = getattr(row, name)
     if name == "failed":
-        return f"<td{' class=bad' if value else ''}>{value} of {row.runs}</td>"
+        return f"<td{' class=bad' if value else ''}>{value}/{row.runs}</td>"
     if name == "convergence":
         return f"<td>{_html.number(value, '.1f')}<small>{row.converged} of {row.runs}</small></td>"
     if value is None:

@@ -196,7 +196,7 @@ def _loaded():
 
 def test_the_report_and_the_figures(folder, dataset):
     page = report.write(folder).read_text()
-    for text in ("M-GAPS + EST", "2 of 2", "not judged", "log frequency".removeprefix("log "), "selftune bench robots"):
+    for text in ("M-GAPS + EST", "2/2", "not judged", "log frequency".removeprefix("log "), "selftune bench robots"):
         assert text in page
     settings = open_run(folder)[1].settings
     figure = robot_plots.costs(dataset, settings, BRITTLE)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..store import Layout, Manifest, Task
 
 ROBOTS = ("arm", "quadrotor", "car")
-CONDITIONS = {"arm": ("payload",), "quadrotor": ("wind", "payload")}
+CONDITIONS = {"arm": ("payload",), "quadrotor": ("wind", "payload"), "car": ("slippery",)}
 """What is run of a robot's conditions, where that is not all: the full comparison is to take half an hour."""
 OURS, TUNER, ESTIMATOR, FIXED, STATIC = "M-GAPS + EST", "M-GAPS", "EST", "fixed", "best static"
 EVERYWHERE = (OURS, ESTIMATOR, STATIC)
