@@ -41,6 +41,8 @@ class Settings:
     starts: tuple[float, ...] = (0.25, 0.5, 2.0, 1.0)
     """What all feedback gains are multiplied by at the start; what is not run from all runs from the first."""
     seeds: int = 10
+    first_seed: int = 100
+    """The robots' own settings were chosen on seeds below."""
     seconds: float = 60.0
     rows: int = 300
     """How many stretches of time the cost is kept of, and the gains at their starts."""
@@ -74,7 +76,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("seeds", "rows"):
             _check.count(name, getattr(self, name))
-        for name in ("search", "buffer", "buffer_limit"):
+        for name in ("first_seed", "search", "buffer", "buffer_limit"):
             _check.whole(name, getattr(self, name))
         for name in (
             "seconds",
@@ -203,7 +205,7 @@ def layout(settings: Settings, robots: dict[str, Robot]) -> "Layout":
         task_dims=task,
         coords={
             "case": settings.cases,
-            "seed": np.arange(settings.seeds),
+            "seed": settings.first_seed + np.arange(settings.seeds),
             "start": np.asarray(settings.starts, float),
             "algorithm": settings.algorithms,
             "half": HALVES,
@@ -254,5 +256,5 @@ def one_task(settings: Settings, task: "Task") -> dict[str, np.ndarray]:
         sizes = [len(shapes.coords[dim]) for dim in variable.dims if dim not in shapes.task_dims]
         arrays[name] = np.full(sizes, np.nan if variable.dtype != "int32" else -1, variable.dtype)
     name, _, condition = settings.cases[case].partition(" ")
-    compute(settings, name, robots[name], condition, seed, arrays)
+    compute(settings, name, robots[name], condition, settings.first_seed + seed, arrays)
     return arrays
