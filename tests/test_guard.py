@@ -335,6 +335,19 @@ class TestBridge:
         assert abs(without - whole) > 0.15
 
 
+@both
+def test_what_is_too_large_is_not_learned_from(engine):
+    """Neither as the x of an `act`, nor as the one that followed it."""
+    one = agent(engine, x_limit=(1.5, 15.0))
+    play(one, range(20))
+    a_hat = one.a_hat
+    one.observe_state([0.5, -1000.0])
+    assert (one.result.message, one.refused) == ("the state diverged at step 19", 1)
+    np.testing.assert_array_equal(one.a_hat, a_hat)
+    one.observe_state([0.5, -10.0])
+    assert np.any(one.a_hat != a_hat)
+
+
 class TestModes:
     @both
     def test_pause_freeze_resume_restore(self, engine):

@@ -161,13 +161,14 @@ def observe(controller: Controller, guard: Guard, state: AgentState, f_obs: Arra
 
 
 def observe_and_tell(
-    controller: Controller, guard: Guard, state: AgentState, f_obs: Array
+    controller: Controller, guard: Guard, state: AgentState, f_obs: Array, *, small: Any = True
 ) -> tuple[AgentState, Int[Array, ""], EstimatorInfo]:
+    """`small`: whether what it was inferred from is inside its limits."""
     after, told = controller._observe(state.controller, state.x, f_obs, state.t)
     with jax.named_scope("selftune.guard"):
         # An observation belongs to its `act`: where that was refused, so is this.
         finite = _are_finite((f_obs, after.a_hat, after.estimator))
-        code = jnp.where(state.code == _OK, _code(finite, guards.within(guard.f_limit, f_obs)), state.code)
+        code = jnp.where(state.code == _OK, _code(finite, small & guards.within(guard.f_limit, f_obs)), state.code)
         ok = code == _OK
         refused = state.refused + ((state.code == _OK) & ~ok).astype(jnp.int32)
         kept = choose(ok & (state.guard.mode != Mode.PAUSED), after, state.controller)
@@ -177,11 +178,12 @@ def observe_and_tell(
 def observe_state(
     controller: Controller, guard: Guard, state: AgentState, x_next: Array
 ) -> tuple[AgentState, Int[Array, ""]]:
-    """`observe` of the residual that explains the transition from the last `act` to `x_next`."""
+    """`observe` of the residual that explains the transition from the last `act` to `x_next`, if that may be used."""
     with jax.named_scope("selftune.infer"):
         f_hat = controller.system.residual(state.x, state.controller.a_hat, state.t)
         f_obs = infer_residual(controller.system, state.x, state.u, x_next, state.t, f=f_hat)
-    return observe(controller, guard, state, f_obs)
+    state, code, _ = observe_and_tell(controller, guard, state, f_obs, small=guards.within(guard.x_limit, x_next))
+    return state, code
 
 
 def resume(controller: Controller, state: AgentState) -> AgentState:
