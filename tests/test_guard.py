@@ -4,6 +4,7 @@ import ctypes
 import logging
 from functools import cache
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import selftune as st
 from selftune import guard as guards
+from selftune._errors import StoreError
 from selftune._guarded import act as guarded_act
 from selftune._guarded import begin
 from selftune.native import build
@@ -377,6 +379,46 @@ class TestBridge:
         assert abs(without - whole) > 0.15
 
 
+class TestLoad:
+    """What another agent remembers, under this one's guard."""
+
+    def test_with_another_window(self, tmp_path):
+        one = agent(window=500)
+        _, _, x = play(one, range(4000))
+        one.save(tmp_path / "one.npz")
+        other = agent(window=50).load(tmp_path / "one.npz")
+        other.act(x, 4000)
+        assert D.EXPLODED not in other.decisions
+
+    def test_a_control_that_is_repeated_is_clipped(self, tmp_path):
+        one = agent(bridge=0)
+        one.act([5.0, 0.0], 0)
+        one.save(tmp_path / "one.npz")
+        other = agent(bridge=0, u_low=-0.1, u_high=0.1, authority=None).load(tmp_path / "one.npz")
+        np.testing.assert_array_equal(np.abs(other.act([NAN, 0.0], 1)), 0.1)
+
+    def test_what_would_be_restored_is_checked(self, tmp_path):
+        one = agent(window=10)
+        play(one, range(50))
+        state = one._machine.state()
+        one._machine.set_state(eqx.tree_at(lambda s: s.guard.window.good.theta, state, np.array([9.0, 0.0])))
+        one.save(tmp_path / "one.npz")
+        with pytest.raises(StoreError, match="theta: expected a point of its constraint"):
+            agent(window=10).load(tmp_path / "one.npz")
+
+
+@both
+def test_a_y_that_overflows_is_forgotten(engine):
+    one = agent(engine)
+    play(one, range(5))
+    state = one._machine.state()
+    y = np.full_like(state.controller.tuner.y, 1e308)
+    one._machine.set_state(eqx.tree_at(lambda s: s.controller.tuner.y, state, y))
+    one.act([20.0, -30.0], 5)
+    assert one.decisions == D.RESET
+    np.testing.assert_array_equal(one._machine.state().controller.tuner.y, 0)
+
+
 @both
 def test_what_is_too_large_is_not_learned_from(engine):
     """Neither as the x of an `act`, nor as the one that followed it."""
@@ -416,6 +458,17 @@ class TestModes:
         np.testing.assert_array_equal(one.a_hat, good.a_hat)
         play(one, range(290, 292), x)
         assert one.result.message == "ok"
+
+    def test_what_happened_meanwhile_is_not_held_against_the_tuner(self):
+        one = agent(window=40)
+        _, _, x = play(one, range(400))
+        rollbacks = int(one._machine.state().guard.window.rollbacks)
+        one.pause()
+        for t in range(400, 405):
+            one.act([5.0, 0.0], t)  # carried by hand
+        one.resume()
+        play(one, range(405, 440), x)
+        assert int(one._machine.state().guard.window.rollbacks) == rollbacks
 
     def test_restore_needs_something_to_restore(self):
         with pytest.raises(RuntimeError, match="restore: expected a guard with rollback, and it is off"):

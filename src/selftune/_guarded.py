@@ -12,7 +12,7 @@ from . import _check
 from . import guard as guards
 from .controller import Controller, ControllerState, Info
 from .estimators.base import EstimatorInfo
-from .guard import Decision, Guard, GuardInfo, GuardState, Mode, choose
+from .guard import Decision, Guard, GuardInfo, GuardState, Mode, Snapshot, choose
 from .run import Result
 from .system import infer_residual
 
@@ -84,12 +84,8 @@ def act(
     x_used = jnp.where(bridged, state.predicted, x) if guard.bridge else x
     wanted, after, info = controller.act(before, x_used, t)
     with jax.named_scope("selftune.guard"):
-        u, saturated = guards.clip(guard, wanted)
         given = (measured | bridged) & _are_finite((x_used, wanted))
-        u = jnp.where(given, u, state.u)
-        learned = _are_finite((u, info.cost, info.tuner.gradient, after.theta, after.tuner))
-        code = jnp.where(seen, _code(given & learned | ~small, small), _NON_FINITE)
-        ok = code == _OK
+        u, saturated = guards.clip(guard, jnp.where(given, wanted, state.u))
 
         still = (watch.mode != Mode.LEARNING) | _on_probation(watch)
         forget = jnp.asarray(False)
@@ -102,6 +98,10 @@ def act(
         # A tuner that was not listened to starts anew when it is again.
         restarts = forget | (_on_probation(watch) & (_probation(watch) == 1))
         tuner = choose(restarts, controller.tuner.reset(system, x_used, theta, tuner), tuner)
+        # Of what is used: a y that has grown until its gradient overflows is forgotten, and not refused for ever.
+        learned = _are_finite((u, info.cost, jnp.where(forget, 0, info.tuner.gradient), theta, tuner))
+        code = jnp.where(seen, _code(given & learned | ~small, small), _NON_FINITE)
+        ok = code == _OK
         a_hat, estimator = before.a_hat, before.estimator
 
         share, window = watch.saturated, watch.window
@@ -193,10 +193,14 @@ def resume(controller: Controller, state: AgentState) -> AgentState:
     fresh = controller.tuner.reset(controller.system, state.x, inside.theta, inside.tuner)
     tuner = choose(stood, fresh, inside.tuner)
     mode = jnp.full_like(state.guard.mode, Mode.LEARNING)
+    window = state.guard.window
+    if window is not None:  # what it cost in the meantime was not the tuner's doing
+        window = choose(stood, _begun(window, Snapshot(inside.theta, inside.a_hat)), window)
     return eqx.tree_at(
-        lambda s: (s.controller, s.guard.mode),
+        lambda s: (s.controller, s.guard.mode, s.guard.window),
         state,
-        (ControllerState(inside.theta, inside.a_hat, tuner, inside.estimator), mode),
+        (ControllerState(inside.theta, inside.a_hat, tuner, inside.estimator), mode, window),
+        is_leaf=lambda node: node is None,
     )
 
 
@@ -206,13 +210,17 @@ def restore(controller: Controller, state: AgentState) -> AgentState:
     if window is None:
         return state
     theta, a_hat, tuner, estimator = _restored(controller, state.x, window)
-    zero = jnp.zeros_like(window.total)
-    fresh = eqx.tree_at(
-        lambda w: (w.total, w.weight, w.count, w.begun), window, (zero, zero, jnp.zeros_like(window.count), window.good)
-    )
     return eqx.tree_at(
-        lambda s: (s.controller, s.guard.window), state, (ControllerState(theta, a_hat, tuner, estimator), fresh)
+        lambda s: (s.controller, s.guard.window),
+        state,
+        (ControllerState(theta, a_hat, tuner, estimator), _begun(window, window.good)),
     )
+
+
+def _begun(window: guards.Window, now: Snapshot) -> guards.Window:
+    """A new window, with what is known of the ones before."""
+    zero, none = jnp.zeros_like(window.total), jnp.zeros_like(window.count)
+    return eqx.tree_at(lambda w: (w.total, w.weight, w.count, w.begun), window, (zero, zero, none, now))
 
 
 def _restored(controller: Controller, x: Array, window: guards.Window) -> tuple[PyTree, PyTree, PyTree, PyTree]:
