@@ -12,7 +12,7 @@ from . import _check
 from . import guard as guards
 from .controller import Controller, ControllerState, Info
 from .estimators.base import EstimatorInfo
-from .guard import Decision, Guard, GuardInfo, GuardState, Mode, Snapshot, choose
+from .guard import Decision, Guard, GuardInfo, GuardState, Mode, choose
 from .run import Result
 from .system import infer_residual
 
@@ -194,8 +194,9 @@ def resume(controller: Controller, state: AgentState) -> AgentState:
     tuner = choose(stood, fresh, inside.tuner)
     mode = jnp.full_like(state.guard.mode, Mode.LEARNING)
     window = state.guard.window
-    if window is not None:  # what it cost in the meantime was not the tuner's doing
-        window = choose(stood, _begun(window, Snapshot(inside.theta, inside.a_hat)), window)
+    if window is not None:  # what it cost in the meantime was not the tuner's doing: no more than is usual
+        usual = jnp.where(stood & jnp.isfinite(window.level), window.level * window.weight, jnp.inf)
+        window = eqx.tree_at(lambda w: w.total, window, jnp.minimum(window.total, usual))
     return eqx.tree_at(
         lambda s: (s.controller, s.guard.mode, s.guard.window),
         state,
@@ -210,17 +211,13 @@ def restore(controller: Controller, state: AgentState) -> AgentState:
     if window is None:
         return state
     theta, a_hat, tuner, estimator = _restored(controller, state.x, window)
-    return eqx.tree_at(
-        lambda s: (s.controller, s.guard.window),
-        state,
-        (ControllerState(theta, a_hat, tuner, estimator), _begun(window, window.good)),
+    zero = jnp.zeros_like(window.total)
+    fresh = eqx.tree_at(
+        lambda w: (w.total, w.weight, w.count, w.begun), window, (zero, zero, jnp.zeros_like(window.count), window.good)
     )
-
-
-def _begun(window: guards.Window, now: Snapshot) -> guards.Window:
-    """A new window, with what is known of the ones before."""
-    zero, none = jnp.zeros_like(window.total), jnp.zeros_like(window.count)
-    return eqx.tree_at(lambda w: (w.total, w.weight, w.count, w.begun), window, (zero, zero, none, now))
+    return eqx.tree_at(
+        lambda s: (s.controller, s.guard.window), state, (ControllerState(theta, a_hat, tuner, estimator), fresh)
+    )
 
 
 def _restored(controller: Controller, x: Array, window: guards.Window) -> tuple[PyTree, PyTree, PyTree, PyTree]:
