@@ -4,6 +4,7 @@ import ctypes
 import logging
 from functools import cache
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import selftune as st
 from selftune import guard as guards
+from selftune._errors import StoreError
 from selftune._guarded import act as guarded_act
 from selftune._guarded import begin
 from selftune.native import build
@@ -193,7 +195,8 @@ class Ledger:
         watched = np.isfinite(self.level) and not self.probation
         if watched and self.total / g.window > g.rollback * floor:
             self.total = self.weight = 0.0
-            self.count, self.probation, self.caution, self.begun = 0, 2 * g.window, self.caution / 2, self.good
+            self.count, self.probation, self.begun = 0, 2 * g.window, self.good
+            self.caution = max(self.caution / 2, 1 / 64)
             return "exploded", self.good
         self.count += 1
         said = ""
@@ -204,7 +207,7 @@ class Ledger:
                 up = self.level + (mean - self.level) / 8
                 self.level = up if mean >= self.level else (mean * self.level) ** 0.5
             else:
-                self.level = mean
+                self.level, self.total, self.weight = mean, 0.0, 0.0
             self.begun, self.count = theta, 0
         self.probation = max(self.probation - 1, 0)
         return said, theta
@@ -244,6 +247,44 @@ class TestRollback:
             np.testing.assert_array_equal(state.good.theta, book.good)
         assert min(seen.values()) > 5, seen
 
+    @staticmethod
+    def windows(guard, costs, rho=0.5):
+        """What a window that is given these costs, and ρ̂, goes through, a row a step."""
+        theta = jnp.zeros(1)
+
+        def step(window, now):
+            window, *said = guards.judge(guard, window, *now, theta, theta, learning=jnp.asarray(True))
+            return window, (window, *said)
+
+        rhos = jnp.broadcast_to(rho, np.shape(costs))
+        return jax.lax.scan(step, guards.start(guard, theta, theta, jnp.float64).window, (jnp.asarray(costs), rhos))[1]
+
+    def test_one_outlier_does_not_blind_it(self):
+        """Neither in the first window, nor on the way back from an explosion."""
+        costs = np.ones(2000)
+        costs[[50, 900]] = 1e12
+        costs[1700:] = 50.0
+        window, exploded, _, _ = self.windows(st.Guard(window=100), costs)
+        assert np.flatnonzero(exploded)[0] == 900
+        assert window.level[800] < 2
+        assert window.level[1600] < 2
+        assert 1700 < np.flatnonzero(exploded)[1] < 1720
+
+    def test_steps_become_long_again(self):
+        costs = np.ones(100_000)
+        costs[100:50_000:40] = 1e6
+        window, exploded, _, _ = self.windows(st.Guard(window=10), costs)
+        assert np.sum(exploded) > 1000
+        assert window.caution[-1] == 1
+
+    def test_an_expanding_start_is_not_gone_back_to(self):
+        """Where nothing that contracts is known the tuner goes on; once there is, it is kept."""
+        rho = np.repeat([1.01, 0.9, 1.01, 0.9, 1.01], 1000)
+        window, _, unstable, saved = self.windows(st.Guard(window=100), np.ones(5000), rho)
+        assert np.flatnonzero(unstable).tolist() == [2000, 4000]
+        assert np.flatnonzero(saved)[0] == 1099
+        assert np.all(window.caution[2400:3000] == 0.5)
+
     def test_bad_gains_are_not_left_behind(self):
         """All goes well, until the learning rate is far too large; θ may do anything in its box."""
         good, bad, kept = gone_wrong(3000)
@@ -253,7 +294,7 @@ class TestRollback:
         back = np.flatnonzero(decided(kept, D.EXPLODED))
         assert back.size >= 1
         for at in back:
-            rows = {row.tobytes() for row in np.asarray(kept.theta)[: at + 1]}
+            rows = {row.tobytes() for row in (*np.asarray(good.theta), *np.asarray(kept.theta)[: at + 1])}
             assert np.asarray(kept.theta)[at + 1].tobytes() in rows  # it has been there before
             stays = np.asarray(kept.theta)[at + 1 : at + 122]
             assert np.all(stays == stays[0])  # and stays for two windows
@@ -263,19 +304,22 @@ class TestRollback:
         """Both are those of one step: the first of a window that went well."""
         good, _, run = gone_wrong(3000)
         at = np.flatnonzero(decided(run, D.EXPLODED))[0]
-        begins = np.flatnonzero(np.all(np.asarray(run.theta)[: at + 1] == run.theta[at + 1], axis=1))
+        theta, a_hat = (np.concatenate([getattr(one, name) for one in (good, run)]) for name in ("theta", "a_hat"))
+        begins = np.flatnonzero(np.all(theta[: 600 + at + 1] == run.theta[at + 1], axis=1))
         assert begins.size >= 1
         # â is restored in act; the observation of the same step then moves it by one update.
         state = run.final.state
         assert int(state.guard.window.rollbacks) == sum(decided(one, D.EXPLODED).sum() for one in (good, run))
-        good_a = [float(run.a_hat[i, 0]) for i in begins]
+        # The snapshot is made in the act before: the next θ, and the â of then.
+        good_a = [float(a_hat[i - 1, 0]) for i in begins if i > 0]
         x, f_obs = run.x[at], run.f[at]
         moved = []
         for a in good_a:
-            a_hat, _, _ = controller().estimator.update(
-                system(), x, f_obs, jnp.array([a]), at, controller().estimator.init(system(), jnp.array([a]))
+            estimator = controller().estimator
+            after, _, _ = estimator.update(
+                system(), x, f_obs, jnp.array([a]), at, estimator.init(system(), jnp.array([a]))
             )
-            moved.append(float(a_hat[0]))
+            moved.append(float(after[0]))
         assert np.min(np.abs(np.array(moved) - float(run.a_hat[at + 1, 0]))) < 1e-12
 
     def test_a_loop_that_stops_contracting(self):
@@ -335,6 +379,59 @@ class TestBridge:
         assert abs(without - whole) > 0.15
 
 
+class TestLoad:
+    """What another agent remembers, under this one's guard."""
+
+    def test_with_another_window(self, tmp_path):
+        one = agent(window=500)
+        _, _, x = play(one, range(4000))
+        one.save(tmp_path / "one.npz")
+        other = agent(window=50).load(tmp_path / "one.npz")
+        other.act(x, 4000)
+        assert D.EXPLODED not in other.decisions
+
+    def test_a_control_that_is_repeated_is_clipped(self, tmp_path):
+        one = agent(bridge=0)
+        one.act([5.0, 0.0], 0)
+        one.save(tmp_path / "one.npz")
+        other = agent(bridge=0, u_low=-0.1, u_high=0.1, authority=None).load(tmp_path / "one.npz")
+        np.testing.assert_array_equal(np.abs(other.act([NAN, 0.0], 1)), 0.1)
+
+    def test_what_would_be_restored_is_checked(self, tmp_path):
+        one = agent(window=10)
+        play(one, range(50))
+        state = one._machine.state()
+        one._machine.set_state(eqx.tree_at(lambda s: s.guard.window.good.theta, state, np.array([9.0, 0.0])))
+        one.save(tmp_path / "one.npz")
+        with pytest.raises(StoreError, match="theta: expected a point of its constraint"):
+            agent(window=10).load(tmp_path / "one.npz")
+
+
+@both
+def test_a_y_that_overflows_is_forgotten(engine):
+    one = agent(engine)
+    play(one, range(5))
+    state = one._machine.state()
+    y = np.full_like(state.controller.tuner.y, 1e308)
+    one._machine.set_state(eqx.tree_at(lambda s: s.controller.tuner.y, state, y))
+    one.act([20.0, -30.0], 5)
+    assert one.decisions == D.RESET
+    np.testing.assert_array_equal(one._machine.state().controller.tuner.y, 0)
+
+
+@both
+def test_what_is_too_large_is_not_learned_from(engine):
+    """Neither as the x of an `act`, nor as the one that followed it."""
+    one = agent(engine, x_limit=(1.5, 15.0))
+    play(one, range(20))
+    a_hat = one.a_hat
+    one.observe_state([0.5, -1000.0])
+    assert (one.result.message, one.refused) == ("the state diverged at step 19", 1)
+    np.testing.assert_array_equal(one.a_hat, a_hat)
+    one.observe_state([0.5, -10.0])
+    assert np.any(one.a_hat != a_hat)
+
+
 class TestModes:
     @both
     def test_pause_freeze_resume_restore(self, engine):
@@ -361,6 +458,17 @@ class TestModes:
         np.testing.assert_array_equal(one.a_hat, good.a_hat)
         play(one, range(290, 292), x)
         assert one.result.message == "ok"
+
+    def test_what_happened_meanwhile_is_not_held_against_the_tuner(self):
+        one = agent(window=40)
+        _, _, x = play(one, range(400))
+        rollbacks = int(one._machine.state().guard.window.rollbacks)
+        one.pause()
+        for t in range(400, 405):
+            one.act([5.0, 0.0], t)  # carried by hand
+        one.resume()
+        play(one, range(405, 440), x)
+        assert int(one._machine.state().guard.window.rollbacks) == rollbacks
 
     def test_restore_needs_something_to_restore(self):
         with pytest.raises(RuntimeError, match="restore: expected a guard with rollback, and it is off"):

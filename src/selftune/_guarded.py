@@ -86,10 +86,7 @@ def act(
     with jax.named_scope("selftune.guard"):
         clipped, saturated = guards.clip(guard, wanted)
         given = (measured | bridged) & _are_finite((x_used, wanted))
-        u = jnp.where(given, clipped, state.u)
-        learned = _are_finite((u, info.cost, info.tuner.gradient, after.theta, after.tuner))
-        code = jnp.where(seen, _code(given & learned | ~small, small), _NON_FINITE)
-        ok = code == _OK
+        u = jnp.where(given, clipped, guards.clip(guard, state.u)[0])
 
         still = (watch.mode != Mode.LEARNING) | _on_probation(watch)
         forget = jnp.asarray(False)
@@ -102,6 +99,10 @@ def act(
         # A tuner that was not listened to starts anew when it is again.
         restarts = forget | (_on_probation(watch) & (_probation(watch) == 1))
         tuner = choose(restarts, controller.tuner.reset(system, x_used, theta, tuner), tuner)
+        # Of what is used: a y that has grown until its gradient overflows is forgotten, and not refused for ever.
+        learned = _are_finite((u, info.cost, jnp.where(forget, 0, info.tuner.gradient), theta, tuner))
+        code = jnp.where(seen, _code(given & learned | ~small, small), _NON_FINITE)
+        ok = code == _OK
         a_hat, estimator = before.a_hat, before.estimator
 
         share, window = watch.saturated, watch.window
@@ -162,13 +163,14 @@ def observe(controller: Controller, guard: Guard, state: AgentState, f_obs: Arra
 
 
 def observe_and_tell(
-    controller: Controller, guard: Guard, state: AgentState, f_obs: Array
+    controller: Controller, guard: Guard, state: AgentState, f_obs: Array, *, small: Any = True
 ) -> tuple[AgentState, Int[Array, ""], EstimatorInfo]:
+    """`small`: whether what it was inferred from is inside its limits."""
     after, told = controller._observe(state.controller, state.x, f_obs, state.t)
     with jax.named_scope("selftune.guard"):
         # An observation belongs to its `act`: where that was refused, so is this.
         finite = _are_finite((f_obs, after.a_hat, after.estimator))
-        code = jnp.where(state.code == _OK, _code(finite, guards.within(guard.f_limit, f_obs)), state.code)
+        code = jnp.where(state.code == _OK, _code(finite, small & guards.within(guard.f_limit, f_obs)), state.code)
         ok = code == _OK
         refused = state.refused + ((state.code == _OK) & ~ok).astype(jnp.int32)
         kept = choose(ok & (state.guard.mode != Mode.PAUSED), after, state.controller)
@@ -178,11 +180,12 @@ def observe_and_tell(
 def observe_state(
     controller: Controller, guard: Guard, state: AgentState, x_next: Array
 ) -> tuple[AgentState, Int[Array, ""]]:
-    """`observe` of the residual that explains the transition from the last `act` to `x_next`."""
+    """`observe` of the residual that explains the transition from the last `act` to `x_next`, if that may be used."""
     with jax.named_scope("selftune.infer"):
         f_hat = controller.system.residual(state.x, state.controller.a_hat, state.t)
         f_obs = infer_residual(controller.system, state.x, state.u, x_next, state.t, f=f_hat)
-    return observe(controller, guard, state, f_obs)
+    state, code, _ = observe_and_tell(controller, guard, state, f_obs, small=guards.within(guard.x_limit, x_next))
+    return state, code
 
 
 def resume(controller: Controller, state: AgentState) -> AgentState:
@@ -192,10 +195,15 @@ def resume(controller: Controller, state: AgentState) -> AgentState:
     fresh = controller.tuner.reset(controller.system, state.x, inside.theta, inside.tuner)
     tuner = choose(stood, fresh, inside.tuner)
     mode = jnp.full_like(state.guard.mode, Mode.LEARNING)
+    window = state.guard.window
+    if window is not None:  # what it cost in the meantime was not the tuner's doing: no more than is usual
+        usual = jnp.where(stood & jnp.isfinite(window.level), window.level * window.weight, jnp.inf)
+        window = eqx.tree_at(lambda w: w.total, window, jnp.minimum(window.total, usual))
     return eqx.tree_at(
-        lambda s: (s.controller, s.guard.mode),
+        lambda s: (s.controller, s.guard.mode, s.guard.window),
         state,
-        (ControllerState(inside.theta, inside.a_hat, tuner, inside.estimator), mode),
+        (ControllerState(inside.theta, inside.a_hat, tuner, inside.estimator), mode, window),
+        is_leaf=lambda node: node is None,
     )
 
 

@@ -212,7 +212,9 @@ class Agent:
         _compare(path, about["leaves"], _description(mine))
         state = jax.tree.unflatten(jax.tree.structure(mine), leaves)
         try:
-            self.controller.check_values(state.x, state.controller.theta, state.controller.a_hat)
+            window = state.guard.window
+            for one in (state, *(() if window is None else (window.begun, window.good))):
+                self.controller.check_values(state.x, one.theta, one.a_hat)
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from None
         self._machine.set_state(state)

@@ -20,8 +20,9 @@ from .controller import Controller
 
 PROBATION = 2
 """Windows after a rollback in which θ stays where it was put, and its cost is measured anew."""
-BACKOFF, TRUST = 0.5, 1.01
-"""What a rollback, and a window that went well, multiply the length of the tuner's steps by, up to 1."""
+BACKOFF, TRUST, LEAST = 0.5, 1.01, 1 / 64
+"""What a rollback, and a window that went well, multiply the length of the tuner's steps by, up to 1; and down to the
+last, from which there is a way back."""
 
 
 class Decision(enum.IntFlag):
@@ -262,7 +263,7 @@ def limit_step(
         step, changed = jnp.where(held & grows, 0, step), held
     if guard.rate is not None:
         square = jnp.sum(step * step)
-        limited = square > guard.rate**2
+        limited = square > guard.rate * guard.rate
         step = jnp.where(limited, guard.rate * jax.lax.rsqrt(jnp.where(limited, square, 1)) * step, step)
         changed = changed | limited
     if state.window is not None:
@@ -292,7 +293,8 @@ def judge(
     known, on_probation = jnp.isfinite(window.level), window.probation > 0
     watched = known & ~on_probation
     # As if the costs before the window were zero: one bad step in a new window is not an explosion.
-    exploded = watched & learning & (total / size > guard.rollback * level)
+    # (The weight is below `size`, but for sums that were made with another one and loaded.)
+    exploded = watched & learning & (total / jnp.maximum(weight, size) > guard.rollback * level)
     expands = unstable = jnp.asarray(False)
     if rho is not None and guard.contraction is not None:
         expands = rho > guard.contraction
@@ -302,16 +304,21 @@ def judge(
     ends = (window.count + 1 >= size) & ~back
     saved = ends & ~on_probation & (~known | (mean <= math.sqrt(guard.rollback) * level)) & ~expands
     # Quick to believe that things got better, slow that they got worse: by halves of the logarithm, and by eighths.
-    better = jnp.sqrt(jnp.maximum(mean, 0) * jnp.where(known, jnp.maximum(window.level, 0), 0))
+    better = jnp.sqrt(jnp.maximum(mean, 0)) * jnp.sqrt(jnp.where(known, jnp.maximum(window.level, 0), 0))
     moved = jnp.where(mean < window.level, better, window.level + (mean - window.level) / 8)
-    new_level = jnp.where(ends, jnp.where(watched, moved, mean), window.level)
+    # Where the loop expands even with what was restored, or from the beginning, there is nothing good to go back to: no
+    # level, and the tuner is let to find its way out.
+    anew = jnp.where(expands, jnp.inf, mean)
+    new_level = jnp.where(ends, jnp.where(watched, moved, anew), window.level)
+    # What an outlier, or the way back, did to a level that is measured anew must not stay in the mean for long.
+    clears = back | (ends & ~watched)
     none = jnp.zeros_like(window.count)
-    caution = jnp.minimum(jnp.where(back, BACKOFF, jnp.where(saved, TRUST, 1)) * window.caution, 1)
+    caution = jnp.where(back, BACKOFF, jnp.where(saved, TRUST, 1)) * window.caution
     after = Window(
-        total=jnp.where(back, 0, total),
-        weight=jnp.where(back, 0, weight),
+        total=jnp.where(clears, 0, total),
+        weight=jnp.where(clears, 0, weight),
         level=new_level,
-        caution=caution,
+        caution=jnp.clip(caution, LEAST, 1),
         count=jnp.where(ends | back, none, window.count + 1),
         probation=jnp.where(back, PROBATION * size, jnp.maximum(window.probation - 1, 0)).astype(jnp.int32),
         rollbacks=window.rollbacks + back.astype(jnp.int32),
