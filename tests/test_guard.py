@@ -196,7 +196,7 @@ class Ledger:
         if watched and self.total / g.window > g.rollback * floor:
             self.total = self.weight = 0.0
             self.count, self.probation, self.begun = 0, 2 * g.window, self.good
-            self.caution = max(self.caution / 2, 1 / 64)
+            self.caution = max(self.caution / 2, 1 / 1024)
             return "exploded", self.good
         self.count += 1
         said = ""

@@ -20,7 +20,7 @@ from .controller import Controller
 
 PROBATION = 2
 """Windows after a rollback in which θ stays where it was put, and its cost is measured anew."""
-BACKOFF, TRUST, LEAST = 0.5, 1.01, 1 / 64
+BACKOFF, TRUST, LEAST = 0.5, 1.01, 1 / 1024
 """What a rollback, and a window that went well, multiply the length of the tuner's steps by, up to 1; and down to the
 last, from which there is a way back."""
 
