@@ -186,31 +186,47 @@ class Ledger:
     def __init__(self, guard, theta):
         self.g, self.total, self.weight, self.level, self.caution = guard, 0.0, 0.0, np.inf, 1.0
         self.count = self.probation = 0
-        self.begun = self.good = theta
+        self.fallen = False
+        self.begun = self.good = self.trusted = theta
+
+    def back(self):
+        self.total = self.weight = 0.0
+        self.count, self.probation, self.begun = 0, 2 * self.g.window, self.good
+        self.caution = max(self.caution / 2, 1 / 1024)
+        return "exploded"
 
     def step(self, cost, theta):
         g, keep = self.g, 1 - 1 / self.g.window
+        level = max(self.level, g.cost_floor)
+        known = np.isfinite(self.level) and level > 0
+        cost = min(cost, g.rollback * g.window / 2 * level) if known else cost
         self.total, self.weight = keep * self.total + cost, keep * self.weight + 1
-        mean, floor = self.total / self.weight, max(self.level, g.cost_floor)
-        watched = np.isfinite(self.level) and not self.probation
-        if watched and self.total / g.window > g.rollback * floor:
-            self.total = self.weight = 0.0
-            self.count, self.probation, self.begun = 0, 2 * g.window, self.good
-            self.caution = max(self.caution / 2, 1 / 1024)
-            return "exploded", self.good
+        mean, sofar = self.total / self.weight, self.total / g.window
+        if known and not self.probation and sofar > g.rollback * level:
+            return self.back()
+        if known and self.probation and not self.fallen and sofar > g.rollback**2 * level:
+            self.good, self.fallen = self.trusted, True
+            return self.back() + " again"
         self.count += 1
         said = ""
         if self.count == g.window:
-            if not self.probation and (not np.isfinite(self.level) or mean <= g.rollback**0.5 * floor):
+            calm = not known or mean <= g.rollback**0.5 * level
+            if calm and np.array_equal(self.begun, theta):
+                self.trusted = self.begun
+            if not self.probation and calm:
                 said, self.good, self.caution = "saved", self.begun, min(1, 1.01 * self.caution)
-            if watched:
-                up = self.level + (mean - self.level) / 8
-                self.level = up if mean >= self.level else (mean * self.level) ** 0.5
-            else:
-                self.level, self.total, self.weight = mean, 0.0, 0.0
+            measured = self.probation == 1
+            if not known:
+                self.level = mean
+            elif not self.probation or measured:
+                up = mean if calm or measured else self.level + (mean - self.level) / 8
+                self.level = up if mean >= self.level else max(mean, 0.85 * self.level)
+            if not known or self.probation:
+                self.total = self.weight = 0.0
             self.begun, self.count = theta, 0
+        self.fallen = self.fallen and self.probation > 0
         self.probation = max(self.probation - 1, 0)
-        return said, theta
+        return said
 
 
 @cache
@@ -230,22 +246,23 @@ class TestRollback:
     def test_by_the_book(self):
         guard = st.Guard(**OFF | dict(rollback=2.0, window=7, cost_floor=0.05))
         random = np.random.default_rng(1)
-        costs = random.exponential(size=900) * np.repeat(10.0 ** random.uniform(-2, 1.5, size=30), 30)
-        thetas = jnp.asarray(random.normal(size=(900, 2)))
+        costs = random.exponential(size=2000) * np.repeat(10.0 ** random.uniform(-2, 2.5, size=40), 50)
+        thetas = jnp.asarray(np.repeat(random.normal(size=(50, 2)), 40, axis=0))  # it stands still for a while
         state = guards.start(guard, thetas[0], jnp.zeros(1), jnp.float64).window
-        book, seen = Ledger(guard, thetas[0]), {"exploded": 0, "saved": 0, "": 0}
+        book, seen = Ledger(guard, thetas[0]), {"exploded": 0, "exploded again": 0, "saved": 0, "": 0}
         judge = jax.jit(
             lambda window, cost, theta: guards.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
         )
         for cost, theta in zip(costs, thetas, strict=True):
             state, exploded, unstable, saved = judge(state, cost, theta)
-            said, _ = book.step(float(cost), theta)
-            assert (bool(exploded), bool(saved), bool(unstable)) == (said == "exploded", said == "saved", False)
+            said = book.step(float(cost), theta)
+            assert (bool(exploded), bool(saved), bool(unstable)) == ("exploded" in said, said == "saved", False)
             seen[said] += 1
-            for name in ("total", "weight", "level", "caution", "count", "probation"):
+            for name in ("total", "weight", "level", "caution", "count", "probation", "fallen"):
                 np.testing.assert_allclose(getattr(state, name), getattr(book, name), rtol=1e-12, atol=1e-15)
             np.testing.assert_array_equal(state.good.theta, book.good)
-        assert min(seen.values()) > 5, seen
+            np.testing.assert_array_equal(state.trusted.theta, book.trusted)
+        assert min(seen.values()) > 2, seen
 
     @staticmethod
     def windows(guard, costs, rho=0.5):
@@ -260,21 +277,24 @@ class TestRollback:
         return jax.lax.scan(step, guards.start(guard, theta, theta, jnp.float64).window, (jnp.asarray(costs), rhos))[1]
 
     def test_one_outlier_does_not_blind_it(self):
-        """Neither in the first window, nor on the way back from an explosion."""
-        costs = np.ones(2000)
-        costs[[50, 900]] = 1e12
-        costs[1700:] = 50.0
+        """Neither in the first window, nor later, nor on the way back from an explosion."""
+        costs = np.ones(4500)
+        costs[[50, 1900, 2200]] = [1e3, 1e12, 1e12]
+        costs[2150:2180] = 50.0
+        costs[4200:] = 50.0
         window, exploded, _, _ = self.windows(st.Guard(window=100), costs)
-        assert np.flatnonzero(exploded)[0] == 900
-        assert window.level[800] < 2
-        assert window.level[1600] < 2
-        assert 1700 < np.flatnonzero(exploded)[1] < 1720
+        first, second = np.flatnonzero(exploded)[:2]
+        assert 2150 < first < 2165
+        assert window.level[1800] < 2
+        assert window.level[4100] < 2
+        assert 4200 < second < 4220
 
     def test_steps_become_long_again(self):
         costs = np.ones(100_000)
-        costs[100:50_000:40] = 1e6
+        costs[:50_000] = np.tile(np.repeat([1.0, 1e6], [45, 5]), 1000)
         window, exploded, _, _ = self.windows(st.Guard(window=10), costs)
-        assert np.sum(exploded) > 1000
+        assert np.sum(exploded) > 100
+        assert window.caution.min() == 1 / 1024
         assert window.caution[-1] == 1
 
     def test_an_expanding_start_is_not_gone_back_to(self):
@@ -289,8 +309,8 @@ class TestRollback:
         """All goes well, until the learning rate is far too large; θ may do anything in its box."""
         good, bad, kept = gone_wrong(3000)
         assert np.mean(bad.cost) > 1e6
-        assert np.mean(kept.cost) < np.mean(good.cost)
-        assert np.mean(kept.cost[-600:]) < 0.1 * np.mean(good.cost)
+        assert np.mean(kept.cost) < 2 * np.mean(good.cost)
+        assert np.mean(kept.cost[-600:]) < 0.5 * np.mean(good.cost)
         back = np.flatnonzero(decided(kept, D.EXPLODED))
         assert back.size >= 1
         for at in back:
@@ -299,6 +319,21 @@ class TestRollback:
             stays = np.asarray(kept.theta)[at + 1 : at + 122]
             assert np.all(stays == stays[0])  # and stays for two windows
             np.testing.assert_array_equal(kept.y[at + 1], 0)
+
+    def test_on_many_seeds(self):
+        """Also where the good ones were not, and the trusted ones come back; with the rate limit hardly ever."""
+        for rate, most in ((None, 2), (0.1, 2)):
+            guard = st.Guard(**OFF | dict(window=60, rollback=4.0, rate=rate))
+
+            def last_cost(key, guard=guard):
+                w = st.Gaussian(0.01)(key, 2600, 2)
+                scene = st.Scenario(jnp.array([0.5, 0.0]), jnp.full((2600, 1), 0.8), w)
+                good = st.simulate(controller(), scene[:600], **START, guard=guard, engine="native", throw=False)
+                settings = dict(resume=good.final, guard=guard, engine="native", throw=False)
+                return st.simulate(controller(300.0), scene[600:], **settings).cost[-500:].mean()
+
+            costs = np.array([last_cost(key) for key in jax.random.split(jax.random.key(1), 16)])
+            assert np.sum(~(costs < 1)) <= most, costs
 
     def test_the_estimate_comes_back_with_the_gains(self):
         """Both are those of one step: the first of a window that went well."""
@@ -345,6 +380,58 @@ class TestRollback:
             made, scene, theta=[1.0], a_hat=[0.0], guard=st.Guard(window=50, contraction=None), engine="native"
         )
         assert not decided(off, D.UNSTABLE).any()
+
+
+class TestFalseAlarms:
+    def judged(self, costs, guard, theta=None):
+        """What is decided of a sequence of costs, and the window in the end."""
+        theta = jnp.zeros(1) if theta is None else theta
+        first = guards.start(guard, theta, jnp.zeros(1), jnp.float64).window
+
+        def step(window, cost):
+            window, exploded, _, _ = guards.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
+            return window, exploded
+
+        window, exploded = jax.lax.scan(step, first, jnp.asarray(costs))
+        return np.asarray(exploded), window
+
+    def test_a_new_set_point_is_no_explosion(self):
+        t = np.arange(30_000)
+        exploded, window = self.judged(np.exp(-(t % 1500) / 50.0), st.Guard())
+        assert not exploded.any()
+        assert window.caution == 1
+
+    def test_nor_is_the_end_of_a_rest(self):
+        exploded, _ = self.judged(np.repeat([0.0, 1.0], 600), st.Guard())
+        assert not exploded.any()
+
+    def test_nor_an_outlier(self):
+        costs = np.ones(10_000)
+        costs[1_000::1_700] = 1e12
+        exploded, _ = self.judged(costs, st.Guard())
+        assert not exploded.any()
+        costs[-300:] = 1e3
+        exploded, _ = self.judged(costs, st.Guard())
+        assert 0 <= np.flatnonzero(exploded)[0] - 9_700 < 5
+
+
+def test_an_excursion_is_not_the_end_of_control():
+    """Where the plant really is beyond the limits, the loop stays closed, and the last good gains come back."""
+    one = agent(x_limit=(1.5, 15.0), bridge=20, window=50)
+    play(one, range(200))
+    good = one._machine.state().guard.window.good.theta
+    x, given = np.array([3.0, 0.0]), []
+    for t in range(200, 400):
+        u = one.act(x, t)
+        given.append(one.decisions)
+        x = np.array([x[0] + 0.05 * x[1], x[1] + 0.05 * (u[0] - 0.8 * x[0])])
+        one.observe_state(x)
+        if t == 221:
+            np.testing.assert_array_equal(one.theta, good)
+    assert next(i for i, d in enumerate(given) if D.EXPLODED in d) == 20
+    assert given[20] == D.REFUSED | D.EXPLODED
+    assert abs(x[0]) < 1.5
+    assert one.result.message == "ok"
 
 
 class TestBridge:
@@ -470,6 +557,21 @@ class TestModes:
         play(one, range(405, 440), x)
         assert int(one._machine.state().guard.window.rollbacks) == rollbacks
 
+    def test_frozen_the_estimate_alone_comes_back(self):
+        one = agent(window=130)
+        play(one, range(400))
+        theta, good = one.theta, one._machine.state().guard.window.good
+        assert np.any(good.theta != theta)
+        one.freeze()
+        for t in range(400, 440):  # something that the model does not explain
+            one.act([20.0, 0.0], t)
+            if D.EXPLODED in one.decisions:
+                break
+            one.observe([30.0])
+        assert D.EXPLODED in one.decisions
+        np.testing.assert_array_equal(one.theta, theta)
+        np.testing.assert_array_equal(one.a_hat, good.a_hat)
+
     def test_restore_needs_something_to_restore(self):
         with pytest.raises(RuntimeError, match="restore: expected a guard with rollback, and it is off"):
             agent(rollback=None).restore()
@@ -492,11 +594,15 @@ def test_other_tuners(engine, tuner):
 def test_the_log_tells_what_begins_and_ends(engine, caplog):
     one = agent(engine)
     with caplog.at_level(logging.INFO, logger="selftune"):
-        play(one, range(20), disturb=lambda t, x: [NAN, 0.0] if 5 <= t < 9 else x)
+        play(one, range(20), disturb=lambda t, x: [NAN, 0.0] if 5 <= t < 9 or t == 12 else x)
+        one.act([0.1, 0.1], 600)
+        one.observe([1e9])
+        one.act([NAN, 0.1], 601)
         one.restore()
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", "step 5: refused"),
-        ("INFO", "step 9: no longer refused"),
+        ("WARNING", "step 5: refused"),  # and not at 12, so soon after
+        ("WARNING", "step 600: the observation is refused"),
+        ("WARNING", "step 601: refused"),
         ("WARNING", "restored the last good θ and â, as asked"),
     ]
 

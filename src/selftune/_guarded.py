@@ -85,7 +85,8 @@ def act(
     wanted, after, info = controller.act(before, x_used, t)
     with jax.named_scope("selftune.guard"):
         clipped, saturated = guards.clip(guard, wanted)
-        given = (measured | bridged) & _are_finite((x_used, wanted))
+        # Where nothing stands in for an x that is too large, its own control is better than none.
+        given = _are_finite((x_used, wanted))
         u = jnp.where(given, clipped, guards.clip(guard, state.u)[0])
 
         still = (watch.mode != Mode.LEARNING) | _on_probation(watch)
@@ -117,10 +118,18 @@ def act(
                 info.tuner.contraction,
                 theta,
                 a_hat,
-                learning=watch.mode == Mode.LEARNING,
+                learning=watch.mode != Mode.PAUSED,
             )
-            back = _restored(controller, x_used, window)
+            back = _restored(controller, x_used, before.theta, tuner, window, watch.mode)
             theta, a_hat, tuner, estimator = choose(exploded | unstable, back, (theta, a_hat, tuner, estimator))
+
+        # Too large for longer than can be bridged is no outlier: it is where the gains have led.
+        lost = seen & ~small & (watch.missed == guard.bridge) & (watch.mode != Mode.PAUSED)
+        stayed, window_stayed = before, watch.window
+        if watch.window is not None:
+            back = _restored(controller, state.x, before.theta, before.tuner, watch.window, watch.mode)
+            stayed = choose(lost, ControllerState(*back), before)
+            window_stayed = choose(lost, guards.go_back(guard, watch.window), watch.window)
 
         flags = {
             Decision.LIMITED: limited,
@@ -131,13 +140,15 @@ def act(
             Decision.STILL: still,
             Decision.SAVED: saved,
         }
-        decisions = jnp.where(ok, _sum(flags), np.int32(Decision.REFUSED))
+        decisions = jnp.where(
+            ok, _sum(flags), np.int32(Decision.REFUSED) + _sum({Decision.EXPLODED: lost & (guard.rollback is not None)})
+        )
         decisions = decisions + _sum({Decision.SATURATED: given & saturated})
         missed = jnp.where(measured, 0, watch.missed + 1).astype(jnp.int32)
         kept = choose(
             ok,
             (ControllerState(theta, a_hat, tuner, estimator), GuardState(watch.mode, missed, share, window), x, t),
-            (before, GuardState(watch.mode, missed, watch.saturated, watch.window), state.x, state.t),
+            (stayed, GuardState(watch.mode, missed, watch.saturated, window_stayed), state.x, state.t),
         )
         # Not of u, so that where nothing is clipped this is what the tuner has computed already.
         predicted = system.dynamics(x_used, clipped, info.f_hat, t)
@@ -212,7 +223,8 @@ def restore(controller: Controller, state: AgentState) -> AgentState:
     window = state.guard.window
     if window is None:
         return state
-    theta, a_hat, tuner, estimator = _restored(controller, state.x, window)
+    inside = state.controller
+    theta, a_hat, tuner, estimator = _restored(controller, state.x, inside.theta, inside.tuner, window, Mode.LEARNING)
     zero = jnp.zeros_like(window.total)
     fresh = eqx.tree_at(
         lambda w: (w.total, w.weight, w.count, w.begun), window, (zero, zero, jnp.zeros_like(window.count), window.good)
@@ -222,12 +234,15 @@ def restore(controller: Controller, state: AgentState) -> AgentState:
     )
 
 
-def _restored(controller: Controller, x: Array, window: guards.Window) -> tuple[PyTree, PyTree, PyTree, PyTree]:
-    theta, a_hat = window.good.theta, window.good.a_hat
+def _restored(
+    controller: Controller, x: Array, theta: PyTree, tuner: PyTree, window: guards.Window, mode: Any
+) -> tuple[PyTree, PyTree, PyTree, PyTree]:
+    """The last good θ (if it may move) and â, and a tuner and an estimator that go on from there."""
+    theta, a_hat = choose(mode == Mode.LEARNING, window.good.theta, theta), window.good.a_hat
     return (
         theta,
         a_hat,
-        controller.tuner.init(controller.system, x, theta),
+        controller.tuner.reset(controller.system, x, theta, tuner),
         controller.estimator.init(controller.system, a_hat),
     )
 

@@ -96,7 +96,7 @@ class Agent:
         self._next = int(state.t) if self._context.is_counted else 0
         self._step, self._code = self._next, 0
         self._acted = self._told = False
-        self._seen = Decision(0)
+        self._forget_log()
         self._result = jax.tree.structure(Result(state.code, state.code))  # filled with NumPy's numbers
 
     def act(self, x: Any, t: Any = None) -> np.ndarray:
@@ -126,12 +126,14 @@ class Agent:
         measured = self._vector("f_obs", f_obs, self._k)
         self._after_act("observe")
         self._code = self._machine.observe(measured)
+        self._log_observation()
 
     def observe_state(self, x_next: Any) -> None:
         r"""The same, where no residual is measured: from the state that followed, by `infer_residual`."""
         measured = self._vector("x_next", x_next, self._n)
         self._after_act("observe_state")
         self._code = self._machine.observe_state(measured)
+        self._log_observation()
 
     def pause(self) -> None:
         """Learn nothing, until `resume`: θ and â stay. The tuner's y, gradient and ρ̂ are still computed, for a look."""
@@ -213,7 +215,7 @@ class Agent:
         state = jax.tree.unflatten(jax.tree.structure(mine), leaves)
         try:
             window = state.guard.window
-            for one in (state, *(() if window is None else (window.begun, window.good))):
+            for one in (state, *(() if window is None else (window.begun, window.good, window.trusted))):
                 self.controller.check_values(state.x, one.theta, one.a_hat)
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from None
@@ -221,20 +223,32 @@ class Agent:
         for name in _REMEMBERED:
             setattr(self, f"_{name}", about[name])
         self._told = False
+        self._forget_log()
         return self
 
     def _set_mode(self, mode: Mode) -> None:
         state = self._machine.state()
         self._machine.set_state(eqx.tree_at(lambda s: s.guard.mode, state, np.int32(mode)))
 
+    def _forget_log(self) -> None:
+        self._seen, self._logged, self._deaf = Decision(0), {}, False
+
     def _log(self) -> None:
-        """Say what is new of the decisions that are out of the ordinary."""
+        """Say which decisions that are out of the ordinary begin; of what comes and goes, once in a while."""
         now = Decision(self._machine.decisions & _NOTABLE)
-        if new := now & ~self._seen:
-            _LOGGER.warning("step %d: %s", self._step, new)
-        if over := self._seen & ~now & ~_PASSING:
-            _LOGGER.info("step %d: no longer %s", self._step, over)
+        begins = [one for one in Decision if one in now & ~self._seen]
         self._seen = now
+        if said := [one for one in begins if self._step - self._logged.get(one, -_WHILE) >= _WHILE]:
+            self._logged |= dict.fromkeys(said, self._step)
+            _LOGGER.warning("step %d: %s", self._step, ", ".join(map(str, said)))
+
+    def _log_observation(self) -> None:
+        """An act that went well whose observation is refused: the estimator hears nothing."""
+        deaf = bool(self._code) and not self._machine.decisions & Decision.REFUSED
+        if deaf and not self._deaf and self._step - self._logged.get("observation", -_WHILE) >= _WHILE:
+            self._logged["observation"] = self._step
+            _LOGGER.warning("step %d: the observation is refused", self._step)
+        self._deaf = deaf
 
     def _after_act(self, what: str) -> None:
         if not self._acted:
@@ -257,6 +271,8 @@ _LOGGER = logging.getLogger("selftune")
 _PASSING = Decision.RESET | Decision.EXPLODED | Decision.UNSTABLE
 _NOTABLE = _PASSING | Decision.REFUSED | Decision.HELD
 """What is said in the log: these, when they begin."""
+_WHILE = 500
+"""Steps in which the same is not said again."""
 
 _REMEMBERED = ("acted", "next", "step", "code")
 """What an agent remembers beside its state."""

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from . import _check
 from .controller import Controller
@@ -98,7 +98,7 @@ class Guard(eqx.Module):
     - `x_limit`, `f_limit`: a measured x or observed residual with a component above it, or not finite, is **refused**:
       nothing is learned from it. One number, or one for each component.
     - `bridge`: for this many refused steps in a row the model's prediction from the step before stands in for x;
-      after that the last control is repeated. What it gives is always finite.
+      after that the control is of x as it is, if that is finite, or else the last one. What it gives is always finite.
     - `u_low`, `u_high`: the actuator's range, (m,) or one number; u is clipped to it.
     - `rate`: $\|\theta_{t+1} - \theta_t\|_2$ is at most this, in the units of θ, a step; a longer one is shortened.
     - `authority`: when more than this share of the last `window` steps or so saturated, no gain may grow: a component
@@ -109,9 +109,11 @@ class Guard(eqx.Module):
     - `rollback`: c > 1. The mean cost of the last `window` steps is held against the level of good ones. A window that
       is within √c of it makes the (θ, â) that it began with the last good ones. At c times the level, or where the
       tuner's running ρ̂ (its `contraction_memory`) is above `contraction`, the last good ones come back, both at
-      once; tuner and estimator start anew there; θ stays for two windows, in which the level is measured
-      anew; and from then on the tuner's steps are half as long (each good window makes them 1 % longer again). Costs
-      below `cost_floor` are as good as each other. The cost must not be negative.
+      once, however far that is; tuner and estimator forget the trajectory; θ stays for two windows, in which the level
+      is measured anew; and from then on the tuner's steps are half as long (each good window makes them 1 % longer
+      again). If the cost goes on to explode even so, the trusted ones take their place: the first, or the last with
+      which a window went well while θ stood still, as in a dry run. Costs below `cost_floor` are as good as each other:
+      give it where the robot rests between its tasks. The cost must not be negative.
 
     θ is projected in the end: whatever is decided, it is in Θ. What was decided is in `Info.guard`, in `Run.guard` and,
     for an `Agent`, in the log. `Agent` has all of it by default; `simulate` none.
@@ -193,10 +195,14 @@ class Window(eqx.Module):
     """Steps since the window began."""
     probation: Int[Array, ""]
     """Steps that are left of it."""
+    fallen: Bool[Array, ""]
+    """Whether the trusted ones were put in place in it."""
     rollbacks: Int[Array, ""]
     begun: Snapshot
     """What the window began with."""
     good: Snapshot
+    trusted: Snapshot
+    """The first, or the last ones with which a whole window went well while θ stood still."""
 
 
 class GuardState(eqx.Module):
@@ -229,7 +235,8 @@ def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any) -> GuardState:
     window = None
     if guard.rollback is not None:
         now = Snapshot(theta, a_hat)
-        window = Window(zero, zero, jnp.full((), jnp.inf, dtype), jnp.ones((), dtype), none, none, none, now, now)
+        level, caution, fallen = jnp.full((), jnp.inf, dtype), jnp.ones((), dtype), jnp.asarray(False)
+        window = Window(zero, zero, level, caution, none, none, fallen, none, now, now, now)
     watched = guard.authority is not None and guard.is_clipping
     return GuardState(none, none, zero if watched else None, window)
 
@@ -286,46 +293,76 @@ def judge(
     Returns the window, and whether the cost exploded, the loop is unstable, and a good window was saved.
     """
     assert guard.rollback is not None
-    size = guard.window
+    size, factor = guard.window, guard.rollback
+    level = jnp.maximum(window.level, guard.cost_floor)
+    known, on_probation = jnp.isfinite(window.level) & (level > 0), window.probation > 0
+    watched = known & ~on_probation
+    # One step is no explosion, whatever it cost.
+    cost = jnp.where(known, jnp.minimum(cost, factor * max(size, 4) / 2 * level), cost)
     total, weight = (1 - 1 / size) * window.total + cost, (1 - 1 / size) * window.weight + 1
     mean = total / weight
-    level = jnp.maximum(window.level, guard.cost_floor)
-    known, on_probation = jnp.isfinite(window.level), window.probation > 0
-    watched = known & ~on_probation
-    # As if the costs before the window were zero: one bad step in a new window is not an explosion.
+    # As if the costs before the window were zero: a few bad steps in a new window are no explosion either.
     # (The weight is below `size`, but for sums that were made with another one and loaded.)
-    exploded = watched & learning & (total / jnp.maximum(weight, size) > guard.rollback * level)
+    sofar = total / jnp.maximum(weight, size)
+    exploded = watched & learning & (sofar > factor * level)
+    # What was restored may be no better: it comes from a window in which θ went on. Then the trusted ones are.
+    again = known & on_probation & learning & ~window.fallen & (sofar > factor * factor * level)
     expands = unstable = jnp.asarray(False)
     if rho is not None and guard.contraction is not None:
         expands = rho > guard.contraction
         # Of a new window there are too few steps to tell.
         unstable = watched & learning & ~exploded & expands & (window.weight > size / 2)
-    back = exploded | unstable
+    back = exploded | unstable | again
     ends = (window.count + 1 >= size) & ~back
-    saved = ends & ~on_probation & (~known | (mean <= math.sqrt(guard.rollback) * level)) & ~expands
-    # Quick to believe that things got better, slow that they got worse: by halves of the logarithm, and by eighths.
-    better = jnp.sqrt(jnp.maximum(mean, 0)) * jnp.sqrt(jnp.where(known, jnp.maximum(window.level, 0), 0))
-    moved = jnp.where(mean < window.level, better, window.level + (mean - window.level) / 8)
+    calm = (~known | (mean <= math.sqrt(factor) * level)) & ~expands
+    saved = ends & ~on_probation & calm
+    stood = jnp.all(ravel_pytree(window.begun.theta)[0] == ravel_pytree(theta)[0])
+    # The level is the highest mean of late: it falls by no more than 15 % a window, so that a rest between two
+    # manoeuvres does not make the next one an explosion. Where things got worse than they may it rises slowly, unless
+    # that is what the restored gains cost now.
+    measured = on_probation & (window.probation <= 1)
+    risen = window.level + jnp.where(calm | measured, 1, 0.125) * (mean - window.level)
+    moved = jnp.where(mean < window.level, jnp.maximum(mean, 0.85 * window.level), risen)
     # Where the loop expands even with what was restored, or from the beginning, there is nothing good to go back to: no
     # level, and the tuner is let to find its way out.
-    anew = jnp.where(expands, jnp.inf, mean)
-    new_level = jnp.where(ends, jnp.where(watched, moved, anew), window.level)
+    level_next = jnp.where(known, moved, mean)
+    level_next = jnp.where((measured | ~known) & expands, jnp.inf, level_next)
+    new_level = jnp.where(ends & (~on_probation | measured | ~known), level_next, window.level)
     # What an outlier, or the way back, did to a level that is measured anew must not stay in the mean for long.
-    clears = back | (ends & ~watched)
-    none = jnp.zeros_like(window.count)
-    caution = jnp.where(back, BACKOFF, jnp.where(saved, TRUST, 1)) * window.caution
+    fresh = ends & ~watched
+    good = choose(again, window.trusted, choose(saved, window.begun, window.good))
     after = Window(
-        total=jnp.where(clears, 0, total),
-        weight=jnp.where(clears, 0, weight),
+        total=jnp.where(fresh, 0, total),
+        weight=jnp.where(fresh, 0, weight),
         level=new_level,
-        caution=jnp.clip(caution, LEAST, 1),
-        count=jnp.where(ends | back, none, window.count + 1),
-        probation=jnp.where(back, PROBATION * size, jnp.maximum(window.probation - 1, 0)).astype(jnp.int32),
-        rollbacks=window.rollbacks + back.astype(jnp.int32),
-        begun=choose(back, window.good, choose(ends, Snapshot(theta, a_hat), window.begun)),
-        good=choose(saved, window.begun, window.good),
+        caution=jnp.where(saved, jnp.minimum(TRUST * window.caution, 1), window.caution),
+        count=jnp.where(ends, 0, window.count + 1).astype(jnp.int32),
+        probation=jnp.maximum(window.probation - 1, 0),
+        fallen=window.fallen & on_probation | again,
+        rollbacks=window.rollbacks,
+        begun=choose(ends, Snapshot(theta, a_hat), window.begun),
+        good=good,
+        trusted=choose(ends & calm & stood, window.begun, window.trusted),
     )
-    return after, exploded, unstable, saved
+    return choose(back, go_back(guard, after), after), exploded | again, unstable, saved
+
+
+def go_back(guard: Guard, window: Window) -> Window:
+    """The window when the last good θ and â have just been put in place."""
+    zero, none = jnp.zeros_like(window.total), jnp.zeros_like(window.count)
+    return Window(
+        total=zero,
+        weight=zero,
+        level=window.level,
+        caution=jnp.maximum(BACKOFF * window.caution, LEAST),
+        count=none,
+        probation=jnp.full_like(window.probation, PROBATION * guard.window),
+        fallen=window.fallen,
+        rollbacks=window.rollbacks + 1,
+        begun=window.good,
+        good=window.good,
+        trusted=window.trusted,
+    )
 
 
 def choose(first: Any, one: PyTree, other: PyTree) -> PyTree:
