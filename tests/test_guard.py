@@ -23,6 +23,7 @@ NAN = np.nan
 OFF = dict(rate=None, authority=None, y_limit=None, rollback=None)
 ENGINES = ("native", "xla")
 both = pytest.mark.parametrize("engine", ENGINES)
+natively = pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 
 
 @cache
@@ -321,6 +322,7 @@ class TestRollback:
             assert np.all(stays == stays[0])  # and stays for two windows, or until that was not good enough
             np.testing.assert_array_equal(kept.y[at + 1], 0)
 
+    @pytest.mark.slow
     def test_on_many_seeds(self):
         """Also where the good ones were not, and the trusted ones come back; with the rate limit hardly ever."""
         for rate, most in ((None, 2), (0.1, 2)):
@@ -452,7 +454,7 @@ class TestBridge:
             assert (int(code), int(state.refused), int(info.guard.decisions)) == (2, t, D.REFUSED)
         assert np.all(state.theta == theta)
 
-    @both
+    @natively
     def test_a_short_outage_costs_little(self, engine):
         def outage(t, x):
             return [NAN, NAN] if 200 <= t < 260 else x
@@ -578,7 +580,7 @@ class TestModes:
             agent(rollback=None).restore()
 
 
-@both
+@natively
 @pytest.mark.parametrize("tuner", [st.Fixed(), st.DiffTune(episode=20, learning_rate=0.01)])
 def test_other_tuners(engine, tuner):
     made = st.Controller(system(), tuner, st.Frozen())
@@ -591,7 +593,7 @@ def test_other_tuners(engine, tuner):
     assert one.result.message == "ok"
 
 
-@both
+@natively
 def test_the_log_tells_what_begins_and_ends(engine, caplog):
     one = agent(engine)
     with caplog.at_level(logging.INFO, logger="selftune"):
