@@ -396,6 +396,7 @@ class TestFalseAlarms:
             return window, exploded
 
         window, exploded = jax.lax.scan(step, first, jnp.asarray(costs))
+        assert window is not None
         return np.asarray(exploded), window
 
     def test_a_new_set_point_is_no_explosion(self):
