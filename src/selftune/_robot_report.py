@@ -23,7 +23,7 @@ COLUMNS = {
     "rmse": "RMSE (m or rad)",
     "to_estimator": "relative to EST",
     "to_static": "relative to best static",
-    "settled": "the same, second half",
+    "settled": "the same, last quarter",
     "regret": "quasi-regret (cost · s)",
     "convergence": "converged after (s)",
 }

@@ -38,7 +38,7 @@ def _checks(found: "list[Check]") -> Table:
 def robots(summary: "RobotsSummary") -> list[Table | str]:
     """A table for each case."""
     made: list[Table | str] = []
-    columns = ("from", "algorithm", "failed", "cost", "RMSE", "/ EST", "/ static", "2nd half", "near after")
+    columns = ("from", "algorithm", "failed", "cost", "RMSE", "/ EST", "/ static", "last ¼", "near after")
     for case in dict.fromkeys(row.case for row in summary.rows):
         table = new_table(f"{case}: means over seeds", *columns)
         rows, before = [row for row in summary.rows if row.case == case], None
@@ -77,6 +77,6 @@ _NOTE = """\
 _NOTE_ROBOTS = """\
 from: what all gains are multiplied by at the start. Costs of a step, of the runs
 that did not fail; / EST: to the same gains held fixed, with the estimator; /
-static: to the best static gains, and the same in the second half alone; near
+static: to the best static gains, and the same in the last quarter alone; near
 after: when the cost stays within 1.2 times theirs, the median of the first half.
 """

@@ -49,7 +49,7 @@ class Settings:
     within: float = 1.2
     """A run has converged when its cost over a lap stays below this multiple of the best static gains'."""
     recovered: float = 1.5
-    """And recovered, if it did not fail and its second half costs at most this multiple of theirs."""
+    """And recovered, if it did not fail and its last quarter costs at most this multiple of theirs."""
     failure: float = 3.0
     """A run fails that crashes, or costs more than this multiple of what the first start's gains cost when held fixed,
     without the estimator."""
