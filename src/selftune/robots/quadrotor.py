@@ -171,8 +171,8 @@ def make() -> Robot:
         gains=GAINS,
         theta=_gains(4.5, 0.8, 32.0, 8.0, 0.7, 0.8),
         power=np.full(10, 0.5),
-        # The plant's lag and delay take damping away that the model has: Θ ends where the inner loop is still faster than
-        # the outer one and damped enough for a payload of 60 %.
+        # The plant's lag and delay take away damping that the model has: Θ ends where the inner loop is still fast and
+        # damped enough for the outer one, with a payload of 60 % too.
         theta_box=Box(_gains(1.5, 0.35, 16.0, 3.0, 0.7, 0.35), _gains(6.0, 1.5, 46.0, 15.0, 1.5, 1.5)),
         parameters=PARAMETERS,
         a_hat=np.zeros(6),
