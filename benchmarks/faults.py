@@ -18,7 +18,7 @@ from selftune.robots import arm, car, quadrotor
 from selftune.robots.base import Robot
 from selftune.robots.faults import KINDS, SENSOR, Fault, Faulty
 
-LAPS_BEFORE, LAPS_AFTER, LAPS_JUDGED = 3, 5, 2
+LAPS_LEARNED, LAPS_BEFORE, LAPS_AFTER, LAPS_JUDGED = 12, 3, 5, 2
 FAST = "learning rate"
 """Not of the plant: the learning rate becomes a hundred times too large, and stays so."""
 ROBOTS = {"arm": arm.make, "quadrotor": quadrotor.make, "car": car.make}
@@ -57,12 +57,21 @@ class Bench:
         self._start: dict[str, Any] = dict(x=plant.reset(), theta=robot.theta, a_hat=robot.a_hat, guard=guard)
         self.robot = robot
         self.agent = self._agent(1)
-        self.start = self.agent._machine.state()
+        self.start = self._learned()
         self.cost = jax.jit(jax.vmap(robot.system.cost, in_axes=(0, 0, None, 0)))
 
     def _agent(self, times: float) -> st.Agent:
         tuner = st.MGAPS(times * self.robot.learning_rate, constraint=self.robot.theta_box)
         return st.Agent(self.robot.controller(tuner), **self._start)
+
+    def _learned(self) -> Any:
+        """The agent's state when it has settled, on a plant of its own: so that "before" is not on the way there."""
+        plant = self.robot.make_plant(CALM[self.robot.name], 10**6, 10**9)
+        x = plant.reset()
+        for t in range(LAPS_LEARNED * self.robot.lap):
+            x = plant.step(self.agent.act(x, t))
+            self.agent.observe_state(x)
+        return self.agent._machine.state()
 
     @cached_property
     def fast(self) -> st.Agent:

@@ -473,6 +473,7 @@ class TestBridge:
 class TestLoad:
     """What another agent remembers, under this one's guard."""
 
+    @pytest.mark.slow
     def test_with_another_window(self, tmp_path):
         one = agent(window=500)
         _, _, x = play(one, range(4000))

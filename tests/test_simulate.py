@@ -90,7 +90,7 @@ class TestRecording:
             )
             start = controller.check_values(streams.x0, START["theta"], START["a_hat"])
             lower = getattr(_simulate, "lower")  # noqa: B009 (equinox's, unknown to the type checker)
-            lowered = lower(controller, controller.system, streams, start, (), 1, jnp.asarray(1e8))
+            lowered = lower(controller, None, controller.system, streams, start, (), 1, jnp.asarray(1e8))
             analysis = lowered.compile().compiled.memory_analysis()
             return analysis.temp_size_in_bytes + analysis.output_size_in_bytes + analysis.argument_size_in_bytes
 

@@ -78,7 +78,7 @@ def bench():
     return Bench(arm.make())
 
 
-QUICK = ("nan", "outlier", "actuator")
+QUICK = ("outlier",)
 
 
 @pytest.mark.parametrize(
