@@ -266,6 +266,7 @@ def test_processes_that_are_interrupted_end_what_they_began(tmp_path):
         assert 2 <= sum(map(store.done, store.tasks)) < 6
 
 
+@pytest.mark.slow
 def test_processes_are_killed_and_continued(tmp_path):
     folder = tmp_path / "run"
     process = _begin(folder)

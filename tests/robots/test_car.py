@@ -281,6 +281,7 @@ def rmse(run, part):
     return np.sqrt(np.mean(np.sum(run.error[part] ** 2, axis=1)))
 
 
+@pytest.mark.slow
 def test_tuning_improves_the_drive(runs):
     tuned, fixed = runs
     last = slice(1_500 - car.LAP, None)

@@ -78,12 +78,8 @@ def bench():
     return Bench(arm.make())
 
 
-QUICK = ("outlier",)
-
-
-@pytest.mark.parametrize(
-    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in (*KINDS, FAST)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*KINDS, FAST])
 def test_the_arm_comes_back(bench, kind):
     one = bench.case(kind, seed=1)
     assert one.finite

@@ -188,6 +188,7 @@ def flights(factor, steps, folder):
     return before, drive(ROBOT, agent, ROBOT.make_plant("wind", 0, steps), steps)
 
 
+@pytest.mark.slow
 def test_flies_better_within_eight_seconds(tmp_path):
     assert pilot(0.25).engine == "native"
     before, after = flights(0.25, 4000, tmp_path)
