@@ -77,7 +77,7 @@ def _limit(name: str) -> Any:
     return eqx.field(
         static=True,
         converter=lambda v: None if v is None else _limits(name, v, lambda a: a > 0, expected),
-        default={"x_limit": 1e8, "f_limit": 1e8}[name],
+        default=1e8,
     )
 
 

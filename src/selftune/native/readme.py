@@ -69,7 +69,7 @@ void sample({"int32_t t" if firmware.is_counted else f"const {name}_context *t"}
     /* Refused before the first act. Or {name}_observe, where the residual itself is measured. */
     {name}_observe_state(&s, x);
     if ({name}_act(&s, x, t, u, 0) != {upper}_OK) {{
-        /* the step was refused: u is the control of the step before, and nothing is learned from this one */
+        /* the step was refused: u is of the state that the model predicts, and nothing is learned from this one */
     }}
 }}
 ```

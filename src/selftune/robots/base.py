@@ -62,7 +62,7 @@ class Robot:
     gains: tuple[str, ...]
     """The names of θ's components, which are logarithms."""
     theta: np.ndarray
-    """Gains that an engineer would be content with, (d,)."""
+    """The nominal gains, (d,): what detuned ones are multiples of, not the best that there are."""
     power: np.ndarray
     """(d,): with all feedback gains multiplied by c, θ becomes θ + power · log c. For log ωn and log ζ it is ½."""
     theta_box: Box

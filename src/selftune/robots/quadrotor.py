@@ -98,7 +98,7 @@ def policy(x, theta, f, t):
 
 
 def cost(x, u, theta, t):
-    """Position and velocity errors, yaw, and a little effort."""
+    """Position and velocity errors, and a little effort; yaw is not judged."""
     wanted, wanted_velocity, _, _ = reference(t, x.dtype)
     position, velocity = (x[:3] - wanted) / 0.1, (x[3:6] - wanted_velocity) / 0.5
     thrust = (u[0] - MASS * GRAVITY) / (MASS * GRAVITY)

@@ -1,0 +1,250 @@
+"""Rollback: against a ledger in plain Python, on runs that go wrong, and what must not be taken for an explosion."""
+
+import itertools
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import selftune as st
+from selftune import guard as guards
+from tests.test_guard import OFF, START, D, controller, decided, scenario, system
+
+
+class Ledger:
+    """Rollback by the book, in plain Python: one cost a step, θ what the next step would use."""
+
+    def __init__(self, guard, theta):
+        self.g, self.total, self.weight, self.level, self.caution = guard, 0.0, 0.0, np.inf, 1.0
+        self.count = self.probation = 0
+        self.fallen = False
+        self.begun = self.good = self.trusted = theta
+
+    def back(self):
+        self.total = self.weight = 0.0
+        self.count, self.probation, self.begun = 0, 2 * self.g.window, self.good
+        self.caution = max(self.caution / 2, 1 / 1024)
+        return "exploded"
+
+    def step(self, cost, theta):
+        g, keep = self.g, 1 - 1 / self.g.window
+        level = max(self.level, g.cost_floor)
+        known = np.isfinite(self.level) and level > 0
+        cost = min(cost, g.rollback * g.window / 2 * level) if known else cost
+        self.total, self.weight = keep * self.total + cost, keep * self.weight + 1
+        mean, sofar = self.total / self.weight, self.total / g.window
+        if known and not self.probation and sofar > g.rollback * level:
+            return self.back()
+        if known and self.probation and not self.fallen and sofar > g.rollback**2 * level:
+            self.good, self.fallen = self.trusted, True
+            return self.back() + " again"
+        self.count += 1
+        said = ""
+        if self.count == g.window:
+            calm = not known or mean <= g.rollback**0.5 * level
+            if calm and np.array_equal(self.begun, theta):
+                self.trusted = self.begun
+            if not self.probation and calm:
+                said, self.good, self.caution = "saved", self.begun, min(1, 1.01 * self.caution)
+            measured = self.probation == 1
+            if not known:
+                self.level = mean
+            elif not self.probation or measured:
+                up = mean if calm or measured else self.level + (mean - self.level) / 8
+                self.level = up if mean >= self.level else max(mean, 0.85 * self.level)
+            if not known or self.probation:
+                self.total = self.weight = 0.0
+            self.begun, self.count = theta, 0
+        self.fallen = self.fallen and self.probation > 0
+        self.probation = max(self.probation - 1, 0)
+        return said
+
+
+@cache
+def gone_wrong(steps):
+    """A run that goes well, and what comes after it with a learning rate that does not: unguarded, and guarded."""
+    guard = st.Guard(**OFF | dict(window=60, rollback=4.0))
+    scene = scenario(600 + steps)
+    good = st.simulate(controller(), scene[:600], **START, guard=guard, engine="native")
+    inside = good.final.state.controller
+    alone = st.Final(good.final.x, inside, good.final.t, good.final.streams)
+    settings = dict(engine="native", throw=False)
+    bad = st.simulate(controller(300.0), scene[600:], resume=alone, **settings)
+    return good, bad, st.simulate(controller(300.0), scene[600:], resume=good.final, guard=guard, **settings)
+
+
+class TestRollback:
+    def test_by_the_book(self):
+        guard = st.Guard(**OFF | dict(rollback=2.0, window=7, cost_floor=0.05))
+        random = np.random.default_rng(1)
+        costs = random.exponential(size=2000) * np.repeat(10.0 ** random.uniform(-2, 2.5, size=40), 50)
+        thetas = jnp.asarray(np.repeat(random.normal(size=(50, 2)), 40, axis=0))  # it stands still for a while
+        state = guards.start(guard, thetas[0], jnp.zeros(1), jnp.float64).window
+        book, seen = Ledger(guard, thetas[0]), {"exploded": 0, "exploded again": 0, "saved": 0, "": 0}
+        judge = jax.jit(
+            lambda window, cost, theta: guards.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
+        )
+        for cost, theta in zip(costs, thetas, strict=True):
+            state, exploded, unstable, saved = judge(state, cost, theta)
+            said = book.step(float(cost), theta)
+            assert (bool(exploded), bool(saved), bool(unstable)) == ("exploded" in said, said == "saved", False)
+            seen[said] += 1
+            for name in ("total", "weight", "level", "caution", "count", "probation", "fallen"):
+                np.testing.assert_allclose(getattr(state, name), getattr(book, name), rtol=1e-12, atol=1e-15)
+            np.testing.assert_array_equal(state.good.theta, book.good)
+            np.testing.assert_array_equal(state.trusted.theta, book.trusted)
+        assert min(seen.values()) > 2, seen
+
+    @staticmethod
+    def windows(guard, costs, rho=0.5):
+        """What a window that is given these costs, and ρ̂, goes through, a row a step."""
+        theta = jnp.zeros(1)
+
+        def step(window, now):
+            window, *said = guards.judge(guard, window, *now, theta, theta, learning=jnp.asarray(True))
+            return window, (window, *said)
+
+        rhos = jnp.broadcast_to(rho, np.shape(costs))
+        return jax.lax.scan(step, guards.start(guard, theta, theta, jnp.float64).window, (jnp.asarray(costs), rhos))[1]
+
+    def test_one_outlier_does_not_blind_it(self):
+        """Neither in the first window, nor later, nor on the way back from an explosion."""
+        costs = np.ones(4500)
+        costs[[50, 1900, 2200]] = [1e3, 1e12, 1e12]
+        costs[2150:2180] = 50.0
+        costs[4200:] = 50.0
+        window, exploded, _, _ = self.windows(st.Guard(window=100), costs)
+        first, second = np.flatnonzero(exploded)[:2]
+        assert 2150 < first < 2165
+        assert window.level[1800] < 2
+        assert window.level[4100] < 2
+        assert 4200 < second < 4220
+
+    def test_steps_become_long_again(self):
+        costs = np.ones(100_000)
+        costs[:50_000] = np.tile(np.repeat([1.0, 1e6], [45, 5]), 1000)
+        window, exploded, _, _ = self.windows(st.Guard(window=10), costs)
+        assert np.sum(exploded) > 100
+        assert window.caution.min() == 1 / 1024
+        assert window.caution[-1] == 1
+
+    def test_an_expanding_start_is_not_gone_back_to(self):
+        """Where nothing that contracts is known the tuner goes on; once there is, it is kept."""
+        rho = np.repeat([1.01, 0.9, 1.01, 0.9, 1.01], 1000)
+        window, _, unstable, saved = self.windows(st.Guard(window=100), np.ones(5000), rho)
+        assert np.flatnonzero(unstable).tolist() == [2000, 4000]
+        assert np.flatnonzero(saved)[0] == 1099
+        assert np.all(window.caution[2400:3000] == 0.5)
+
+    def test_bad_gains_are_not_left_behind(self):
+        """All goes well, until the learning rate is far too large; θ may do anything in its box."""
+        good, bad, kept = gone_wrong(3000)
+        assert np.mean(bad.cost) > 1e6
+        assert np.mean(kept.cost) < 2 * np.mean(good.cost)
+        assert np.mean(kept.cost[-600:]) < 0.5 * np.mean(good.cost)
+        back = np.flatnonzero(decided(kept, D.EXPLODED))
+        assert back.size >= 1
+        for at, after in itertools.pairwise([*back, len(kept.theta)]):
+            rows = {row.tobytes() for row in (*np.asarray(good.theta), *np.asarray(kept.theta)[: at + 1])}
+            assert np.asarray(kept.theta)[at + 1].tobytes() in rows  # it has been there before
+            stays = np.asarray(kept.theta)[at + 1 : min(at + 122, after + 1)]
+            assert np.all(stays == stays[0])  # and stays for two windows, or until that was not good enough
+            np.testing.assert_array_equal(kept.y[at + 1], 0)
+
+    @pytest.mark.slow
+    def test_on_many_seeds(self):
+        """Also where the good ones were not, and the trusted ones come back; with the rate limit hardly ever."""
+        for rate, most in ((None, 2), (0.1, 2)):
+            guard = st.Guard(**OFF | dict(window=60, rollback=4.0, rate=rate))
+
+            def last_cost(key, guard=guard):
+                w = st.Gaussian(0.01)(key, 2600, 2)
+                scene = st.Scenario(jnp.array([0.5, 0.0]), jnp.full((2600, 1), 0.8), w)
+                good = st.simulate(controller(), scene[:600], **START, guard=guard, engine="native", throw=False)
+                settings = dict(resume=good.final, guard=guard, engine="native", throw=False)
+                return st.simulate(controller(300.0), scene[600:], **settings).cost[-500:].mean()
+
+            costs = np.array([last_cost(key) for key in jax.random.split(jax.random.key(1), 16)])
+            assert np.sum(~(costs < 1)) <= most, costs
+
+    def test_the_estimate_comes_back_with_the_gains(self):
+        """Both are those of one step: the first of a window that went well."""
+        good, _, run = gone_wrong(3000)
+        at = np.flatnonzero(decided(run, D.EXPLODED))[0]
+        theta, a_hat = (np.concatenate([getattr(one, name) for one in (good, run)]) for name in ("theta", "a_hat"))
+        begins = np.flatnonzero(np.all(theta[: 600 + at + 1] == run.theta[at + 1], axis=1))
+        assert begins.size >= 1
+        # â is restored in act; the observation of the same step then moves it by one update.
+        state = run.final.state
+        assert int(state.guard.window.rollbacks) == sum(decided(one, D.EXPLODED).sum() for one in (good, run))
+        # The snapshot is made in the act before: the next θ, and the â of then.
+        good_a = [float(a_hat[i - 1, 0]) for i in begins if i > 0]
+        x, f_obs = run.x[at], run.f[at]
+        moved = []
+        for a in good_a:
+            estimator = controller().estimator
+            after, _, _ = estimator.update(
+                system(), x, f_obs, jnp.array([a]), at, estimator.init(system(), jnp.array([a]))
+            )
+            moved.append(float(after[0]))
+        assert np.min(np.abs(np.array(moved) - float(run.a_hat[at + 1, 0]))) < 1e-12
+
+    def test_a_loop_that_stops_contracting(self):
+        """The model itself becomes unstable: the tuner's ρ̂ says so before the cost does."""
+
+        def dynamics(x, u, f, t):
+            return jnp.where(t < 300, 0.9, 1.05) * x + u
+
+        unstable = st.System(
+            dynamics,
+            residual=lambda x, a, t: a,
+            policy=lambda x, theta, f, t: 0 * theta,
+            cost=lambda x, u, theta, t: 1.0 + 0 * jnp.sum(x) + jnp.sum(theta**2),
+        )
+        made = st.Controller(unstable, st.MGAPS(1e-4, contraction_memory=30), st.Frozen())
+        scene = st.Scenario(x0=jnp.ones(1), a_star=jnp.zeros((420, 1)), w=jnp.zeros((420, 1)))
+        run = st.simulate(made, scene, theta=[1.0], a_hat=[0.0], guard=st.Guard(window=50), engine="native")
+        at = np.flatnonzero(decided(run, D.UNSTABLE))
+        assert 300 < at[0] < 400
+        np.testing.assert_array_equal(run.contraction[at[0]] > 1, True)
+        assert not decided(run, D.EXPLODED).any()
+        off = st.simulate(
+            made, scene, theta=[1.0], a_hat=[0.0], guard=st.Guard(window=50, contraction=None), engine="native"
+        )
+        assert not decided(off, D.UNSTABLE).any()
+
+
+class TestFalseAlarms:
+    def judged(self, costs, guard, theta=None):
+        """What is decided of a sequence of costs, and the window in the end."""
+        theta = jnp.zeros(1) if theta is None else theta
+        first = guards.start(guard, theta, jnp.zeros(1), jnp.float64).window
+
+        def step(window, cost):
+            window, exploded, _, _ = guards.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
+            return window, exploded
+
+        window, exploded = jax.lax.scan(step, first, jnp.asarray(costs))
+        assert window is not None
+        return np.asarray(exploded), window
+
+    def test_a_new_set_point_is_no_explosion(self):
+        t = np.arange(30_000)
+        exploded, window = self.judged(np.exp(-(t % 1500) / 50.0), st.Guard())
+        assert not exploded.any()
+        assert window.caution == 1
+
+    def test_nor_is_the_end_of_a_rest(self):
+        exploded, _ = self.judged(np.repeat([0.0, 1.0], 600), st.Guard())
+        assert not exploded.any()
+
+    def test_nor_an_outlier(self):
+        costs = np.ones(10_000)
+        costs[1_000::1_700] = 1e12
+        exploded, _ = self.judged(costs, st.Guard())
+        assert not exploded.any()
+        costs[-300:] = 1e3
+        exploded, _ = self.judged(costs, st.Guard())
+        assert 0 <= np.flatnonzero(exploded)[0] - 9_700 < 5
