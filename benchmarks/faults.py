@@ -188,7 +188,7 @@ def table(outcomes: list[Outcome]) -> str:
     kept = all(one.finite and one.inside for one in outcomes)
     return "\n".join([
         *lines,
-        f"{share:.1%} of {len(outcomes)} within 1.2× of their twin without the fault; {raw:.1%} of their own laps before",
+        f"{share:.1%} of {len(outcomes)} within 1.2× of a twin without the fault; {raw:.1%} of their own laps before",
         f"every u finite, every θ in Θ and every â in 𝒜: {kept}",
     ])  # fmt: skip
 
