@@ -9,6 +9,22 @@ from jaxtyping import Array, Float, Int, PyTree
 
 FIELDS = ("x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction", "guard")
 
+DIMS = {
+    "x": ("state",),
+    "u": ("control",),
+    "theta": ("parameter",),
+    "a_hat": ("model_parameter",),
+    "cost": (),
+    "y": ("state", "parameter"),
+    "gradient": ("parameter",),
+    "f": ("residual",),
+    "f_hat": ("residual",),
+    "innovation": ("residual",),
+    "contraction": (),
+    "guard": (),
+}
+"""The names of a field's axes after that of time, where θ and â are vectors."""
+
 
 class Result(eqx.Module):
     """How a run ended: a code, and the step at which it went wrong (-1 where it did not)."""

@@ -150,8 +150,8 @@ class RunStore:
     def done(self, task: Task) -> bool:
         return self._marker_path(task).exists()
 
-    def write(self, task: Task, arrays: Mapping[str, Any]) -> None:
-        """One task's part of every array, and then its marker."""
+    def write(self, task: Task, arrays: Mapping[str, Any], *, failed: str | None = None) -> None:
+        """One task's part of every array, and then its marker; of a task that failed, with the reason."""
         if arrays.keys() != self._arrays.keys():
             raise ValueError(f"arrays: expected {sorted(self._arrays)}, got {sorted(arrays)}")
         checksums = {}
@@ -166,7 +166,13 @@ class RunStore:
                 )
             array[self._region(array, task)] = value
             checksums[name] = digest(value)
-        _files.write(self._marker_path(task), _files.as_json({"task": self.name(task), "checksums": checksums}))
+        about = {"task": self.name(task), "checksums": checksums} | ({} if failed is None else {"failed": failed})
+        _files.write(self._marker_path(task), _files.as_json(about))
+
+    def failures(self) -> dict[Task, str]:
+        """The tasks that are marked as failed, and why."""
+        told = {task: self._about(task).get("failed") for task in self.tasks if self.done(task)}
+        return {task: reason for task, reason in told.items() if reason is not None}
 
     def redo(self, task: Task) -> None:
         """Forget that a task was done; the run is not complete until it is written again."""
@@ -261,11 +267,14 @@ class RunStore:
         return self.folder / "tasks" / ("_".join(f"{dim}-{index}" for dim, index in parts) + ".json")
 
     def _marker(self, task: Task) -> dict[str, str]:
+        return dict(self._about(task)["checksums"])
+
+    def _about(self, task: Task) -> dict[str, Any]:
         path = self._marker_path(task)
         try:
             marker = json.loads(_files.read(path))
-            if marker["task"] == self.name(task):
-                return dict(marker["checksums"])
+            if marker["task"] == self.name(task) and isinstance(marker["checksums"], dict):
+                return marker
         except (ValueError, KeyError, TypeError):
             pass
         raise StoreError(f"{path}: not the marker of task {self.name(task)}{_REDO}")

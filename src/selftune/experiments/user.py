@@ -15,26 +15,13 @@ from jax.experimental import checkify
 import selftune as st
 
 from ..config import Loaded
+from ..run import DIMS
 from ..store import Layout, RunStore, Variable
 from ._tasks import run_tasks
 
 if TYPE_CHECKING:
     from ..manifest import Manifest
 
-_DIMS = {
-    "x": ("state",),
-    "u": ("control",),
-    "theta": ("parameter",),
-    "a_hat": ("model_parameter",),
-    "cost": (),
-    "y": ("state", "parameter"),
-    "gradient": ("parameter",),
-    "f": ("residual",),
-    "f_hat": ("residual",),
-    "innovation": ("residual",),
-    "contraction": (),
-    "guard": (),
-}
 _LEAST_CHUNK, _MOST_CHUNKS = 50_000, 20
 
 
@@ -159,7 +146,7 @@ def _recorded(loaded: Loaded) -> tuple[str, ...]:
 def _layout(loaded: Loaded) -> Layout:
     config, sizes = loaded.config, _sizes(loaded)
     variables = {
-        name: Variable(("seed", "time", *_DIMS[name]), "float64", getattr(st.Run, name).__doc__ or "")
+        name: Variable(("seed", "time", *DIMS[name]), "float64", getattr(st.Run, name).__doc__ or "")
         for name in _recorded(loaded)
     }
     used = {dim for variable in variables.values() for dim in variable.dims}
