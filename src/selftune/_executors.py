@@ -2,8 +2,10 @@
 
 import hashlib
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -50,7 +52,7 @@ def run_tasks(
         outcomes = (
             _here(plan, pending, workers, retries)
             if executor is None
-            else _on_cluster(executor, plan, store, pending, retries)
+            else _on_cluster(executor, plan, pending, retries)
         )
         for i, outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -144,42 +146,79 @@ RECONNECT = 60.0
 """Seconds in which a scheduler that is gone may come back."""
 
 
-def _on_cluster(executor: Any, plan: Plan, store: RunStore, pending: Sequence[int], retries: int) -> Iterator[Outcome]:
-    """On a Dask cluster. Tasks have keys by their content, and come in any order."""
+class _Lost(Exception):
+    """The scheduler does not answer any more."""
+
+
+def _on_cluster(executor: Any, plan: Plan, pending: Sequence[int], retries: int) -> Iterator[Outcome]:
+    """On a Dask cluster. Tasks have keys by their content, and come in any order.
+
+    A worker that dies costs the tasks that it was at, which are done again elsewhere. A scheduler that is gone is waited
+    for; what it had not given is submitted anew.
+    """
     try:
         import cloudpickle
         from dask.distributed import Client
     except ImportError as error:
         raise ClusterError(f"executor: a cluster needs Dask ({error}); pip install 'selftune[cluster]'") from None
 
-    if isinstance(executor, str):
-        client, mine = _connect(Client, executor), True
-    elif isinstance(executor, Client):
-        client, mine = executor, False
-    else:
+    address = executor if isinstance(executor, str) else None
+    if address is None and not isinstance(executor, Client):
         raise ValueError(
             f"executor: expected None, the address of a Dask scheduler or a Client, got {_check.describe(executor)}"
         )
-    expected = _environment()
-    parcel = cloudpickle.dumps((plan, expected))
+    client = executor if address is None else _connect(Client, address, 20)
+    parcel = cloudpickle.dumps((plan, _environment()))
+    left, losses = dict.fromkeys(pending), 0
     try:
-        yield from _submit(client, parcel, plan, pending, retries)
+        while left:
+            try:
+                for i, outcome in _submit(client, parcel, plan, list(left), retries):
+                    del left[i]
+                    losses = 0
+                    yield i, outcome
+            except _Lost:
+                losses += 1
+                if losses > retries + 1:
+                    raise ClusterError(f"executor: lost the connection to the cluster{_KEPT}") from None
+                client = _again(client, address)
     finally:
-        if mine:
+        if address is not None:
             client.close()
 
 
-def _connect(client: Any, address: str) -> Any:
+_KEPT = "; what is done is kept, and the same call goes on from there"
+
+
+def _connect(kind: Any, address: str, seconds: float) -> Any:
     try:
-        return client(address, timeout=20)
-    except (OSError, ValueError, TimeoutError) as error:
+        return kind(address, timeout=seconds)
+    except (OSError, ValueError) as error:
         raise ClusterError(f"executor: no Dask scheduler answers at {address!r} ({error})") from None
+
+
+def _again(client: Any, address: str | None) -> Any:
+    """A client of the scheduler that was lost, once it is back."""
+    end = time.monotonic() + RECONNECT
+    while time.monotonic() < end:
+        if address is None and client.status == "running":
+            return client
+        if address is not None:
+            try:
+                fresh = _connect(type(client), address, 5)
+            except ClusterError:
+                pass
+            else:
+                client.close()
+                return fresh
+        time.sleep(0.5)
+    raise ClusterError(f"executor: lost the connection to the cluster, for more than {RECONNECT:.0f} s{_KEPT}")
 
 
 def _submit(client: Any, parcel: bytes, plan: Plan, pending: Sequence[int], retries: int) -> Iterator[Outcome]:
     from dask.distributed import as_completed
 
-    waiting, attempts = list(pending), dict.fromkeys(pending, 0)
+    waiting, attempts = deque(pending), dict.fromkeys(pending, 0)
     running: dict[Any, int] = {}
     # A task like others: if the worker that has it dies, it is made again.
     sent = client.submit(_same, parcel, key=f"selftune-{hashlib.sha256(parcel).hexdigest()}")
@@ -187,38 +226,39 @@ def _submit(client: Any, parcel: bytes, plan: Plan, pending: Sequence[int], retr
 
     def submit(i: int) -> None:
         # What failed is remembered by its key, so another try has another.
-        key = f"selftune-{plan.identity(plan.blocks[i])}-{attempts[i]}"
-        future = client.submit(_compute, sent, i, key=key, pure=False)
+        future = client.submit(_compute, sent, i, key=f"selftune-{plan.identity(plan.blocks[i])}-{attempts[i]}")
         running[future] = i
         queue.add(future)
 
     def fill() -> None:
         threads = sum(client.nthreads().values()) or 1
         while waiting and len(running) < AHEAD * threads:
-            submit(waiting.pop(0))
+            submit(waiting.popleft())
 
-    fill()
-    while running:
-        future = next(queue)
-        i = running.pop(future)
-        if future.status == "finished":
-            yield i, future.result()
-        elif future.status == "error":
-            error = future.exception()
-            if isinstance(error, ClusterError):
-                raise error
-            attempts[i] += 1
-            if attempts[i] <= retries:
-                submit(i)
-            else:
-                yield i, error
-        else:
-            raise ClusterError(
-                f"executor: lost the connection to the cluster at {client.scheduler_info().get('address', 'its address')!r}; "
-                "what is done is kept, and the same call goes on from there"
-            )
-        future.release()
+    try:
         fill()
+        while running:
+            future = next(queue)
+            i = running.pop(future)
+            if future.status == "finished":
+                yield i, future.result()
+            elif future.status == "error":
+                error = future.exception()
+                if isinstance(error, ClusterError):
+                    raise error
+                attempts[i] += 1
+                if attempts[i] > retries:
+                    yield i, error
+                else:
+                    submit(i)
+            else:  # cancelled, or lost
+                raise _Lost
+            future.release()
+            fill()
+    except (CancelledError, OSError, RuntimeError) as error:
+        if isinstance(error, ClusterError):
+            raise
+        raise _Lost from error
 
 
 def _same(parcel: bytes) -> bytes:

@@ -68,6 +68,8 @@ class Problem:
             if not any(_takes(one, name) for one in functions.values()):
                 raise ValueError(f"grid: expected parameters of {' or '.join(functions)}, got {name!r}")
         for maker, function in functions.items():
+            if hasattr(function, "takes"):
+                continue
             for one in inspect.signature(function).parameters.values():
                 given = one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
                 if not given and one.name not in (*names, "key"):
@@ -291,7 +293,7 @@ def _sized(plan: Plan, group: Group, lanes: int | None) -> tuple[Group, int, dic
     trial = replace(plan, groups=(group,))
     block = Block(0, group.points[:1], plan.seeds[:1])
     arguments = trial.arguments(block)
-    setting = {**plan.design.points[group.points[0]], **{name: value[0] for name, value in arguments[0].items()}}
+    setting = plan.design.points[group.points[0]]
     scenario = eqx.filter_eval_shape(lambda seed: problem.scenario(setting, seed), arguments[1][0])
     kept = jax.eval_shape(trial.program(group), *arguments)  # all of it: shapes are checked, and what can be lowered
     steps, number = len(scenario), np.dtype(scenario.x0.dtype).itemsize
@@ -365,6 +367,9 @@ def failure(code: int, step: int) -> str:
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has such a parameter; one with names that Python has not lists them, as `takes`."""
+    if isinstance(names := getattr(function, "takes", None), frozenset):
+        return name in names
     kinds = inspect.Parameter
     parameters = inspect.signature(function).parameters
     return (name in parameters and parameters[name].kind is not kinds.POSITIONAL_ONLY) or any(
