@@ -15,7 +15,6 @@ import numpy as np
 from . import _check, manifest
 from ._errors import InputError
 from ._sweep_plan import RAISED, Plan
-from .regret import _parallel
 from .store import RunStore
 
 Outcome: TypeAlias = tuple[int, dict[str, np.ndarray] | BaseException]
@@ -26,17 +25,30 @@ class ClusterError(InputError):
     """What is wrong with a cluster, and no task's fault."""
 
 
+def check(executor: Any) -> None:
+    """That it is None, the address of a Dask scheduler or a client of one."""
+    if executor is None:
+        return
+    try:
+        from dask.distributed import Client
+    except ImportError as error:
+        raise ClusterError(f"executor: a cluster needs Dask ({error}); pip install 'selftune[cluster]'") from None
+    if not isinstance(executor, (str, Client)):
+        raise ValueError(
+            f"executor: expected None, the address of a Dask scheduler or a Client, got {_check.describe(executor)}"
+        )
+
+
 def run_tasks(
     store: RunStore,
     plan: Plan,
     *,
     executor: Any = None,
     retries: int = 2,
-    workers: int | None = None,
+    workers: int = 1,
     progress: Callable[[int, int], Any] | None = None,
 ) -> None:
     """Compute and write each task that has no marker, and complete the run. One that fails is written as failed."""
-    workers = _parallel.check(workers, progress)
     if store.complete:
         return
     sizes = [len(block.points) * len(block.seeds) for block in plan.blocks]
@@ -146,28 +158,21 @@ RECONNECT = 60.0
 """Seconds in which a scheduler that is gone may come back."""
 
 
-class _Lost(Exception):
+class _LostError(Exception):
     """The scheduler does not answer any more."""
 
 
 def _on_cluster(executor: Any, plan: Plan, pending: Sequence[int], retries: int) -> Iterator[Outcome]:
     """On a Dask cluster. Tasks have keys by their content, and come in any order.
 
-    A worker that dies costs the tasks that it was at, which are done again elsewhere. A scheduler that is gone is waited
-    for; what it had not given is submitted anew.
+    A worker that dies costs the tasks that it was at, which are done again elsewhere. A scheduler that is gone is
+    waited for; what it had not given is submitted anew.
     """
-    try:
-        import cloudpickle
-        from dask.distributed import Client
-    except ImportError as error:
-        raise ClusterError(f"executor: a cluster needs Dask ({error}); pip install 'selftune[cluster]'") from None
+    import cloudpickle
+    from dask.distributed import Client
 
     address = executor if isinstance(executor, str) else None
-    if address is None and not isinstance(executor, Client):
-        raise ValueError(
-            f"executor: expected None, the address of a Dask scheduler or a Client, got {_check.describe(executor)}"
-        )
-    client = executor if address is None else _connect(Client, address, 20)
+    client: Any = executor if address is None else _connect(Client, address, 20)
     parcel = cloudpickle.dumps((plan, _environment()))
     left, losses = dict.fromkeys(pending), 0
     try:
@@ -177,7 +182,7 @@ def _on_cluster(executor: Any, plan: Plan, pending: Sequence[int], retries: int)
                     del left[i]
                     losses = 0
                     yield i, outcome
-            except _Lost:
+            except _LostError:
                 losses += 1
                 if losses > retries + 1:
                     raise ClusterError(f"executor: lost the connection to the cluster{_KEPT}") from None
@@ -252,13 +257,13 @@ def _submit(client: Any, parcel: bytes, plan: Plan, pending: Sequence[int], retr
                 else:
                     submit(i)
             else:  # cancelled, or lost
-                raise _Lost
+                raise _LostError
             future.release()
             fill()
     except (CancelledError, OSError, RuntimeError) as error:
         if isinstance(error, ClusterError):
             raise
-        raise _Lost from error
+        raise _LostError from error
 
 
 def _same(parcel: bytes) -> bytes:

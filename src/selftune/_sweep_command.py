@@ -11,11 +11,19 @@ from ._screen import Screen, refusing, stoppable
 
 def sweep(
     config: Annotated[Path, typer.Argument(help="A TOML file with a table [sweep]; examples/cart-sweep.toml has one.")],
-    out: Annotated[str | None, typer.Option("--out", "-o", help="A folder or an address; results/NAME by default.")] = None,
-    executor: Annotated[str | None, typer.Option(help="The address of a Dask scheduler, tcp://…; here by default.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many tasks at once, here; one a core by default.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="A folder or an address; results/NAME by default.")
+    ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="The address of a Dask scheduler, tcp://…; here by default.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many tasks at once, here; one a core by default.")
+    ] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often a task that fails is tried again.")] = 2,
-    redo_failed: Annotated[bool, typer.Option("--redo-failed", help="Compute tasks again that are recorded as failed.")] = False,
+    redo_failed: Annotated[
+        bool, typer.Option("--redo-failed", help="Compute tasks again that are recorded as failed.")
+    ] = False,
     data_only: Annotated[bool, typer.Option("--data-only", help="Without figures and report.")] = False,
     fresh: Fresh = False,
     quiet: Quiet = False,

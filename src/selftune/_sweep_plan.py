@@ -5,6 +5,7 @@ Nothing here looks at the machine: the same sweep has the same tasks everywhere,
 
 import hashlib
 import inspect
+import itertools
 import json
 import math
 import re
@@ -25,7 +26,7 @@ from .design import Design, Setting
 from .guard import Guard
 from .native.lower import LoweringError
 from .process import is_stream
-from .run import Result, Run
+from .run import Run
 from .scenario import Scenario
 from .simulate import simulate
 from .system import System
@@ -214,9 +215,9 @@ def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: 
         while parts:
             part = parts.pop(0)
             try:
-                sized, *about = _sized(plan, part, lanes)
+                sized, steps, shapes = _sized(plan, part, lanes)
                 groups.append(sized)
-                runs[part.points[0]] = (about[0], about[1])
+                runs[part.points[0]] = steps, shapes
             except (jax.errors.JAXTypeError, LoweringError) as error:
                 if not part.traced:
                     first = first or error
@@ -234,7 +235,8 @@ def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: 
         if told != about:
             raise ValueError(
                 "make_scenario, theta: expected runs of the same steps and sizes at every point, got "
-                f"{about[0]} steps, {about[1]} at {design.points[one]}, and {told[0]}, {told[1]} at {design.points[other]}"
+                f"{about[0]} steps, {about[1]} at {design.points[one]}, "
+                f"and {told[0]} steps, {told[1]} at {design.points[other]}"
             )
     return replace(plan, groups=tuple(groups), refused=refused, steps=about[0], shapes=about[1])
 
@@ -341,7 +343,7 @@ def _kept(problem: Problem, run: Run) -> dict[str, Any]:
     """What is stored of one run."""
     ok, cost = run.result.ok, run.cost
     edges = np.linspace(0, len(cost), min(PARTS, len(cost)) + 1).astype(int)
-    parts = jnp.stack([jnp.mean(cost[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)])
+    parts = jnp.stack([jnp.mean(cost[a:b]) for a, b in itertools.pairwise(edges)])
     sizes = jnp.asarray(np.diff(edges) / max(len(cost), 1), cost.dtype)
     kept = {
         "mean_cost": jnp.where(ok, jnp.sum(sizes * parts), jnp.nan),
@@ -359,11 +361,6 @@ def _kept(problem: Problem, run: Run) -> dict[str, Any]:
 def parts_of(steps: int) -> np.ndarray:
     """The first step of each part that costs are averaged over."""
     return np.linspace(0, steps, min(PARTS, steps) + 1).astype(int)[:-1]
-
-
-def failure(code: int, step: int) -> str:
-    """A result code in words."""
-    return "" if code == Result.OK else Result(np.int32(code), np.int32(step)).message  # pyright: ignore[reportArgumentType]
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

@@ -176,9 +176,9 @@ def run(
     end(screen, _failed_runs(dataset))
 
 
-app.command(epilog="Examples:  selftune sweep examples/cart-sweep.toml   |   selftune sweep FILE --executor tcp://host:8786")(
-    _sweep_command.sweep
-)
+app.command(
+    epilog="Examples:  selftune sweep examples/cart-sweep.toml   |   selftune sweep FILE --executor tcp://host:8786"
+)(_sweep_command.sweep)
 
 
 @app.command(epilog="Example:  selftune export examples/cart.py:controller -o results/cart-c")

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Design:
-    """The points of a sweep: `names` of the settings, and a value of each a point. Made by a function of this module."""
+    """The points of a sweep: `names` of the settings, and a value of each a point. Functions here make it."""
 
     kind: str
     names: tuple[str, ...]
@@ -60,14 +60,14 @@ class Design:
         return [point[name] for point in self.points]
 
 
-def grid(settings: Mapping[str, Sequence[Any]]) -> Design:
+def grid(settings: Mapping[str, Iterable[Any]]) -> Design:
     """Every combination of the listed values, the last setting's changing fastest."""
     columns = {name: _choices(name, values) for name, values in _named(settings).items()}
     points = tuple(dict(zip(columns, values, strict=True)) for values in itertools.product(*columns.values()))
     return Design("grid", tuple(columns), points)
 
 
-def random_design(settings: Mapping[str, Range | Sequence[Any]], points: int, *, seed: int = 0) -> Design:
+def random_design(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int = 0) -> Design:
     """`points` settings, each value drawn by itself: from its `Range`, or out of its list.
 
     !!! Example
@@ -82,7 +82,7 @@ def random_design(settings: Mapping[str, Range | Sequence[Any]], points: int, *,
     return _drawn("random", settings, draws)
 
 
-def latin_hypercube(settings: Mapping[str, Range | Sequence[Any]], points: int, *, seed: int = 0) -> Design:
+def latin_hypercube(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int = 0) -> Design:
     """The same, with each setting's draws spread evenly: one in each of `points` equal parts of its range.
 
     !!! Example
@@ -143,4 +143,6 @@ def _plain(name: str, value: Any) -> Any:
         return [_plain(name, one) for one in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _plain(name, one) for key, one in value.items()}
-    raise ValueError(f"grid: {name}: expected numbers, strings, or lists or tables of them, got {_check.describe(value)}")
+    raise ValueError(
+        f"grid: {name}: expected numbers, strings, or lists or tables of them, got {_check.describe(value)}"
+    )

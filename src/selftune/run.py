@@ -48,9 +48,14 @@ class Result(eqx.Module):
         if failed.size == 0:
             return "ok"
         first = failed[0]
-        what = {Result.DIVERGED: "the state diverged", Result.NON_FINITE: "a number stopped being finite"}
-        text = f"{what[int(code.flat[first])]} at step {int(step.flat[first])}"
+        text = in_words(int(code.flat[first]), int(step.flat[first]))
         return text if code.size == 1 else f"{failed.size} of {code.size} runs failed; run {first}: {text}"
+
+
+def in_words(code: int, step: int) -> str:
+    """How a run that failed did."""
+    what = {Result.DIVERGED: "the state diverged", Result.NON_FINITE: "a number stopped being finite"}
+    return f"{what[code]} at step {step}"
 
 
 class Final(eqx.Module):

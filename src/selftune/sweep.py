@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,13 +10,14 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from . import _check
-from ._sweep_plan import RAISED, Plan, Problem, failure, make_plan, parts_of
+from ._sweep_plan import RAISED, Plan, Problem, make_plan, parts_of
 from .controller import Controller
 from .design import Design
 from .design import grid as full_grid
 from .guard import Guard
 from .native import build
-from .run import DIMS, Run
+from .regret import _parallel
+from .run import DIMS, Run, in_words
 from .scenario import Scenario
 from .simulate import check_record
 from .system import System
@@ -33,7 +34,7 @@ KIND = "sweep"
 def sweep(
     make_controller: Callable[..., Controller],
     make_scenario: Callable[..., Scenario],
-    grid: Mapping[str, Sequence[Any]] | Design,
+    grid: Mapping[str, Iterable[Any]] | Design,
     seeds: int | Sequence[int],
     *,
     theta: Any,
@@ -104,8 +105,11 @@ def sweep(
         ...     dict(done.to_dataset().mean_cost.sizes)
         {'learning_rate': 2, 'noise': 2, 'seed': 4}
     """
-    from ._executors import run_tasks
+    from ._executors import check, run_tasks
     from .store import RunStore
+
+    check(executor)
+    workers = _parallel.check(workers, progress)
 
     design = grid if isinstance(grid, Design) else full_grid(grid)
     if engine not in ("native", "xla"):
@@ -207,7 +211,7 @@ def _dataset(sweep: Sweep) -> "xr.Dataset":
         for p, s in zip(point[i][here], seed[i][here], strict=True):
             reason[p, seeds.index(s)] = text
     for at in zip(*np.nonzero((codes > 0) & (reason == "")), strict=True):
-        reason[at] = failure(int(codes[at]), int(failed_at[at]))
+        reason[at] = in_words(int(codes[at]), int(failed_at[at]))
     for at in zip(*np.nonzero(codes < 0), strict=True):
         reason[at] = "not done yet"
     data["reason"] = (("point", "seed"), reason.astype(str))

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 import selftune as st
 
+from . import _check
 from .config import ConfigError, Loaded, RangePart
 from .design import Design, Setting, grid
 from .experiments import user
@@ -146,7 +147,7 @@ class _Maker:
     def _loaded(self, setting: Setting) -> Loaded:
         """The configuration with these values in place: checked, but for those that are being traced."""
         base = self._base
-        traced = {name: value for name, value in setting.items() if isinstance(value, jax.core.Tracer)}
+        traced = {name: value for name, value in setting.items() if not _check.is_known(value)}
         fixed = {name: value for name, value in setting.items() if name not in traced}
         loaded = base
         if fixed:

@@ -195,7 +195,7 @@ def _one_seed(
 
 def draw(x0: Any, steps: int, processes: dict[str, Any], widths: dict[str, int], key: jax.Array) -> st.Scenario:
     """What nature decides for a key."""
-    keys = dict(zip(("a_star", "w", "v"), jax.random.split(key, 3), strict=True))
+    keys: dict[str, Any] = dict(zip(("a_star", "w", "v"), jax.random.split(key, 3), strict=True))
     drawn = {name: process(keys[name], steps, widths[name]) for name, process in processes.items()}
     return st.Scenario(jnp.asarray(x0, float), drawn["a_star"], drawn["w"], drawn.get("v"))
 
