@@ -52,7 +52,7 @@ def run_tasks(
     if store.complete:
         return
     sizes = [len(block.points) * len(block.seeds) for block in plan.blocks]
-    pending = [i for i in range(len(sizes)) if not store.done((i,))]
+    pending = [i for (i,) in store.pending()]
     done, total = sum(sizes) - sum(sizes[i] for i in pending), sum(sizes)
 
     def tell() -> None:

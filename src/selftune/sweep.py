@@ -264,7 +264,9 @@ def label(value: Any) -> str:
 
 
 def _place(folder: str | os.PathLike[str]) -> Any:
-    return Path(folder)
+    from ._files import place
+
+    return place(folder)
 
 
 def _seeds(seeds: Any) -> list[int]:
