@@ -154,6 +154,8 @@ def _here(plan: Plan, pending: Sequence[int], workers: int, retries: int) -> Ite
 
 AHEAD = 4
 """Tasks that a cluster is given for each of its threads: enough that none waits, however many there are in all."""
+CONNECT = 20.0
+"""Seconds in which a scheduler must answer at first."""
 RECONNECT = 60.0
 """Seconds in which a scheduler that is gone may come back."""
 
@@ -172,8 +174,9 @@ def _on_cluster(executor: Any, plan: Plan, pending: Sequence[int], retries: int)
     from dask.distributed import Client
 
     address = executor if isinstance(executor, str) else None
-    client: Any = executor if address is None else _connect(Client, address, 20)
-    parcel = cloudpickle.dumps((plan, _environment()))
+    client: Any = executor if address is None else _connect(Client, address, CONNECT)
+    # In two, as a worker must know how precise numbers are before it makes arrays of them.
+    parcel = cloudpickle.dumps((plan.x64, cloudpickle.dumps((plan, _environment()))))
     left, losses = dict.fromkeys(pending), 0
     try:
         while left:
@@ -275,7 +278,9 @@ def _unpacked(parcel: bytes) -> Programs:
     """Once in a worker's process, however many tasks it computes."""
     import cloudpickle
 
-    plan, expected = cloudpickle.loads(parcel)
+    x64, inside = cloudpickle.loads(parcel)
+    with jax.enable_x64(x64):
+        plan, expected = cloudpickle.loads(inside)
     here = _environment()
     if different := manifest.differing(here, expected):
         raise ClusterError(f"executor: a worker would compute other numbers: {'; '.join(different)} on the client")

@@ -10,15 +10,15 @@ from ._screen import Screen, refusing, stoppable
 
 
 def sweep(
-    config: Annotated[Path, typer.Argument(help="A TOML file with a table [sweep]; examples/cart-sweep.toml has one.")],
+    config: Annotated[Path, typer.Argument(help="A TOML file with a table [sweep], as examples/cart-sweep.toml.")],
     out: Annotated[
-        str | None, typer.Option("--out", "-o", help="A folder or an address; results/NAME by default.")
+        str | None, typer.Option("--out", "-o", help="The sweep's folder or URL; results/NAME by default.")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="The address of a Dask scheduler, tcp://…; here by default.")
+        str | None, typer.Option(help="The address of a Dask scheduler, tcp://…; this machine by default.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="How many tasks at once, here; one a core by default.")
+        int | None, typer.Option(min=1, help="How many tasks at once on this machine; one a core by default.")
     ] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often a task that fails is tried again.")] = 2,
     redo_failed: Annotated[
@@ -37,22 +37,24 @@ def sweep(
     """
     screen = Screen(quiet, as_json)
     with refusing():
-        from . import store
+        from . import _files, store
         from .sweep import sweep as run_sweep
         from .sweep_config import SweepConfig
+        from .sweep_summary import best, failures, in_words, points
 
         loaded = SweepConfig(config)
-        folder = out or str(Path("results") / config.stem)
-        if fresh and (aside := store.set_aside(Path(folder))):
+        given = out or str(Path("results") / config.stem)
+        folder = _files.place(given)
+        if fresh and (aside := store.set_aside(folder)):
             screen.note(f"what was in {folder} is now in {aside}")
-        reused = is_complete(Path(folder)) and not redo_failed
+        reused = is_complete(folder) and not redo_failed
         if executor is not None:
             loaded.pack_modules()
-        screen.note(f"{len(loaded.design.points)} points, {len(loaded.loaded.config.run.seed_list)} seeds")
+        screen.note(f"{len(loaded.design.points)} settings, {len(loaded.loaded.config.run.seed_list)} seeds")
         with screen.progress("simulating") as progress, stoppable(screen):
             done = run_sweep(
                 **loaded.arguments(),
-                folder=folder,
+                folder=given,
                 executor=executor,
                 workers=workers,
                 retries=retries,
@@ -60,8 +62,24 @@ def sweep(
                 progress=progress,
             )
         if reused:
-            say_reused(screen, Path(folder), done.manifest)
-        dataset = done.to_dataset()
-        screen.show(f"data    {folder}/data.zarr")
-        screen.give({"folder": folder, "manifest": plain(done.manifest)})
-    end(screen, [])
+            say_reused(screen, folder, done.manifest)
+        dataset, report = done.to_dataset(), None
+        found = points(dataset)
+        failed = failures(found)
+        chosen = best(dataset) if len(failed) < len(found) else None
+        if not data_only:
+            from ._present import present
+
+            report = present(screen, folder, dataset, {}, anew=not reused)
+        screen.show("every setting has a run that failed" if chosen is None else str(chosen))
+        screen.show(f"data    {folder}/data.zarr" + ("" if report is None else f"\nreport  {report}"))
+        screen.give(
+            {
+                "folder": given,
+                "report": None if report is None else str(report),
+                "best": None if chosen is None else plain(chosen),
+                "failed": [plain(one) for one in failed],
+                "manifest": plain(done.manifest),
+            }
+        )
+    end(screen, [f"{in_words(one.setting)}: {one.failed} of {one.runs} runs: {one.reason}" for one in failed])

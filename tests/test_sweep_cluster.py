@@ -1,0 +1,188 @@
+"""The same sweep on a real Dask cluster of processes, whatever dies while it runs."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from dask.distributed import Client, LocalCluster
+
+import selftune as st
+from selftune import _executors
+from selftune._executors import ClusterError
+
+STEPS = 20_000
+GRID = {"learning_rate": [0.01, 0.1], "noise": [0.1, 0.3]}
+START = {"theta": jnp.ones(1), "a_hat": jnp.zeros(1)}
+
+
+def controller(learning_rate):
+    system = st.MatchedSystem(
+        dynamics=lambda x, v, t: x + 0.1 * v,
+        residual=lambda x, a, t: a * jnp.cos(x),
+        actuation=lambda x, theta, t: -theta * x,
+        cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+    )
+    return st.Controller(system, st.MGAPS(learning_rate), st.GradientEstimator(0.05))
+
+
+def scenario(key, noise):
+    ka, kw = jax.random.split(key)
+    return st.Scenario(jnp.zeros(1), st.Constant(0.5)(ka, STEPS, 1), noise * st.Gaussian(1.0)(kw, STEPS, 1))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as made:
+        yield made
+
+
+def _kill_one(cluster, draw):
+    alive = [nanny.process.pid for nanny in cluster.workers.values() if nanny.process is not None]
+    if alive:
+        os.kill(draw.choice(alive), signal.SIGKILL)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("engine", ["native", "xla"])
+def test_workers_die_and_every_bit_is_the_same(tmp_path, cluster, engine):
+    options = {**START, "engine": engine, "lanes": 2}
+    here = st.sweep(controller, scenario, GRID, 8, **options, folder=tmp_path / "here", workers=1)
+    draw, killed = random.Random(1), []
+
+    def kill(done, total):
+        # In the middle of it, and while the next tasks are at work.
+        if done in (4, 14) and done not in killed and _kill_one(cluster, draw):
+            killed.append(done)
+
+    there = st.sweep(
+        controller, scenario, GRID, 8, **options, folder=tmp_path / "there",
+        executor=cluster.scheduler_address, progress=kill,
+    )  # fmt: skip
+    assert killed
+    assert there.is_complete
+    assert there.manifest.checksums == here.manifest.checksums
+    assert not there.to_dataset().reason.values.any()
+
+
+def test_a_client_that_is_given_stays_open_and_a_bad_cell_costs_itself_alone(tmp_path, cluster):
+    over = {"learning_rate": [0.1, -1.0, 1e9], "noise": [0.1]}
+    with Client(cluster) as client:
+        data = st.sweep(controller, scenario, over, 2, **START, folder=tmp_path / "s", executor=client, limit=5.0)
+        assert client.status == "running"
+    assert data.to_dataset().result_code.isel(noise=0, seed=0).values.tolist() == [0, 3, 1]
+
+
+def test_a_task_that_raises_there_is_recorded(tmp_path, cluster):
+    home = os.getpid()
+
+    def bomb(key, kind):
+        if os.getpid() != home and kind == "bad":  # in a worker
+            raise RuntimeError("only there")
+        return scenario(key, 0.1)
+
+    def good(kind):
+        return controller(0.1)
+
+    over = {"kind": ["good", "bad"]}
+    done = st.sweep(
+        good, bomb, over, 2, **START, folder=tmp_path / "s", executor=cluster.scheduler_address, retries=1
+    )
+    data = done.to_dataset()
+    assert data.result_code.isel(seed=0).values.tolist() == [0, 3]
+    assert str(data.reason.sel(kind="bad", seed=1).values) == "RuntimeError: only there"
+
+
+def test_workers_that_would_compute_other_numbers_are_refused(tmp_path, cluster, monkeypatch):
+    ours = _executors._environment() | {"jax": "0.0.1"}
+    monkeypatch.setattr(_executors, "_environment", lambda: ours)
+    with pytest.raises(ClusterError, match=r"a worker would compute other numbers: jax .* there, '0.0.1' now"):
+        st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor=cluster.scheduler_address)
+
+
+def test_where_no_scheduler_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(_executors, "CONNECT", 1.0)
+    with pytest.raises(ClusterError, match="no Dask scheduler answers at 'tcp://127.0.0.1:9'"):
+        st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor="tcp://127.0.0.1:9")
+
+
+CLIENT = """
+    import sys, os, signal
+    import jax; jax.config.update("jax_enable_x64", True)
+    sys.path.insert(0, {tests!r})
+    import selftune as st
+    from test_sweep_cluster import GRID, START, controller, scenario
+
+    def die(done, total):
+        if done >= 12:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if __name__ == "__main__":
+        st.sweep(controller, scenario, GRID, 8, **START, lanes=2, folder={folder!r}, executor={address!r}, progress=die)
+"""
+
+
+def test_the_client_is_killed_and_the_rest_only_is_computed(tmp_path, cluster):
+    tests, folder = str(Path(__file__).parent), str(tmp_path / "s")
+    script = tmp_path / "client.py"
+    script.write_text(textwrap.dedent(CLIENT).format(tests=tests, folder=folder, address=cluster.scheduler_address))
+    died = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    before = {path.name: path.stat().st_mtime_ns for path in Path(folder, "tasks").iterdir()}
+    assert 0 < len(before) < 16
+    told = []
+    done = st.sweep(
+        controller, scenario, GRID, 8, **START, lanes=2, folder=folder,
+        executor=cluster.scheduler_address, progress=lambda *now: told.append(now),
+    )  # fmt: skip
+    assert told[0] == (2 * len(before), 32)
+    assert before == {name: Path(folder, "tasks", name).stat().st_mtime_ns for name in before}
+    here = st.sweep(controller, scenario, GRID, 8, **START, lanes=2, folder=tmp_path / "here")
+    assert done.manifest.checksums == here.manifest.checksums
+
+
+@pytest.mark.slow
+def test_the_scheduler_dies_and_comes_back(tmp_path):
+    dask = str(Path(sys.executable).parent / "dask")
+    address, quiet = "tcp://127.0.0.1:8799", subprocess.DEVNULL
+
+    def start():
+        scheduler = [dask, "scheduler", "--host", "127.0.0.1", "--port", "8799", "--no-dashboard"]
+        worker = [dask, "worker", address, "--nworkers", "2", "--nthreads", "1", "--no-dashboard"]
+        return [subprocess.Popen(command, stderr=quiet) for command in (scheduler, worker)]
+
+    processes, again = start(), []
+
+    def restart():
+        for process in processes:
+            process.kill()
+        time.sleep(2)
+        processes.extend(start())
+
+    def progress(done, total):
+        if done >= 8 and not again:
+            again.append(threading.Thread(target=restart))
+            again[0].start()
+
+    options = {**START, "lanes": 2}
+    try:
+        done = st.sweep(
+            controller, scenario, GRID, 16, **options, folder=tmp_path / "s", executor=address, progress=progress
+        )
+    finally:
+        for thread in again:
+            thread.join()
+        for process in processes:
+            process.kill()
+    assert again
+    here = st.sweep(controller, scenario, GRID, 16, **options, folder=tmp_path / "here")
+    assert done.manifest.checksums == here.manifest.checksums
