@@ -115,8 +115,7 @@ class RunStore:
         )
         lock = _files.lock(folder)
         try:
-            for path in (folder, folder / "tasks"):
-                _files.remove_leftovers(path)
+            _files.remove_leftovers(folder, folder / "tasks")
             if _files.exists(known):
                 _check_same_run(folder, read_manifest(folder), asked)
             else:
@@ -159,7 +158,7 @@ class RunStore:
     def pending(self) -> list[Task]:
         """The tasks that have no marker yet, in order, by one listing."""
         marked = _files.names(self.folder / "tasks")
-        return [task for task in self.tasks if self._marker_path(task).name not in marked]
+        return [task for task in self.tasks if self._marker_name(task) not in marked]
 
     def write(self, task: Task, arrays: Mapping[str, Any]) -> None:
         """One task's part of every array, and then its marker."""
@@ -192,7 +191,7 @@ class RunStore:
             first = self.name(left[0])
             raise StoreError(f"{self.folder}: {len(left)} of {len(self.tasks)} tasks are not done, the first {first}")
         # What a process leaves that dies while zarr writes; the owner is the only one left at this point.
-        _files.remove_leftovers(self.folder / "data.zarr", "**/*.partial")
+        _files.remove_leftovers(self.folder / "data.zarr", pattern="**/*.partial")
         codes: dict[str, int] = {}
         if "result_code" in self._arrays:
             values, counts = np.unique(np.asarray(self._arrays["result_code"][...]), return_counts=True)
@@ -232,9 +231,8 @@ class RunStore:
         if self.complete:
             for name, combined in self._combined(markers).items():
                 if combined != self.manifest.checksums.get(name):
-                    raise StoreError(
-                        f"{self.folder}: array {name}: tasks/ and manifest.json do not belong together{_REDO}"
-                    )
+                    where = f"{self.folder}: array {name}"
+                    raise StoreError(f"{where}: tasks/ and manifest.json do not belong together{_REDO}")
         return read
 
     def dataset(self) -> xr.Dataset:
@@ -266,9 +264,11 @@ class RunStore:
         at = dict(zip(self.manifest.task_dims, task, strict=True))
         return tuple(at.get(dim, slice(None)) for dim in _dims(array))
 
+    def _marker_name(self, task: Task) -> str:
+        return "_".join(f"{dim}-{i}" for dim, i in zip(self.manifest.task_dims, task, strict=True)) + ".json"
+
     def _marker_path(self, task: Task) -> Folder:
-        parts = zip(self.manifest.task_dims, task, strict=True)
-        return self.folder / "tasks" / ("_".join(f"{dim}-{index}" for dim, index in parts) + ".json")
+        return self.folder / "tasks" / self._marker_name(task)
 
     def _marker(self, task: Task) -> dict[str, str]:
         path = self._marker_path(task)
