@@ -13,8 +13,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def public(module):
+    """By `dir`, as some are imported when they are first asked for."""
     return sorted(
-        name for name, value in vars(module).items() if not name.startswith("_") and not inspect.ismodule(value)
+        name for name in dir(module) if not name.startswith("_") and not inspect.ismodule(getattr(module, name))
     )
 
 
@@ -27,6 +28,7 @@ NO_EXAMPLE = {
     "AbstractProcess",
     "AbstractTuner",
     "Bands",
+    "Best",
     "Certificate",
     "ContractionCheck",
     "ControllerState",

@@ -1,5 +1,9 @@
 """Controllers that tune themselves while they run."""
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from .agent import Agent as Agent
 from .checks import ContractionCheck as ContractionCheck
 from .checks import GradientCheck as GradientCheck
@@ -14,6 +18,10 @@ from .constraint import Unconstrained as Unconstrained
 from .controller import Controller as Controller
 from .controller import ControllerState as ControllerState
 from .controller import Info as Info
+from .design import Design as Design
+from .design import Range as Range
+from .design import latin_hypercube as latin_hypercube
+from .design import random_design as random_design
 from .estimators import RLS as RLS
 from .estimators import AbstractEstimator as AbstractEstimator
 from .estimators import EstimatorInfo as EstimatorInfo
@@ -58,6 +66,8 @@ from .run import Run as Run
 from .run import SimulationError as SimulationError
 from .scenario import Scenario as Scenario
 from .simulate import simulate as simulate
+from .sweep import Sweep as Sweep
+from .sweep import sweep as sweep
 from .system import MatchedSystem as MatchedSystem
 from .system import System as System
 from .system import infer_residual as infer_residual
@@ -79,3 +89,28 @@ from .tuners import DiffTune as DiffTune
 from .tuners import Fixed as Fixed
 from .tuners import TunerInfo as TunerInfo
 from .tuners import ideal_ogd as ideal_ogd
+
+if _TYPE_CHECKING:
+    from .sweep_summary import Best as Best
+    from .sweep_summary import best as best
+
+# These need the extra `experiments`, and are imported when they are first asked for.
+_EXPERIMENTS = {"Best": "sweep_summary", "best": "sweep_summary"}
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _EXPERIMENTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(_import_module(f"{__name__}.{_EXPERIMENTS[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == __name__:
+            raise
+        message = f"selftune.{name} needs {error.name}; install it with: pip install 'selftune[experiments]'"
+        raise ModuleNotFoundError(message, name=error.name) from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPERIMENTS})

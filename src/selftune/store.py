@@ -160,8 +160,8 @@ class RunStore:
         marked = _files.names(self.folder / "tasks")
         return [task for task in self.tasks if self._marker_name(task) not in marked]
 
-    def write(self, task: Task, arrays: Mapping[str, Any]) -> None:
-        """One task's part of every array, and then its marker."""
+    def write(self, task: Task, arrays: Mapping[str, Any], *, failed: str | None = None) -> None:
+        """One task's part of every array, and then its marker; of a task that failed, with the reason."""
         if arrays.keys() != self._arrays.keys():
             raise ValueError(f"arrays: expected {sorted(self._arrays)}, got {sorted(arrays)}")
 
@@ -177,7 +177,15 @@ class RunStore:
             return name, digest(value)
 
         checksums = dict(_files.each(self.folder, put, sorted(self._arrays)))
-        _files.write(self._marker_path(task), _files.as_json({"task": self.name(task), "checksums": checksums}))
+        about = {"task": self.name(task), "checksums": checksums} | ({} if failed is None else {"failed": failed})
+        _files.write(self._marker_path(task), _files.as_json(about))
+
+    def failures(self) -> dict[Task, str]:
+        """The tasks that are marked as failed, and why."""
+        marked = _files.names(self.folder / "tasks")
+        done = [task for task in self.tasks if self._marker_path(task).name in marked]
+        told = _files.each(self.folder, lambda task: (task, self._about(task).get("failed")), done)
+        return {task: reason for task, reason in told if reason is not None}
 
     def redo(self, task: Task) -> None:
         """Forget that a task was done; the run is not complete until it is written again."""
@@ -271,11 +279,14 @@ class RunStore:
         return self.folder / "tasks" / self._marker_name(task)
 
     def _marker(self, task: Task) -> dict[str, str]:
+        return dict(self._about(task)["checksums"])
+
+    def _about(self, task: Task) -> dict[str, Any]:
         path = self._marker_path(task)
         try:
             marker = json.loads(_files.read(path))
-            if marker["task"] == self.name(task):
-                return dict(marker["checksums"])
+            if marker["task"] == self.name(task) and isinstance(marker["checksums"], dict):
+                return marker
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             pass
         raise StoreError(f"{path}: not the marker of task {self.name(task)}{_REDO}")

@@ -1,0 +1,246 @@
+"""A sweep as a list: one row for each point of its design, whatever the design; what tables and figures ask of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+HOW = {-1: "was not run", 1: "diverged", 2: "a number stopped being finite", 3: "its task raised"}
+
+
+class Cells(NamedTuple):
+    """The points by the values of some settings; each array has an axis for each of these settings."""
+
+    levels: list[list[Any]]
+    best: np.ndarray
+    """The point that is best over all other settings; -1 where each had a run that failed, or there is no point."""
+    failed: np.ndarray
+    """How many runs failed, of all points there."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """Costs (point, seed), NaN where a run failed, and each setting's value at every point."""
+
+    columns: dict[str, np.ndarray]
+    cost: np.ndarray
+    failed: np.ndarray
+    reason: np.ndarray
+    """In words, "" where the run ended well."""
+    seeds: np.ndarray
+    judged: str
+    """What the cost is, in words."""
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.columns)
+
+    @property
+    def ok(self) -> np.ndarray:
+        """The points of which no run failed."""
+        return np.logical_not(self.failed.any(axis=1))
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Over seeds; infinite where a run failed."""
+        means = np.full(len(self), np.inf)
+        means[self.ok] = self.cost[self.ok].mean(axis=1)
+        return means
+
+    @property
+    def varying(self) -> list[str]:
+        return [name for name in self.columns if len(self.levels(name)[0]) > 1]
+
+    def at(self, rows: np.ndarray) -> "Points":
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return replace(self, columns=columns, cost=self.cost[rows], failed=self.failed[rows], reason=self.reason[rows])
+
+    def setting(self, row: int | np.integer) -> dict[str, Any]:
+        return {name: plain(values[row]) for name, values in self.columns.items()}
+
+    def levels(self, name: str) -> tuple[list[Any], np.ndarray]:
+        """A setting's values, each once and in the order of the points; and which of them each point has."""
+        known: dict[Any, int] = {}
+        values: list[Any] = []
+        codes = np.empty(len(self), int)
+        for row, value in enumerate(map(plain, self.columns[name])):
+            # NaN is not equal to itself, but it is one setting; and True is not 1.
+            key = (type(value), value if value == value else None)
+            if key not in known:
+                known[key] = len(values)
+                values.append(value)
+            codes[row] = known[key]
+        return values, codes
+
+    def is_numeric(self, name: str) -> bool:
+        """Whether its values have places on an axis."""
+        values = self.columns[name]
+        return values.dtype.kind in "iuf" and bool(np.isfinite(values).all())
+
+    def groups(self, names: Sequence[str]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
+        """The rows of each combination of values that there is."""
+        levels = [self.levels(name) for name in names]
+        codes = np.stack([codes for _, codes in levels], axis=1) if names else np.zeros((len(self), 1), int)
+        there, which = np.unique(codes, axis=0, return_inverse=True)
+        order = np.argsort(which.ravel(), kind="stable")
+        rows = np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1])
+        keys = [tuple(values[i] for (values, _), i in zip(levels, one, strict=False)) for one in there]
+        return list(zip(keys, rows, strict=True))
+
+    def cells(self, names: Sequence[str]) -> Cells:
+        levels = [self.levels(name) for name in names]
+        shape = tuple(len(values) for values, _ in levels)
+        where = np.ravel_multi_index(tuple(codes for _, codes in levels), shape)
+        order = np.argsort(self.mean, kind="stable")[::-1]
+        order = order[self.ok[order]]
+        best = np.full(int(np.prod(shape)), -1)
+        best[where[order]] = order  # from the worst to the best, which stays
+        failed = np.bincount(where, self.failed.sum(axis=1), best.size).astype(int)
+        return Cells([values for values, _ in levels], best.reshape(shape), failed.reshape(shape))
+
+
+def plain(value: Any) -> Any:
+    """A value as Python has it."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def dataset_of(sweep: Any) -> xr.Dataset:
+    made = sweep if isinstance(sweep, xr.Dataset) else sweep.to_dataset() if hasattr(sweep, "to_dataset") else None
+    if not isinstance(made, xr.Dataset):
+        raise ValueError(f"sweep: expected a Sweep, or what its to_dataset() gives, got {type(sweep).__name__}")
+    return made
+
+
+def points(sweep: Any, *, cost: str = "mean_cost", last: float | None = None) -> Points:
+    """Of a `Sweep` or its dataset. A setting that was selected, `dataset.sel(noise=0.1)`, is the same at all points."""
+    data = dataset_of(sweep)
+    values, judged = _judged(data, cost, last)
+    dims = [str(dim) for dim in values.dims if dim != "seed"]
+    if not values.size:
+        raise ValueError(f"sweep: expected at least one point and one seed, got {dict(values.sizes)}")
+    flat = _flat(values, dims)
+    failed = ~np.isfinite(flat)
+    if "result_code" in data:
+        failed |= _flat(data.result_code, dims) != 0
+    return Points(
+        columns=_columns(data, values, dims),
+        cost=np.where(failed, np.nan, flat),
+        failed=failed,
+        reason=_reasons(data, dims, failed),
+        seeds=np.asarray(data["seed"].values),
+        judged=judged,
+    )
+
+
+def _judged(data: xr.Dataset, cost: str, last: float | None) -> tuple[xr.DataArray, str]:
+    name = cost if last is None else "part_cost"
+    if name not in data:
+        raise ValueError(f"cost: expected a variable of the sweep, one of {sorted(map(str, data))}, got {name!r}")
+    dims = {"seed"} if last is None else {"seed", "part"}
+    if not dims <= set(data[name].dims) or data[name].dtype.kind not in "fiu":
+        raise ValueError(f"cost: expected a number for each of {sorted(dims)}, got {name!r} with {data[name].dims}")
+    if last is None:
+        return data[name], "mean cost of a step" if cost == "mean_cost" else cost
+    if cost != "mean_cost":
+        raise ValueError(f"last: expected with the cost 'mean_cost' alone, as only its parts are kept, got {cost!r}")
+    if isinstance(last, bool) or not isinstance(last, int | float) or not 0 < last <= 1:
+        raise ValueError(f"last: expected a share of the run, above 0 and at most 1, got {last!r}")
+    parts = data.sizes["part"]
+    begins = slice(parts - max(1, round(last * parts)), None)
+    length = xr.DataArray(lengths(data), dims=("part",)).isel(part=begins)
+    share = round(100 * float(length.sum()) / steps(data))
+    kept = data.part_cost.isel(part=begins).astype(float)
+    # By hand, as a NaN must stay one: a run that failed has no mean.
+    mean = (kept * length).sum("part", skipna=False) / float(length.sum())
+    return mean, f"mean cost of a step in the last {share} % of the run"
+
+
+def steps(data: xr.Dataset) -> int:
+    if "steps" in data.attrs:
+        return int(data.attrs["steps"])
+    begins = data["part"].values
+    return int(2 * begins[-1] - begins[-2]) if begins.size > 1 else int(begins[-1]) + 1
+
+
+def lengths(data: xr.Dataset) -> np.ndarray:
+    """Of the parts of a run, in steps."""
+    return np.diff(data["part"].values, append=steps(data)).astype(float)
+
+
+def _flat(values: xr.DataArray, dims: list[str]) -> np.ndarray:
+    array = values.transpose(*dims, "seed").values
+    return array.reshape(-1, array.shape[-1])
+
+
+def _columns(data: xr.Dataset, values: xr.DataArray, dims: list[str]) -> dict[str, np.ndarray]:
+    """Each setting's value at every point."""
+    grid = np.indices([values.sizes[dim] for dim in dims]).reshape(len(dims), -1)
+    if "settings" in data.attrs:
+        names = [str(name) for name in np.atleast_1d(data.attrs["settings"]) if name in data.coords]
+    else:
+        names = [str(name) for name in data.coords if name not in ("seed", "part", "parameter", "point")]
+    made = {}
+    for name in names:
+        known = data[name]
+        if not set(known.dims) <= set(dims):
+            raise ValueError(f"sweep: expected the setting {name!r} along {dims}, got {known.dims}")
+        where = tuple(grid[dims.index(str(dim))] for dim in known.dims)
+        made[name] = known.values[where] if where else np.repeat(known.values[None], values.size // values.seed.size)
+    return made
+
+
+def _reasons(data: xr.Dataset, dims: list[str], failed: np.ndarray) -> np.ndarray:
+    made = np.full(failed.shape, "", object)
+    text = _flat(data["reason"], dims) if "reason" in data else None
+    code = _flat(data.result_code, dims) if "result_code" in data else None
+    at = _flat(data.failed_at, dims) if "failed_at" in data else None
+    for place in zip(*np.nonzero(failed), strict=True):
+        said = "" if text is None else str(text[place])
+        if not said:
+            said = "a number stopped being finite" if code is None else HOW.get(int(code[place]), "failed")
+            said += f" at step {int(at[place])}" if at is not None and at[place] >= 0 else ""
+        made[place] = said
+    return made
+
+
+def show(value: Any) -> str:
+    """A setting's value, for people."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def in_words(setting: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {show(value)}" for name, value in setting.items()) or "the one point"
+
+
+def spans_decades(values: Any) -> bool:
+    """Whether a logarithmic axis shows them better: positive, a factor of ten apart, and most of them small."""
+    array = np.asarray(values, float)
+    array = array[np.isfinite(array)]
+    if not array.size or array.min() <= 0 or array.max() < 10 * array.min():
+        return False
+    return np.unique(array).size == 2 or bool(np.median(array) < (array.min() + array.max()) / 4)
+
+
+def chosen_by_others(cost: np.ndarray) -> np.ndarray:
+    """For each seed, the cost (point, seed) there of the point that is the lowest on all other seeds."""
+    # Sums from both ends: what is left of a difference has no digits where one seed nearly diverged.
+    before, after = np.zeros_like(cost), np.zeros_like(cost)
+    before[:, 1:] = np.cumsum(cost[:, :-1], axis=1)
+    after[:, :-1] = np.cumsum(cost[:, :0:-1], axis=1)[:, ::-1]
+    others = before + after
+    return np.take_along_axis(cost, others.argmin(axis=0)[None], axis=0)[0]
+
+
+def share_lowest(differences: np.ndarray, *, resamples: int = 2000) -> float:
+    """How often no sum over drawn seeds of the `differences` (seed, point) to a point is below zero."""
+    seeds = len(differences)
+    drawn = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples).astype(float)
+    lowest = np.ones(resamples, bool)
+    for start in range(0, differences.shape[1], 4096):
+        lowest &= (drawn @ differences[:, start : start + 4096] >= 0).all(axis=1)
+    return float(lowest.mean())

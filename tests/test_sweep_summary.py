@@ -1,0 +1,242 @@
+"""What a sweep answers: planted answers, brute force, and what must not be claimed."""
+
+# pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportOperatorIssue=false
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import selftune as st
+from selftune._sweep_points import chosen_by_others, points, spans_decades
+from selftune.sweep_summary import compare_settings, standings
+from tests import sweeps
+
+RNG = np.random.default_rng(0)
+
+
+def line(cost, **options) -> xr.Dataset:
+    return sweeps.dataset({"rate": np.arange(len(cost), dtype=float)}, cost, **options)
+
+
+class TestBest:
+    def test_a_planted_one_is_found_with_its_gap(self):
+        found = st.best(sweeps.tuners())
+        assert found.setting == {"learning_rate": 0.01, "tuner": "M-GAPS", "noise": 0.1}
+        assert found.rivals == []
+        assert found.chance == 1
+        second = standings(points(sweeps.tuners()))[1]
+        # Planted: 0.1; the mean of 16 differences has a standard deviation of 0.02 √2 / 4.
+        assert second.setting["tuner"] == "GAPS"
+        assert second.difference.mean == pytest.approx(0.1, abs=0.025)
+        assert 0 < second.difference.low < second.difference.mean < second.difference.high
+
+    def test_pairing_sees_what_intervals_apart_do_not(self):
+        common, own = 10 * RNG.normal(size=24), 0.01 * RNG.normal(size=(2, 24))
+        found = st.best(line(np.array([[1.0], [1.05]]) + common + own))
+        other = standings(points(line(np.array([[1.0], [1.05]]) + common + own)))[1]
+        assert found.cost.high > other.cost.low  # apart they overlap
+        assert (found.setting, found.rivals, found.chance) == ({"rate": 0.0}, [], 1.0)
+
+    def test_the_chance_is_what_brute_force_counts(self):
+        cost = RNG.normal(size=(5, 6)) + 0.2 * np.arange(5)[:, None]
+        found = st.best(line(cost))
+        # All draws of three blocks of the multinomial by a way of its own: random indices, not counts.
+        drawn = np.random.default_rng(1).integers(0, 6, size=(20_000, 6))
+        lowest = cost[:, drawn].mean(axis=-1).argmin(axis=0) == int(found.setting["rate"])
+        # Two shares of 2,000 and 20,000 draws: the standard deviation of their difference is at most 0.012.
+        assert found.chance == pytest.approx(lowest.mean(), abs=0.05)
+
+    def test_a_fair_cost_is_not_low_and_the_winner_s_is(self):
+        """40 settings that are all alike, 8 seeds, 300 sweeps: the true cost is 0."""
+        cost = np.random.default_rng(5).normal(size=(300, 40, 8))
+        winner = cost.mean(axis=2).min(axis=1)
+        fair = np.array([chosen_by_others(one).mean() for one in cost])
+        # The lowest of 40 means is 2.16 standard deviations below on average; a mean of 300 has 0.02 of its own.
+        assert winner.mean() == pytest.approx(-2.16 / np.sqrt(8), abs=0.05)
+        assert abs(fair.mean()) < 0.08
+        # By hand, one sweep: without each seed in turn.
+        each = [one[np.delete(one, seed, axis=1).mean(axis=1).argmin(), seed] for one in cost[:1] for seed in range(8)]
+        found = st.best(line(cost[0]))
+        assert found.fair is not None
+        assert found.fair.mean == pytest.approx(np.mean(each), rel=1e-12)
+        assert found.cost.mean == pytest.approx(winner[0], rel=1e-12)
+
+    def test_a_seed_that_nearly_diverged_does_not_choose(self):
+        cost = np.ones((2, 4))
+        cost[1, 2] = 1e20  # the sum of all less this one would be 0
+        np.testing.assert_array_equal(chosen_by_others(cost), np.ones(4))
+
+    def test_what_cannot_be_told_apart_is_named(self):
+        same = RNG.normal(size=16)
+        found = st.best(line([same, same, same + 1]))  # as the learning rate of a tuner that does not learn
+        assert found.setting == {"rate": 0.0}
+        assert [(one.setting["rate"], one.difference.low, one.difference.high) for one in found.rivals] == [(1, 0, 0)]
+        assert found.chance == 1  # nothing is lower
+
+    def test_failures_are_never_the_best_and_never_silent(self):
+        failed = {(0, 3): (1, "diverged at step 10"), (2, 0): (3, "its task raised: boom")}
+        found = st.best(line(np.array([[0.0], [5.0], [1.0]]) + RNG.normal(size=8), failed=failed))
+        assert found.setting == {"rate": 1.0}
+        assert [(one.setting["rate"], one.failed, one.runs, one.reason) for one in found.failed] == [
+            (0.0, 1, 8, "diverged at step 10"),
+            (2.0, 1, 8, "its task raised: boom"),
+        ]
+        assert "2 runs failed, at 2 of 3 settings; the first: rate = 0: diverged at step 10" in str(found)
+
+    def test_all_failed_is_refused_with_the_first_reason(self):
+        data = line(np.zeros((3, 2)), failed={(i, 0): (1, f"diverged at step {i}") for i in range(3)})
+        message = (
+            r"no run failed, got failures at all 3 \(3 of 6 runs\); the first: rate = 0, seed 0: diverged at step 0"
+        )
+        with pytest.raises(ValueError, match=message):
+            st.best(data)
+
+    def test_one_seed_does_not_know(self):
+        found = st.best(line([[2.0], [1.0], [3.0]]))
+        assert (found.setting, found.cost.low, found.fair, found.chance) == ({"rate": 1.0}, None, None, None)
+        assert [one.setting["rate"] for one in found.rivals] == [0.0, 2.0]
+        assert "one seed cannot say how sure that is" in str(found)
+        assert "mean cost of a step: 1 over 1 seed\n" in str(found)
+
+    def test_few_seeds_are_said(self):
+        cost = np.array([[0.0], [1.0]]) + np.zeros(3)
+        assert "with so few seeds" in str(st.best(line(cost)))
+        assert "with so few seeds" not in str(st.best(line(np.repeat(cost, 3, axis=1))))
+
+    def test_the_end_of_a_run_may_say_otherwise(self):
+        data = line(np.array([[1.0], [2.0]]) + 0.01 * RNG.normal(size=8))
+        parts = data.part_cost.copy()
+        parts[1, :, 15:] = 0.5  # it learns late
+        data = data.assign(part_cost=parts)
+        assert st.best(data).setting == {"rate": 0.0}
+        found = st.best(data, last=0.25)
+        assert (found.setting, found.cost.mean) == ({"rate": 1.0}, 0.5)
+        assert found.judged == "mean cost of a step in the last 25 % of the run"
+        assert st.best(data, last=1.0).cost.mean == pytest.approx(st.best(data).cost.mean, rel=1e-12)
+
+    def test_parts_count_by_their_length(self):
+        data = line(np.ones((1, 2)), parts=2).assign_coords(part=[0, 900])
+        data = data.assign(part_cost=(("rate", "seed", "part"), np.array([[[1.0, 11.0]] * 2])))
+        assert st.best(data, last=1.0).cost.mean == pytest.approx(2.0)
+
+    def test_any_value_is_a_setting(self):
+        settings = {"schedule": ["1/t", "constant"], "buffer": [np.nan, 3.0], "guard": [True, False]}
+        cost = np.array([0.0, 1.0])[:, None, None, None] + np.array([0, 2])[:, None, None] + np.zeros((2, 4))
+        cost[..., 1, :] += 0.5
+        found = st.best(sweeps.dataset(settings, cost))
+        assert found.setting["schedule"] == "1/t"
+        assert np.isnan(found.setting["buffer"])
+        assert found.setting["guard"] is True
+        assert str(found).startswith("schedule = 1/t, buffer = nan, guard = True\n")
+        each = st.best(sweeps.dataset(settings, cost), over="buffer")
+        assert [one.setting["schedule"] for one in each.values()] == ["1/t", "1/t"]
+
+    def test_over_gives_one_for_each_value(self):
+        each = st.best(sweeps.tuners(), over="tuner")
+        assert list(each) == ["M-GAPS", "GAPS"]
+        assert [one.setting["learning_rate"] for one in each.values()] == [0.01, 0.01]
+        each = st.best(sweeps.tuners(), over=("tuner", "learning_rate"))
+        assert each["GAPS", 1.0] is None
+        assert each["M-GAPS", 1.0].setting["noise"] == 0.1
+        assert [one.reason for one in each["M-GAPS", 1.0].failed] == ["a number stopped being finite at step 10"]
+
+    def test_a_selection_and_any_design_will_do(self):
+        data = sweeps.tuners()
+        assert st.best(data.sel(noise=0.2)).setting == {"learning_rate": 0.01, "tuner": "M-GAPS", "noise": 0.2}
+        found = points(data)
+        listed = sweeps.dataset(found.columns, found.cost, design="random", failed={})
+        listed["result_code"] = ("point", "seed"), found.failed.astype(np.int32)
+        same = {"setting", "cost", "fair", "chance", "rivals"}
+        assert st.best(listed).model_dump(include=same) == st.best(data).model_dump(include=same)
+
+        class Sweep:
+            def to_dataset(self):
+                return data
+
+        assert st.best(Sweep()) == st.best(data)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"cost": "regret"}, "cost: expected a variable of the sweep, one of .*, got 'regret'"),
+            ({"cost": "reason"}, "cost: expected a number for each of"),
+            ({"last": 0.0}, "last: expected a share of the run, above 0 and at most 1, got 0.0"),
+            ({"last": 0.5, "cost": "theta"}, "last: expected with the cost 'mean_cost' alone"),
+            ({"over": "tunr"}, r"over: expected a setting of the sweep, one of \['learning_rate', .*\], got 'tunr'"),
+        ],
+    )
+    def test_bad_input_is_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            st.best(sweeps.tuners(), **options)
+
+    def test_what_is_no_sweep_is_refused(self):
+        with pytest.raises(ValueError, match="sweep: expected a Sweep, or what its to_dataset"):
+            st.best("results/sweep")
+        with pytest.raises(ValueError, match="sweep: expected at least one point and one seed"):
+            st.best(sweeps.tuners().isel(seed=slice(0)))
+
+    def test_without_the_extra_the_name_says_so(self):
+        script = "import sys; sys.modules['xarray'] = None; import selftune as st; 'best' in dir(st) and st.best"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        assert done.stderr.endswith(
+            "selftune.best needs xarray; install it with: pip install 'selftune[experiments]'\n"
+        )
+
+
+class TestCompare:
+    def test_differences_are_those_that_were_planted(self):
+        made = compare_settings(sweeps.tuners(), "tuner", "noise")
+        assert [(one.by["noise"], one.value) for one in made.sides] == [
+            (noise, tuner) for noise in (0.1, 0.2) for tuner in ("M-GAPS", "GAPS")
+        ]
+        assert [one.difference is None for one in made.sides] == [True, False] * 2
+        for side, gap in zip(made.sides[1::2], (0.1, 0.4), strict=True):
+            assert side.setting == {"learning_rate": 0.01}
+            assert side.difference.low < side.difference.mean < side.difference.high
+            assert side.difference.mean == pytest.approx(gap, abs=0.025)  # as in TestBest
+        assert [one.failed for one in made.sides] == [0, 16, 1, 16]
+        turned = compare_settings(sweeps.tuners(), "tuner", "noise", to="GAPS")
+        assert turned.sides[0].difference.mean == pytest.approx(-made.sides[1].difference.mean, rel=1e-9)
+
+    def test_who_tried_more_has_no_advantage(self):
+        """Two tuners that are alike; of one there are 30 learning rates, of the other one: 40 sweeps."""
+        rng, gaps = np.random.default_rng(2), []
+        columns = {"tuner": np.array(["a"] + ["b"] * 30), "rate": np.arange(31.0)}
+        for _ in range(40):
+            data = sweeps.dataset(columns, rng.normal(size=(31, 10)), design="random")
+            gaps.append(compare_settings(data, "tuner").sides[1].difference.mean)
+        # The winner's own mean would be 0.65 low; a mean of 40 has a standard deviation of about 0.08.
+        assert abs(np.mean(gaps)) < 0.3
+
+    def test_all_failed_and_nothing_to_compare_to_are_said(self):
+        made = compare_settings(sweeps.tuners(), "tuner", ["noise", "learning_rate"])
+        lost = made.sides[-1]
+        assert (lost.value, lost.setting, lost.cost, lost.reason) == ("GAPS", None, None, "diverged at step 10")
+        by_itself = compare_settings(sweeps.tuners(seeds=1), "tuner")
+        assert by_itself.sides[1].difference.low is None
+        with pytest.raises(ValueError, match="to: expected a value of tuner, one of"):
+            compare_settings(sweeps.tuners(), "tuner", to="OPRF")
+        with pytest.raises(ValueError, match="by: expected other settings than over"):
+            compare_settings(sweeps.tuners(), "tuner", "tuner")
+
+    def test_numbers_compare_as_words_do(self):
+        made = compare_settings(line(np.arange(3.0)[:, None] + np.zeros(4)), "rate", to="1")
+        assert [None if one.difference is None else one.difference.mean for one in made.sides] == [-1, None, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "answer"),
+    [
+        ([1e-3, 1e-2, 1e-1], True),
+        ([0.1, 1.0], True),
+        (np.linspace(1, 100, 30), False),
+        ([0.0, 1e-3, 1.0], False),
+        ([1, 2, 3], False),
+        ([-1.0, 100.0], False),
+    ],
+)
+def test_a_logarithmic_axis_is_for_decades(values, answer):
+    assert spans_decades(values) == answer
