@@ -122,9 +122,7 @@ def test_what_is_recorded_and_first_values_by_setting(tmp_path):
 
 def test_seeds_are_common_to_points_and_a_controller_draws_its_own(tmp_path):
     def draws(key, noise):
-        return st.Controller(
-            SYSTEM, st.OPRF(5, 0.1, key, 0.05), st.GradientEstimator(0.05)
-        )
+        return st.Controller(SYSTEM, st.OPRF(5, 0.1, key, 0.05), st.GradientEstimator(0.05))
 
     over = {"noise": [0.1, 0.2]}
     data = st.sweep(

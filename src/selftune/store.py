@@ -17,53 +17,23 @@ under the same names, with the same guarantees but for two: the lock of a killed
 import hashlib
 import itertools
 import json
-import warnings
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 import zarr
-from zarr.errors import ZarrUserWarning
 
-from . import _files
+from . import _arrays, _files
 from . import manifest as manifests
+from ._arrays import Layout as Layout
+from ._arrays import Variable as Variable
 from ._files import Folder
 from .manifest import Manifest, StoreError
 
 Task = tuple[int, ...]
 """The index along each task dimension."""
-
-
-@dataclass(frozen=True)
-class Variable:
-    """An array of the dataset; `text` says what it is."""
-
-    dims: tuple[str, ...]
-    dtype: str
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What a run will hold: the values along each dimension, and the arrays. Every array has all task dimensions."""
-
-    task_dims: tuple[str, ...]
-    coords: Mapping[str, Any]
-    variables: Mapping[str, Variable]
-
-    def __post_init__(self) -> None:
-        for name, variable in self.variables.items():
-            if unknown := [dim for dim in variable.dims if dim not in self.coords]:
-                raise ValueError(f"variables: expected dims out of {list(self.coords)}, got {unknown} in {name}")
-            if missing := [dim for dim in self.task_dims if dim not in variable.dims]:
-                raise ValueError(f"variables: expected every task dimension in {name}, got none of {missing}")
-
-    def coordinate(self, name: str) -> np.ndarray:
-        return np.asarray(self.coords[name])
 
 
 class RunStore:
@@ -73,19 +43,19 @@ class RunStore:
         self.folder = _files.place(folder)
         self.manifest = read_manifest(self.folder)
         self._lock: Any = None
-        self._group = _open_group(self.folder)
         self._arrays: dict[str, zarr.Array] = {}
         self._coords: dict[str, np.ndarray] = {}
+        data = self.folder / "data.zarr"
         try:
-            for name, array in sorted(self._group.arrays()):
-                if _dims(array) == (name,):
+            for name, array in sorted(_arrays.open_group(data).arrays()):
+                if _arrays.dims(array) == (name,):
                     self._coords[name] = np.asarray(array[:])
                 else:
                     # Zarr leaves out a chunk that equals the fill value; but not every NaN has the same bits.
                     self._arrays[name] = array.with_config({"write_empty_chunks": True})
             sizes = [len(self._coords[dim]) for dim in self.manifest.task_dims]
         except Exception as error:
-            raise StoreError(f"{self.folder / 'data.zarr'}: cannot be read ({error}){_REDO}") from error
+            raise StoreError(f"{data}: cannot be read ({error}){_REDO}") from error
         self.tasks: list[Task] = list(itertools.product(*map(range, sizes)))
 
     @classmethod
@@ -124,7 +94,7 @@ class RunStore:
             data, last = folder / "data.zarr", "zarr.json"
             if not _files.is_made(data, last) and not _files.names(folder / "tasks"):
                 with _files.making(data, last) as made:
-                    _create_arrays(made, layout)
+                    _arrays.create(made, layout)
             store = cls(folder)
             store._check_layout(layout)
             store.verify()
@@ -167,7 +137,7 @@ class RunStore:
 
         def put(name: str) -> tuple[str, str]:
             array, value = self._arrays[name], np.asarray(arrays[name])
-            sizes = zip(array.shape, _dims(array), strict=True)
+            sizes = zip(array.shape, _arrays.dims(array), strict=True)
             expected = tuple(size for size, dim in sizes if dim not in self.manifest.task_dims)
             if value.shape != expected or value.dtype != array.dtype:
                 got = f"{value.dtype}{list(value.shape)}"
@@ -183,7 +153,7 @@ class RunStore:
     def failures(self) -> dict[Task, str]:
         """The tasks that are marked as failed, and why."""
         marked = _files.names(self.folder / "tasks")
-        done = [task for task in self.tasks if self._marker_path(task).name in marked]
+        done = [task for task in self.tasks if self._marker_name(task) in marked]
         told = _files.each(self.folder, lambda task: (task, self._about(task).get("failed")), done)
         return {task: reason for task, reason in told if reason is not None}
 
@@ -247,13 +217,14 @@ class RunStore:
         """The verified arrays, in memory."""
         read = self.verify()
         data = {
-            name: (_dims(self._arrays[name]), values, dict(self._arrays[name].attrs)) for name, values in read.items()
+            name: (_arrays.dims(self._arrays[name]), values, dict(self._arrays[name].attrs))
+            for name, values in read.items()
         }
         return xr.Dataset(data, coords={name: (name, values) for name, values in self._coords.items()})
 
     def _check_layout(self, layout: Layout) -> None:
         """The same settings may mean other arrays to another version."""
-        there = {name: (_dims(array), array.dtype.name) for name, array in self._arrays.items()}
+        there = {name: (_arrays.dims(array), array.dtype.name) for name, array in self._arrays.items()}
         asked = {name: (one.dims, np.dtype(one.dtype).name) for name, one in layout.variables.items()}
         sums = {name: digest(layout.coordinate(name)) for name in layout.coords}
         if there != asked or sums != {name: self.manifest.checksums.get(name) for name in self._coords}:
@@ -270,7 +241,7 @@ class RunStore:
 
     def _region(self, array: zarr.Array, task: Task) -> tuple[Any, ...]:
         at = dict(zip(self.manifest.task_dims, task, strict=True))
-        return tuple(at.get(dim, slice(None)) for dim in _dims(array))
+        return tuple(at.get(dim, slice(None)) for dim in _arrays.dims(array))
 
     def _marker_name(self, task: Task) -> str:
         return "_".join(f"{dim}-{i}" for dim, i in zip(self.manifest.task_dims, task, strict=True)) + ".json"
@@ -368,44 +339,3 @@ def computed_otherwise(there: Manifest, now: Manifest | None = None) -> list[str
         for ours, theirs in ((there.versions, versions), (there.platform, platform), (commits[0], commits[1]))
         for text in manifests.differing(ours, theirs)
     ]
-
-
-def _create_arrays(made: Path, layout: Layout) -> None:
-    """All arrays, empty."""
-    group = zarr.create_group(made, zarr_format=3)
-    for name in layout.coords:
-        values = layout.coordinate(name)
-        dtype = str if values.dtype.kind == "U" else values.dtype
-        group.create_array(name, shape=values.shape, dtype=dtype, dimension_names=(name,))[:] = values
-    for name, variable in layout.variables.items():
-        shape = tuple(len(layout.coords[dim]) for dim in variable.dims)
-        chunks = tuple(1 if dim in layout.task_dims else len(layout.coords[dim]) for dim in variable.dims)
-        fill = np.nan if np.dtype(variable.dtype).kind == "f" else -1
-        group.create_array(
-            name,
-            shape=shape,
-            chunks=chunks,
-            dtype=variable.dtype,
-            fill_value=fill,
-            dimension_names=variable.dims,
-            attributes={"long_name": variable.text} if variable.text else {},
-        )
-    with warnings.catch_warnings():
-        # An extension of Zarr v3 so far, which readers may ignore; with it xarray opens the data in one read.
-        warnings.simplefilter("ignore", ZarrUserWarning)
-        zarr.consolidate_metadata(group.store)
-
-
-def _open_group(folder: Folder) -> zarr.Group:
-    path = folder / "data.zarr"
-    try:
-        if isinstance(path, Path):
-            return zarr.open_group(path, mode="r+", use_consolidated=False)
-        options = dict(path.storage_options)
-        return zarr.open_group(str(path), mode="r+", zarr_format=3, use_consolidated=True, storage_options=options)
-    except Exception as error:
-        raise StoreError(f"{path}: cannot be read ({error}){_REDO}") from error
-
-
-def _dims(array: zarr.Array) -> tuple[str, ...]:
-    return tuple(str(name) for name in array.metadata.dimension_names or ())  # pyright: ignore[reportAttributeAccessIssue]
