@@ -104,11 +104,14 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(url, local):
 def test_what_other_machines_write_is_seen(url):
     """fsspec remembers listings; the store must not."""
     with begin(url) as store:
-        assert store.pending() == store.tasks
-        assert not store.done((0, 0))
-        fsspec.filesystem("s3").pipe_file(store._marker_path((0, 0)).path, b"{}")
-        assert store.done((0, 0))
+        store.write((0, 0), arrays((0, 0)))
+        elsewhere = fsspec.filesystem("s3")
+        assert elsewhere is not store.folder.fs
         assert store.pending() == store.tasks[1:]
+        elsewhere.pipe_file(store._marker_path((0, 1)).path, b"{}")
+        assert store.pending() == store.tasks[2:]
+        elsewhere.pipe_file(store._marker_path((0, 2)).path, b"{}")
+        assert store.done((0, 2))
 
 
 def test_a_task_is_one_request_an_array_and_one_for_its_marker(complete, monkeypatch):

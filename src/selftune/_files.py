@@ -32,7 +32,7 @@ def place(folder: str | Folder) -> Folder:
     if not isinstance(folder, str | Path):
         return Path(folder.path) if getattr(folder, "protocol", None) in ("file", "local") else _objects().place(folder)
     folder = Path(folder)
-    if re.fullmatch(r"[A-Za-z][\w+.-]+:", folder.parts[0] if folder.parts else ""):
+    if len(folder.parts) > 1 and re.fullmatch(r"[A-Za-z][\w+.-]+:", folder.parts[0]):
         raise ValueError(f"folder: expected a URL as a str, got {folder!r}, which has lost a slash")
     return folder
 
@@ -42,11 +42,12 @@ def is_ours(name: str) -> bool:
     return name == ".lock" or (name.startswith(".") and name.endswith(".tmp"))
 
 
-def remove_leftovers(folder: Folder, pattern: str = ".*.tmp") -> None:
+def remove_leftovers(*folders: Folder, pattern: str = ".*.tmp") -> None:
     """What a process left that died while it wrote. (An object is there whole or not at all.)"""
-    if isinstance(folder, Path):
-        for path in folder.glob(pattern):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for folder in folders:
+        if isinstance(folder, Path):
+            for path in folder.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def as_json(value: Any) -> bytes:

@@ -17,53 +17,23 @@ under the same names, with the same guarantees but for two: the lock of a killed
 import hashlib
 import itertools
 import json
-import warnings
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 import zarr
-from zarr.errors import ZarrUserWarning
 
-from . import _files
+from . import _arrays, _files
 from . import manifest as manifests
+from ._arrays import Layout as Layout
+from ._arrays import Variable as Variable
 from ._files import Folder
 from .manifest import Manifest, StoreError
 
 Task = tuple[int, ...]
 """The index along each task dimension."""
-
-
-@dataclass(frozen=True)
-class Variable:
-    """An array of the dataset; `text` says what it is."""
-
-    dims: tuple[str, ...]
-    dtype: str
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What a run will hold: the values along each dimension, and the arrays. Every array has all task dimensions."""
-
-    task_dims: tuple[str, ...]
-    coords: Mapping[str, Any]
-    variables: Mapping[str, Variable]
-
-    def __post_init__(self) -> None:
-        for name, variable in self.variables.items():
-            if unknown := [dim for dim in variable.dims if dim not in self.coords]:
-                raise ValueError(f"variables: expected dims out of {list(self.coords)}, got {unknown} in {name}")
-            if missing := [dim for dim in self.task_dims if dim not in variable.dims]:
-                raise ValueError(f"variables: expected every task dimension in {name}, got none of {missing}")
-
-    def coordinate(self, name: str) -> np.ndarray:
-        return np.asarray(self.coords[name])
 
 
 class RunStore:
@@ -73,19 +43,19 @@ class RunStore:
         self.folder = _files.place(folder)
         self.manifest = read_manifest(self.folder)
         self._lock: Any = None
-        self._group = _open_group(self.folder)
         self._arrays: dict[str, zarr.Array] = {}
         self._coords: dict[str, np.ndarray] = {}
+        data = self.folder / "data.zarr"
         try:
-            for name, array in sorted(self._group.arrays()):
-                if _dims(array) == (name,):
+            for name, array in sorted(_arrays.open_group(data).arrays()):
+                if _arrays.dims(array) == (name,):
                     self._coords[name] = np.asarray(array[:])
                 else:
                     # Zarr leaves out a chunk that equals the fill value; but not every NaN has the same bits.
                     self._arrays[name] = array.with_config({"write_empty_chunks": True})
             sizes = [len(self._coords[dim]) for dim in self.manifest.task_dims]
         except Exception as error:
-            raise StoreError(f"{self.folder / 'data.zarr'}: cannot be read ({error}){_REDO}") from error
+            raise StoreError(f"{data}: cannot be read ({error}){_REDO}") from error
         self.tasks: list[Task] = list(itertools.product(*map(range, sizes)))
 
     @classmethod
@@ -115,8 +85,7 @@ class RunStore:
         )
         lock = _files.lock(folder)
         try:
-            for path in (folder, folder / "tasks"):
-                _files.remove_leftovers(path)
+            _files.remove_leftovers(folder, folder / "tasks")
             if _files.exists(known):
                 _check_same_run(folder, read_manifest(folder), asked)
             else:
@@ -125,7 +94,7 @@ class RunStore:
             data, last = folder / "data.zarr", "zarr.json"
             if not _files.is_made(data, last) and not _files.names(folder / "tasks"):
                 with _files.making(data, last) as made:
-                    _create_arrays(made, layout)
+                    _arrays.create(made, layout)
             store = cls(folder)
             store._check_layout(layout)
             store.verify()
@@ -159,7 +128,7 @@ class RunStore:
     def pending(self) -> list[Task]:
         """The tasks that have no marker yet, in order, by one listing."""
         marked = _files.names(self.folder / "tasks")
-        return [task for task in self.tasks if self._marker_path(task).name not in marked]
+        return [task for task in self.tasks if self._marker_name(task) not in marked]
 
     def write(self, task: Task, arrays: Mapping[str, Any], *, failed: str | None = None) -> None:
         """One task's part of every array, and then its marker; of a task that failed, with the reason."""
@@ -168,7 +137,7 @@ class RunStore:
 
         def put(name: str) -> tuple[str, str]:
             array, value = self._arrays[name], np.asarray(arrays[name])
-            sizes = zip(array.shape, _dims(array), strict=True)
+            sizes = zip(array.shape, _arrays.dims(array), strict=True)
             expected = tuple(size for size, dim in sizes if dim not in self.manifest.task_dims)
             if value.shape != expected or value.dtype != array.dtype:
                 got = f"{value.dtype}{list(value.shape)}"
@@ -184,7 +153,7 @@ class RunStore:
     def failures(self) -> dict[Task, str]:
         """The tasks that are marked as failed, and why."""
         marked = _files.names(self.folder / "tasks")
-        done = [task for task in self.tasks if self._marker_path(task).name in marked]
+        done = [task for task in self.tasks if self._marker_name(task) in marked]
         told = _files.each(self.folder, lambda task: (task, self._about(task).get("failed")), done)
         return {task: reason for task, reason in told if reason is not None}
 
@@ -200,7 +169,7 @@ class RunStore:
             first = self.name(left[0])
             raise StoreError(f"{self.folder}: {len(left)} of {len(self.tasks)} tasks are not done, the first {first}")
         # What a process leaves that dies while zarr writes; the owner is the only one left at this point.
-        _files.remove_leftovers(self.folder / "data.zarr", "**/*.partial")
+        _files.remove_leftovers(self.folder / "data.zarr", pattern="**/*.partial")
         codes: dict[str, int] = {}
         if "result_code" in self._arrays:
             values, counts = np.unique(np.asarray(self._arrays["result_code"][...]), return_counts=True)
@@ -240,22 +209,22 @@ class RunStore:
         if self.complete:
             for name, combined in self._combined(markers).items():
                 if combined != self.manifest.checksums.get(name):
-                    raise StoreError(
-                        f"{self.folder}: array {name}: tasks/ and manifest.json do not belong together{_REDO}"
-                    )
+                    where = f"{self.folder}: array {name}"
+                    raise StoreError(f"{where}: tasks/ and manifest.json do not belong together{_REDO}")
         return read
 
     def dataset(self) -> xr.Dataset:
         """The verified arrays, in memory."""
         read = self.verify()
         data = {
-            name: (_dims(self._arrays[name]), values, dict(self._arrays[name].attrs)) for name, values in read.items()
+            name: (_arrays.dims(self._arrays[name]), values, dict(self._arrays[name].attrs))
+            for name, values in read.items()
         }
         return xr.Dataset(data, coords={name: (name, values) for name, values in self._coords.items()})
 
     def _check_layout(self, layout: Layout) -> None:
         """The same settings may mean other arrays to another version."""
-        there = {name: (_dims(array), array.dtype.name) for name, array in self._arrays.items()}
+        there = {name: (_arrays.dims(array), array.dtype.name) for name, array in self._arrays.items()}
         asked = {name: (one.dims, np.dtype(one.dtype).name) for name, one in layout.variables.items()}
         sums = {name: digest(layout.coordinate(name)) for name in layout.coords}
         if there != asked or sums != {name: self.manifest.checksums.get(name) for name in self._coords}:
@@ -272,11 +241,13 @@ class RunStore:
 
     def _region(self, array: zarr.Array, task: Task) -> tuple[Any, ...]:
         at = dict(zip(self.manifest.task_dims, task, strict=True))
-        return tuple(at.get(dim, slice(None)) for dim in _dims(array))
+        return tuple(at.get(dim, slice(None)) for dim in _arrays.dims(array))
+
+    def _marker_name(self, task: Task) -> str:
+        return "_".join(f"{dim}-{i}" for dim, i in zip(self.manifest.task_dims, task, strict=True)) + ".json"
 
     def _marker_path(self, task: Task) -> Folder:
-        parts = zip(self.manifest.task_dims, task, strict=True)
-        return self.folder / "tasks" / ("_".join(f"{dim}-{index}" for dim, index in parts) + ".json")
+        return self.folder / "tasks" / self._marker_name(task)
 
     def _marker(self, task: Task) -> dict[str, str]:
         return dict(self._about(task)["checksums"])
@@ -368,44 +339,3 @@ def computed_otherwise(there: Manifest, now: Manifest | None = None) -> list[str
         for ours, theirs in ((there.versions, versions), (there.platform, platform), (commits[0], commits[1]))
         for text in manifests.differing(ours, theirs)
     ]
-
-
-def _create_arrays(made: Path, layout: Layout) -> None:
-    """All arrays, empty."""
-    group = zarr.create_group(made, zarr_format=3)
-    for name in layout.coords:
-        values = layout.coordinate(name)
-        dtype = str if values.dtype.kind == "U" else values.dtype
-        group.create_array(name, shape=values.shape, dtype=dtype, dimension_names=(name,))[:] = values
-    for name, variable in layout.variables.items():
-        shape = tuple(len(layout.coords[dim]) for dim in variable.dims)
-        chunks = tuple(1 if dim in layout.task_dims else len(layout.coords[dim]) for dim in variable.dims)
-        fill = np.nan if np.dtype(variable.dtype).kind == "f" else -1
-        group.create_array(
-            name,
-            shape=shape,
-            chunks=chunks,
-            dtype=variable.dtype,
-            fill_value=fill,
-            dimension_names=variable.dims,
-            attributes={"long_name": variable.text} if variable.text else {},
-        )
-    with warnings.catch_warnings():
-        # An extension of Zarr v3 so far, which readers may ignore; with it xarray opens the data in one read.
-        warnings.simplefilter("ignore", ZarrUserWarning)
-        zarr.consolidate_metadata(group.store)
-
-
-def _open_group(folder: Folder) -> zarr.Group:
-    path = folder / "data.zarr"
-    try:
-        if isinstance(path, Path):
-            return zarr.open_group(path, mode="r+", use_consolidated=False)
-        options = dict(path.storage_options)
-        return zarr.open_group(str(path), mode="r+", zarr_format=3, use_consolidated=True, storage_options=options)
-    except Exception as error:
-        raise StoreError(f"{path}: cannot be read ({error}){_REDO}") from error
-
-
-def _dims(array: zarr.Array) -> tuple[str, ...]:
-    return tuple(str(name) for name in array.metadata.dimension_names or ())  # pyright: ignore[reportAttributeAccessIssue]
