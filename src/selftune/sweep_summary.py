@@ -172,8 +172,9 @@ def best(
     **Arguments:** `sweep`: a `Sweep`, or what its `to_dataset()` gives, or a selection of that:
     `dataset.sel(noise=0.1)`. `cost`: the variable to judge by. `last`: by the last share of the run alone, say 0.25,
     without what it costs to learn at first. `across`: a setting that nature decides, say the noise, or several: judged
-    is the mean cost over all its values. `over`: a setting, or several; then the best for each of its values, by value
-    (or by tuple of values), None where each had a run that failed.
+    is the mean cost over all its values; where one of these runs failed, the seed counts as one that did. `over`: a
+    setting, or several; then the best for each of its values, by value (or by tuple of values), None where each had a
+    run that failed.
 
     **Returns:** a `Best`: setting, cost with its interval, what a new run should be expected to cost, how sure the
     choice is, what cannot be told from it, and what failed. Where every setting has a run that failed, a `ValueError`.
