@@ -35,7 +35,7 @@ bench: $(READY)
 # The lock file pins everything, by name and hash, for every Python that we support.
 lock: $(READY)
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
-		--extra dev --extra experiments --extra robots pyproject.toml --output-file requirements.lock --custom-compile-command "make lock"
+		--extra dev --extra experiments --extra robots --extra cluster pyproject.toml --output-file requirements.lock --custom-compile-command "make lock"
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "selftune needs Python 3.11 or later")'

@@ -18,6 +18,10 @@ from .constraint import Unconstrained as Unconstrained
 from .controller import Controller as Controller
 from .controller import ControllerState as ControllerState
 from .controller import Info as Info
+from .design import Design as Design
+from .design import Range as Range
+from .design import latin_hypercube as latin_hypercube
+from .design import random_design as random_design
 from .estimators import RLS as RLS
 from .estimators import AbstractEstimator as AbstractEstimator
 from .estimators import EstimatorInfo as EstimatorInfo
@@ -62,6 +66,8 @@ from .run import Run as Run
 from .run import SimulationError as SimulationError
 from .scenario import Scenario as Scenario
 from .simulate import simulate as simulate
+from .sweep import Sweep as Sweep
+from .sweep import sweep as sweep
 from .system import MatchedSystem as MatchedSystem
 from .system import System as System
 from .system import infer_residual as infer_residual

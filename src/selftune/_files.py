@@ -1,24 +1,51 @@
-"""Small files that are there whole or not at all, and the lock of a folder."""
+"""Small files that are there whole or not at all, and the lock of a folder.
+
+A folder is a `Path`, or, where it was given as a URL, a `UPath`. Functions here take both; `_objects` does the latter.
+"""
 
 import json
 import os
+import re
 import shutil
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._errors import StoreError
 
+if TYPE_CHECKING:
+    from upath import UPath
 
-def is_ours(path: Path) -> bool:
+    Folder = Path | UPath
+else:  # a folder on this machine needs neither upath nor fsspec
+    Folder = Any
+
+
+def place(folder: str | Folder) -> Folder:
+    """What was given as a folder: a `Path` if it is on this machine, else a `UPath`."""
+    if isinstance(folder, str) and (url := re.match(r"([A-Za-z][\w+.-]+)(://|::)", folder)):
+        if url[1] not in ("file", "local"):
+            return _objects().place(folder)
+        folder = folder[url.end() :]
+    if not isinstance(folder, str | Path):
+        return Path(folder.path) if getattr(folder, "protocol", None) in ("file", "local") else _objects().place(folder)
+    folder = Path(folder)
+    if re.fullmatch(r"[A-Za-z][\w+.-]+:", folder.parts[0] if folder.parts else ""):
+        raise ValueError(f"folder: expected a URL as a str, got {folder!r}, which has lost a slash")
+    return folder
+
+
+def is_ours(name: str) -> bool:
     """What a run leaves that was killed before it had a manifest."""
-    return path.name == ".lock" or (path.name.startswith(".") and path.name.endswith(".tmp"))
+    return name == ".lock" or (name.startswith(".") and name.endswith(".tmp"))
 
 
-def remove_leftovers(*folders: Path) -> None:
-    """What a process left that died while it wrote."""
-    for folder in folders:
-        for path in folder.glob(".*.tmp"):
+def remove_leftovers(folder: Folder, pattern: str = ".*.tmp") -> None:
+    """What a process left that died while it wrote. (An object is there whole or not at all.)"""
+    if isinstance(folder, Path):
+        for path in folder.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -27,12 +54,28 @@ def as_json(value: Any) -> bytes:
     return (json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def read(path: Path) -> bytes:
-    return path.read_bytes()
+def exists(path: Folder) -> bool:
+    return path.exists() if isinstance(path, Path) else _objects().exists(path)
 
 
-def write(path: Path, data: bytes) -> None:
+def names(folder: Folder) -> set[str]:
+    """Of all that lies in a folder, by one listing; none where there is no folder."""
+    try:
+        return set(os.listdir(folder)) if isinstance(folder, Path) else _objects().names(folder)
+    except FileNotFoundError:
+        return set()
+    except NotADirectoryError:
+        raise StoreError(f"{folder}: expected a folder, and it is a file") from None
+
+
+def read(path: Folder) -> bytes:
+    return path.read_bytes() if isinstance(path, Path) else _objects().read(path)
+
+
+def write(path: Folder, data: bytes) -> None:
     """Put `data` at `path` whole, or not at all."""
+    if not isinstance(path, Path):
+        return _objects().write(path, data)
     path.parent.mkdir(parents=True, exist_ok=True)
     made = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with made.open("wb") as file:
@@ -40,10 +83,53 @@ def write(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     made.replace(path)
+    return None
 
 
-def lock(folder: Path) -> Any:
+def remove(path: Folder) -> None:
+    path.unlink(missing_ok=True) if isinstance(path, Path) else _objects().remove(path)
+
+
+@contextmanager
+def making(path: Folder, last: str) -> Iterator[Path]:
+    """A local folder to fill, which is then put at `path`: as a whole, or, of objects, the file `last` as the last."""
+    if not isinstance(path, Path):
+        with _objects().making(path, last) as made:
+            yield made
+        return
+    made = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    yield made
+    made.rename(path)
+
+
+def is_made(path: Folder, last: str) -> bool:
+    """Whether `making` came to its end."""
+    return exists(path if isinstance(path, Path) else path / last)
+
+
+def rename(folder: Folder, to: Folder, last: str) -> None:
+    """Give a folder another name: at once, or, of objects, one by one, with `last` as the last."""
+    if isinstance(folder, Path):
+        folder.rename(to)  # pyright: ignore[reportArgumentType]
+    else:
+        _objects().rename(folder, to, last)
+
+
+def each(folder: Folder, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """`map`; what is far away is waited for side by side."""
+    return map(function, items) if isinstance(folder, Path) else _objects().each(function, items)
+
+
+def reaching(path: Folder) -> AbstractContextManager[Any]:
+    """Here, what goes wrong on the way to an object store is a `StoreError` that names `path`."""
+    return nullcontext() if isinstance(path, Path) else _objects().reaching(path)
+
+
+def lock(folder: Folder) -> Any:
     """An open file whose lock the system lets go when it is closed or its process dies: it cannot become stale."""
+    if not isinstance(folder, Path):
+        return _objects().Lock(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     file = (folder / ".lock").open("a+")
     try:
         if sys.platform == "win32":
@@ -58,3 +144,9 @@ def lock(folder: Path) -> Any:
         file.close()
         raise StoreError(f"{folder}: in use by another process; wait for it, or choose another folder") from None
     return file
+
+
+def _objects() -> Any:
+    from . import _objects
+
+    return _objects

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from . import _bench, _tables
+from . import _bench, _sweep_command, _tables
 from ._commands import Fresh, Json, Out, Quiet, end, is_complete, plain, say_reused
 from ._errors import InputError
 from ._screen import Screen, new_table, refusing, stoppable
@@ -174,6 +174,11 @@ def run(
             }
         )
     end(screen, _failed_runs(dataset))
+
+
+app.command(
+    epilog="Examples:  selftune sweep examples/cart-sweep.toml   |   selftune sweep FILE --executor tcp://host:8786"
+)(_sweep_command.sweep)
 
 
 @app.command(epilog="Example:  selftune export examples/cart.py:controller -o results/cart-c")

@@ -1,5 +1,6 @@
 """`selftune run`'s configuration: TOML, checked by pydantic, refused with its place in the file."""
 
+import copy
 import difflib
 import importlib
 import inspect
@@ -8,7 +9,7 @@ import re
 import sys
 import tomllib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args
 
@@ -136,8 +137,28 @@ class RunPart(_Part):
         return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
 
+class RangePart(_Part):
+    low: Number
+    high: Number
+    log: bool = False
+
+
+Value = bool | int | float | str | list[Any] | dict[str, Any]
+
+
+class SweepPart(_Part):
+    """Which settings a sweep runs: values, or ranges to draw from, by the key that they replace."""
+
+    over: dict[str, list[Value] | RangePart] = Field(min_length=1)
+    design: Literal["grid", "random", "latin hypercube"] = "grid"
+    points: int | None = Field(default=None, gt=0, description="How many, where they are drawn.")
+    seed: int = Field(default=0, ge=0, description="Of the design.")
+    engine: Literal["native", "xla"] = "native"
+    lanes: int | None = Field(default=None, gt=0)
+
+
 class Config(_Part):
-    """One controller on one scenario, over seeds."""
+    """One controller on one scenario, over seeds; and what a sweep changes in it."""
 
     system: SystemPart
     tuner: Tuner
@@ -145,20 +166,33 @@ class Config(_Part):
     guard: GuardPart | None = None
     scenario: ScenarioPart
     run: RunPart
+    sweep: SweepPart | None = None
 
 
 class Loaded:
     """A configuration with the objects that it names, made once and so checked by their own constructors."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, text: str | None = None, make: Callable[..., Any] | None = None):
+        """From the file at `path`; or from its `text`, with the function `make` in place of the one that it names."""
         self.path = Path(path)
         try:
-            self.text = self.path.read_text(encoding="utf-8")
+            self.text = self.path.read_text(encoding="utf-8") if text is None else text
             raw = tomllib.loads(self.text)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{self.path}: not TOML: {error}") from None
+        self.make_system = make
+        self.sources: dict[str, Path] = {}
+        self._make_all(raw)
+
+    def changed(self, raw: dict[str, Any]) -> "Loaded":
+        """The same with other values, as TOML has them; complaints still point into the file."""
+        other = copy.copy(self)
+        other._make_all(raw)
+        return other
+
+    def _make_all(self, raw: dict[str, Any]) -> None:
         try:
             self.config = Config.model_validate(raw)
         except ValidationError as error:
@@ -168,16 +202,18 @@ class Loaded:
                 problems.setdefault((*_walk(problem["loc"])[0],), self._problem(problem))
             raise ConfigError("\n".join(problems.values())) from None
         with jax.enable_x64(True):  # as the run will be
-            self.tuner = self._make("tuner", self.config.tuner)
-            self.estimator = self._make("estimator", self.config.estimator)
-            self.guard = None if self.config.guard is None else self._make("guard", self.config.guard)
+            self.tuner = self.make("tuner", self.config.tuner)
+            self.estimator = self.make("estimator", self.config.estimator)
+            self.guard = None if self.config.guard is None else self.make("guard", self.config.guard)
             scenario = self.config.scenario
             self.processes = {
-                name: self._make(f"scenario.{name}", part)
+                name: self.make(f"scenario.{name}", part)
                 for name in ("a_star", "w", "v")
                 if (part := getattr(scenario, name)) is not None
             }
-            self.system, self.sources = self._load_system()
+            if self.make_system is None:
+                self.make_system, self.sources = self._load_maker()
+            self.system = self._made_system(self.make_system)
 
     def refuse(self, where: str, text: str) -> ConfigError:
         """A `ConfigError` about the value at `where`, as `table.key`."""
@@ -192,12 +228,12 @@ class Loaded:
                 place = f"{Path(frame.filename).name}:{frame.lineno}: "
         return f"{place}{type(error).__name__}: {error}"
 
-    def _make(self, where: str, part: Any) -> Any:
+    def make(self, where: str, part: Any) -> Any:
         """The object of a part. Its constructor's messages begin with the argument's name, which is the key here."""
         values = {name: value for name in type(part).model_fields if (value := getattr(part, name)) is not None}
         kind = values.pop("process", None) or values.pop("name", "Guard")
         if "constraint" in values:
-            values["constraint"] = self._make(f"{where}.constraint", values["constraint"])
+            values["constraint"] = self.make(f"{where}.constraint", values["constraint"])
         if kind == "OPRF":
             values["key"] = jax.random.key(values["key"])
         if kind == "Guard":
@@ -209,18 +245,20 @@ class Loaded:
             known = name in type(part).model_fields
             raise self.refuse(f"{where}.{name}" if known else where, text if known else str(error)) from None
 
-    def _load_system(self) -> tuple[st.System, dict[str, Path]]:
-        """The system, and the files that it comes from: the named module, and what it imports from beside this file."""
+    def _load_maker(self) -> tuple[Callable[..., Any], dict[str, Path]]:
+        """What makes the system, and the files that it comes from: its module, and what that imports from beside this
+        file."""
         beside = self.path.resolve().parent
         sys.path.insert(0, str(beside))
         try:
-            system, source = self._import_system(*self.config.system.make.split(":"))
+            function, source = self._import_maker(*self.config.system.make.split(":"))
+            self._made_system(function)  # now, as it may import more
         finally:
             sys.path.remove(str(beside))
         sources = {} if source is None else {source.name: source}
-        return system, dict(sorted((sources | _modules_of(beside)).items()))
+        return function, dict(sorted((sources | _modules_of(beside)).items()))
 
-    def _import_system(self, module_name: str, name: str) -> tuple[st.System, Path | None]:
+    def _import_maker(self, module_name: str, name: str) -> tuple[Callable[..., Any], Path | None]:
         try:
             module = importlib.import_module(module_name)
         except Exception as error:
@@ -233,14 +271,18 @@ class Loaded:
             raise self.refuse(
                 "system.make", f"module {module_name!r} has no function {name!r}{_nearest(name, functions)}"
             )
+        source = getattr(module, "__file__", None)
+        return function, Path(source) if source else None
+
+    def _made_system(self, function: Callable[..., Any]) -> st.System:
+        name = self.config.system.make.split(":")[1]
         try:
             system = function(**self.config.system.arguments)
         except Exception as error:
             raise self.refuse("system.make", f"{name} failed ({self.blame(error)})") from error
         if not isinstance(system, st.System):
             raise self.refuse("system.make", f"expected {name} to give a selftune.System, got {type(system).__name__}")
-        source = getattr(module, "__file__", None)
-        return system, Path(source) if source else None
+        return system
 
     def _problem(self, problem: Mapping[str, Any]) -> str:
         loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})

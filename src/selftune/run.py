@@ -9,6 +9,22 @@ from jaxtyping import Array, Float, Int, PyTree
 
 FIELDS = ("x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction", "guard")
 
+DIMS = {
+    "x": ("state",),
+    "u": ("control",),
+    "theta": ("parameter",),
+    "a_hat": ("model_parameter",),
+    "cost": (),
+    "y": ("state", "parameter"),
+    "gradient": ("parameter",),
+    "f": ("residual",),
+    "f_hat": ("residual",),
+    "innovation": ("residual",),
+    "contraction": (),
+    "guard": (),
+}
+"""The names of a field's axes after that of time, where θ and â are vectors."""
+
 
 class Result(eqx.Module):
     """How a run ended: a code, and the step at which it went wrong (-1 where it did not)."""
@@ -32,9 +48,14 @@ class Result(eqx.Module):
         if failed.size == 0:
             return "ok"
         first = failed[0]
-        what = {Result.DIVERGED: "the state diverged", Result.NON_FINITE: "a number stopped being finite"}
-        text = f"{what[int(code.flat[first])]} at step {int(step.flat[first])}"
+        text = in_words(int(code.flat[first]), int(step.flat[first]))
         return text if code.size == 1 else f"{failed.size} of {code.size} runs failed; run {first}: {text}"
+
+
+def in_words(code: int, step: int) -> str:
+    """How a run that failed did."""
+    what = {Result.DIVERGED: "the state diverged", Result.NON_FINITE: "a number stopped being finite"}
+    return f"{what[code]} at step {step}"
 
 
 class Final(eqx.Module):

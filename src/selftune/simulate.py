@@ -88,7 +88,7 @@ def simulate(
         raise ValueError(f"plant: expected a System, got {_check.describe(plant)}")
     if guard is not None and not isinstance(guard, Guard):
         raise ValueError(f"guard: expected a Guard or None, got {_check.describe(guard)}")
-    fields = _check_record(record)
+    fields = check_record(record)
     stride = _check.count("stride", stride)
     limit_ = _check.number("limit", limit, lambda v: v > 0, "a number > 0")
     start = resume if resume is not None else _first_values(controller, scenario, theta, a_hat)
@@ -368,7 +368,7 @@ def _shapes(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.shape, tree)
 
 
-def _check_record(record: Sequence[str]) -> tuple[str, ...]:
+def check_record(record: Sequence[str]) -> tuple[str, ...]:
     if isinstance(record, str):
         record = (record,)
     if not isinstance(record, Sequence):

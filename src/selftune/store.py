@@ -8,14 +8,18 @@ A task is a point of the task dimensions: a seed, say, or (scenario, tuner, seed
 place and then its marker, each by an atomic replacement, so what has a marker is whole, whenever the process died. A
 task without one is done again. Tasks share no file, so any number of threads or processes may write different ones; the
 folder's one owner, who decides what is to be done, holds its lock. `_files` alone touches files other than arrays.
+
+FOLDER may be a URL that fsspec knows ("s3://bucket/run"; the extra `cluster`, and its driver, `s3fs`): the same bytes
+under the same names, with the same guarantees but for two: the lock of a killed owner is deleted by hand, and
+`set_aside` copies.
 """
 
 import hashlib
 import itertools
 import json
-import os
 import warnings
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,7 @@ from zarr.errors import ZarrUserWarning
 
 from . import _files
 from . import manifest as manifests
+from ._files import Folder
 from .manifest import Manifest, StoreError
 
 Task = tuple[int, ...]
@@ -64,8 +69,8 @@ class Layout:
 class RunStore:
     """A run's folder. `RunStore.begin` makes or continues one; `RunStore(folder)` attaches to one that another owns."""
 
-    def __init__(self, folder: Path):
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Folder):
+        self.folder = _files.place(folder)
         self.manifest = read_manifest(self.folder)
         self._lock: Any = None
         self._group = _open_group(self.folder)
@@ -84,18 +89,16 @@ class RunStore:
         self.tasks: list[Task] = list(itertools.product(*map(range, sizes)))
 
     @classmethod
-    def begin(cls, folder: Path, *, kind: str, settings: Mapping[str, Any], layout: Layout) -> "RunStore":
+    def begin(cls, folder: str | Folder, *, kind: str, settings: Mapping[str, Any], layout: Layout) -> "RunStore":
         """The folder of this run, new or continued, and locked; use it in a `with`.
 
         Continued only where settings, versions, sources, platform and commit are those it was begun with, as only then
         the end is bit-identical to that of an uninterrupted run. What was done is verified first. A complete run of the
         same settings is handed back as it is (`complete`), whatever computed it.
         """
-        folder = Path(folder)
-        if folder.exists() and not folder.is_dir():
-            raise StoreError(f"{folder}: expected a folder, and it is a file")
-        known = folder / "manifest.json"
-        if folder.is_dir() and not known.exists() and any(not _files.is_ours(path) for path in folder.iterdir()):
+        folder = _files.place(folder)
+        known, there = folder / "manifest.json", _files.names(folder)
+        if known.name not in there and not all(map(_files.is_ours, there)):
             raise StoreError(
                 f"{folder}: not empty, and not a selftune run (it has no manifest.json); choose another folder"
             )
@@ -110,17 +113,19 @@ class RunStore:
             results={},
             checksums={name: digest(layout.coordinate(name)) for name in sorted(layout.coords)},
         )
-        folder.mkdir(parents=True, exist_ok=True)
         lock = _files.lock(folder)
         try:
-            _files.remove_leftovers(folder, folder / "tasks")
-            if known.exists():
+            for path in (folder, folder / "tasks"):
+                _files.remove_leftovers(path)
+            if _files.exists(known):
                 _check_same_run(folder, read_manifest(folder), asked)
             else:
                 # First of all, so that a folder that we began is never taken for somebody else's.
                 _files.write(known, _files.as_json(asked))
-            if not (folder / "data.zarr").exists() and not (folder / "tasks").exists():
-                _create_arrays(folder, layout)
+            data, last = folder / "data.zarr", "zarr.json"
+            if not _files.is_made(data, last) and not _files.names(folder / "tasks"):
+                with _files.making(data, last) as made:
+                    _create_arrays(made, layout)
             store = cls(folder)
             store._check_layout(layout)
             store.verify()
@@ -148,45 +153,60 @@ class RunStore:
         return ",".join(f"{dim}={self._coords[dim][i]}" for dim, i in zip(dims, task, strict=True))
 
     def done(self, task: Task) -> bool:
-        return self._marker_path(task).exists()
+        """Whether it has a marker. Of many tasks, ask for those `pending`."""
+        return _files.exists(self._marker_path(task))
 
-    def write(self, task: Task, arrays: Mapping[str, Any]) -> None:
-        """One task's part of every array, and then its marker."""
+    def pending(self) -> list[Task]:
+        """The tasks that have no marker yet, in order, by one listing."""
+        marked = _files.names(self.folder / "tasks")
+        return [task for task in self.tasks if self._marker_path(task).name not in marked]
+
+    def write(self, task: Task, arrays: Mapping[str, Any], *, failed: str | None = None) -> None:
+        """One task's part of every array, and then its marker; of a task that failed, with the reason."""
         if arrays.keys() != self._arrays.keys():
             raise ValueError(f"arrays: expected {sorted(self._arrays)}, got {sorted(arrays)}")
-        checksums = {}
-        for name, array in sorted(self._arrays.items()):
-            value = np.asarray(arrays[name])
-            expected = tuple(
-                size for size, dim in zip(array.shape, _dims(array), strict=True) if not self._is_task(dim)
-            )
+
+        def put(name: str) -> tuple[str, str]:
+            array, value = self._arrays[name], np.asarray(arrays[name])
+            sizes = zip(array.shape, _dims(array), strict=True)
+            expected = tuple(size for size, dim in sizes if dim not in self.manifest.task_dims)
             if value.shape != expected or value.dtype != array.dtype:
-                raise ValueError(
-                    f"{name}: expected {array.dtype}{list(expected)}, got {value.dtype}{list(value.shape)}"
-                )
-            array[self._region(array, task)] = value
-            checksums[name] = digest(value)
-        _files.write(self._marker_path(task), _files.as_json({"task": self.name(task), "checksums": checksums}))
+                got = f"{value.dtype}{list(value.shape)}"
+                raise ValueError(f"{name}: expected {array.dtype}{list(expected)}, got {got}")
+            with _files.reaching(self.folder):
+                array[self._region(array, task)] = value
+            return name, digest(value)
+
+        checksums = dict(_files.each(self.folder, put, sorted(self._arrays)))
+        about = {"task": self.name(task), "checksums": checksums} | ({} if failed is None else {"failed": failed})
+        _files.write(self._marker_path(task), _files.as_json(about))
+
+    def failures(self) -> dict[Task, str]:
+        """The tasks that are marked as failed, and why."""
+        marked = _files.names(self.folder / "tasks")
+        done = [task for task in self.tasks if self._marker_path(task).name in marked]
+        told = _files.each(self.folder, lambda task: (task, self._about(task).get("failed")), done)
+        return {task: reason for task, reason in told if reason is not None}
 
     def redo(self, task: Task) -> None:
         """Forget that a task was done; the run is not complete until it is written again."""
         _files.write(self.folder / "manifest.json", _files.as_json(self._as_running()))
-        self._marker_path(task).unlink(missing_ok=True)
+        _files.remove(self._marker_path(task))
         self.manifest = read_manifest(self.folder)
 
     def finish(self) -> Manifest:
         """Mark the run as complete, with checksums and result codes (the counts of the array `result_code`)."""
-        if left := [self.name(task) for task in self.tasks if not self.done(task)]:
-            raise StoreError(f"{self.folder}: {len(left)} of {len(self.tasks)} tasks are not done, the first {left[0]}")
+        if left := self.pending():
+            first = self.name(left[0])
+            raise StoreError(f"{self.folder}: {len(left)} of {len(self.tasks)} tasks are not done, the first {first}")
         # What a process leaves that dies while zarr writes; the owner is the only one left at this point.
-        for path in (self.folder / "data.zarr").rglob("*.partial"):
-            path.unlink()
+        _files.remove_leftovers(self.folder / "data.zarr", "**/*.partial")
         codes: dict[str, int] = {}
         if "result_code" in self._arrays:
             values, counts = np.unique(np.asarray(self._arrays["result_code"][...]), return_counts=True)
             codes = {str(value): int(count) for value, count in zip(values, counts, strict=True)}
         running = self._as_running()
-        checksums = running.checksums | self._combined([self._marker(task) for task in self.tasks])
+        checksums = running.checksums | self._combined(list(_files.each(self.folder, self._marker, self.tasks)))
         complete = running.model_copy(update={"state": "complete", "results": codes, "checksums": checksums})
         _files.write(self.folder / "manifest.json", _files.as_json(complete))
         self.manifest = complete
@@ -198,13 +218,12 @@ class RunStore:
             if digest(values) != self.manifest.checksums.get(name):
                 raise StoreError(f"{self.folder}: coordinate {name}: not what was written (checksum differs){_REDO}")
         read = {name: np.full(array.shape, array.fill_value, array.dtype) for name, array in self._arrays.items()}
-        markers = []
-        for task in self.tasks:
-            if not self.done(task):
-                if self.complete:
-                    raise StoreError(f"{self._marker_path(task)}: missing, in a run that was complete{_REDO}")
-                continue
-            markers.append(self._marker(task))
+        left = self.pending()
+        if left and self.complete:
+            raise StoreError(f"{self._marker_path(left[0])}: missing, in a run that was complete{_REDO}")
+
+        def check(task: Task) -> dict[str, str]:
+            marker = self._marker(task)
             for name, array in self._arrays.items():
                 where = f"{self.folder}: task {self.name(task)}, array {name}"
                 region = self._region(array, task)
@@ -212,9 +231,12 @@ class RunStore:
                     value = np.asarray(array[region])
                 except Exception as error:
                     raise StoreError(f"{where}: cannot be read ({error}){_REDO}") from error
-                if digest(value) != markers[-1].get(name):
+                if digest(value) != marker.get(name):
                     raise StoreError(f"{where}: not what was written (checksum differs){_REDO}")
                 read[name][region] = value
+            return marker
+
+        markers = list(_files.each(self.folder, check, sorted(set(self.tasks) - set(left))))
         if self.complete:
             for name, combined in self._combined(markers).items():
                 if combined != self.manifest.checksums.get(name):
@@ -241,32 +263,31 @@ class RunStore:
             names = f" ({', '.join(changed)})" if changed else ""
             raise StoreError(
                 f"{self.folder}: holds a run of the same settings with other arrays or coordinates{names}, "
-                "as another version writes them; "
-                "start anew (--fresh, or another folder)"
+                "as another version writes them; start anew (--fresh, or another folder)"
             )
 
     def _as_running(self) -> Manifest:
         coordinates = {name: sum_ for name, sum_ in self.manifest.checksums.items() if name in self._coords}
         return self.manifest.model_copy(update={"state": "running", "results": {}, "checksums": coordinates})
 
-    def _is_task(self, dim: str) -> bool:
-        return dim in self.manifest.task_dims
-
     def _region(self, array: zarr.Array, task: Task) -> tuple[Any, ...]:
         at = dict(zip(self.manifest.task_dims, task, strict=True))
         return tuple(at.get(dim, slice(None)) for dim in _dims(array))
 
-    def _marker_path(self, task: Task) -> Path:
+    def _marker_path(self, task: Task) -> Folder:
         parts = zip(self.manifest.task_dims, task, strict=True)
         return self.folder / "tasks" / ("_".join(f"{dim}-{index}" for dim, index in parts) + ".json")
 
     def _marker(self, task: Task) -> dict[str, str]:
+        return dict(self._about(task)["checksums"])
+
+    def _about(self, task: Task) -> dict[str, Any]:
         path = self._marker_path(task)
         try:
             marker = json.loads(_files.read(path))
-            if marker["task"] == self.name(task):
-                return dict(marker["checksums"])
-        except (ValueError, KeyError, TypeError):
+            if marker["task"] == self.name(task) and isinstance(marker["checksums"], dict):
+                return marker
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             pass
         raise StoreError(f"{path}: not the marker of task {self.name(task)}{_REDO}")
 
@@ -277,36 +298,35 @@ class RunStore:
         }
 
 
-def open_run(folder: Path) -> tuple[xr.Dataset, Manifest]:
+def open_run(folder: str | Folder) -> tuple[xr.Dataset, Manifest]:
     """A complete run, verified: its dataset, in memory, and its manifest."""
-    store = RunStore(Path(folder))
+    store = RunStore(folder)
     if not store.complete:
-        done = sum(map(store.done, store.tasks))
-        raise StoreError(
-            f"{folder}: the run is not complete ({done} of {len(store.tasks)} tasks); run it again to resume"
-        )
+        done = f"{len(store.tasks) - len(store.pending())} of {len(store.tasks)} tasks"
+        raise StoreError(f"{folder}: the run is not complete ({done}); run it again to resume")
     return store.dataset(), store.manifest
 
 
-def read_manifest(folder: Path) -> Manifest:
-    path = Path(folder) / "manifest.json"
-    if not path.is_file():
-        raise StoreError(f"{folder}: not a selftune run (it has no manifest.json)")
-    return manifests.parse(_files.read(path), str(path))
+def read_manifest(folder: str | Folder) -> Manifest:
+    path = _files.place(folder) / "manifest.json"
+    try:
+        text = _files.read(path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise StoreError(f"{folder}: not a selftune run (it has no manifest.json)") from None
+    return manifests.parse(text, str(path))
 
 
-def set_aside(folder: Path) -> Path | None:
+def set_aside(folder: str | Folder) -> Folder | None:
     """Rename a run's folder, so that its name is free: nothing is deleted. None where there is no folder."""
-    folder = Path(folder)
-    if not folder.exists():
+    folder = _files.place(folder)
+    if not _files.exists(folder):
         return None
-    if not (folder / "manifest.json").is_file():
+    if not _files.exists(folder / "manifest.json"):
         raise StoreError(f"{folder}: not a selftune run (it has no manifest.json); choose another folder")
-    with _files.lock(folder):
-        aside = next(
-            path for n in itertools.count(1) if not (path := folder.with_name(f"{folder.name}.old-{n}")).exists()
-        )
-        folder.rename(aside)
+    with closing(_files.lock(folder)):
+        names = (folder.with_name(f"{folder.name}.old-{n}") for n in itertools.count(1))
+        aside = next(path for path in names if not _files.exists(path))
+        _files.rename(folder, aside, "manifest.json")
     return aside
 
 
@@ -321,7 +341,7 @@ def digest(values: np.ndarray) -> str:
 _REDO = "; restore the folder, or start anew (--fresh, or another folder)"
 
 
-def _check_same_run(folder: Path, there: Manifest, asked: Manifest) -> None:
+def _check_same_run(folder: Folder, there: Manifest, asked: Manifest) -> None:
     if there.kind != asked.kind:
         raise StoreError(f"{folder}: holds a run of another kind: {there.kind!r} there, {asked.kind!r} now")
     if texts := manifests.differing(there.settings, asked.settings):
@@ -350,9 +370,8 @@ def computed_otherwise(there: Manifest, now: Manifest | None = None) -> list[str
     ]
 
 
-def _create_arrays(folder: Path, layout: Layout) -> None:
-    """All arrays, empty; made beside their place and moved there whole."""
-    made = folder / f".data.zarr.{os.getpid()}.tmp"
+def _create_arrays(made: Path, layout: Layout) -> None:
+    """All arrays, empty."""
     group = zarr.create_group(made, zarr_format=3)
     for name in layout.coords:
         values = layout.coordinate(name)
@@ -375,14 +394,17 @@ def _create_arrays(folder: Path, layout: Layout) -> None:
         # An extension of Zarr v3 so far, which readers may ignore; with it xarray opens the data in one read.
         warnings.simplefilter("ignore", ZarrUserWarning)
         zarr.consolidate_metadata(group.store)
-    made.rename(folder / "data.zarr")
 
 
-def _open_group(folder: Path) -> zarr.Group:
+def _open_group(folder: Folder) -> zarr.Group:
+    path = folder / "data.zarr"
     try:
-        return zarr.open_group(folder / "data.zarr", mode="r+", use_consolidated=False)
+        if isinstance(path, Path):
+            return zarr.open_group(path, mode="r+", use_consolidated=False)
+        options = dict(path.storage_options)
+        return zarr.open_group(str(path), mode="r+", zarr_format=3, use_consolidated=True, storage_options=options)
     except Exception as error:
-        raise StoreError(f"{folder / 'data.zarr'}: cannot be read ({error}){_REDO}") from error
+        raise StoreError(f"{path}: cannot be read ({error}){_REDO}") from error
 
 
 def _dims(array: zarr.Array) -> tuple[str, ...]:

@@ -88,7 +88,6 @@ def test_the_arm_comes_back(bench, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="about 89 %: the quadrotor after half a second without rotors, and the car's rough floor")
 def test_a_thousand_cases():
     outcomes = campaign(1000)
     assert all(one.finite and one.inside for one in outcomes)

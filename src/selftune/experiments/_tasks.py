@@ -30,7 +30,7 @@ def run_tasks(
     if store.complete:
         return
     sizes = dict(zip(store.tasks, work, strict=True))
-    pending = [task for task in store.tasks if not store.done(task)]
+    pending = store.pending()
     done, total, guard = sum(work) - sum(sizes[task] for task in pending), sum(work), threading.Lock()
 
     def tell(amount: int) -> None:
@@ -66,7 +66,7 @@ def run_in_processes(
     if store.complete:
         return
     sizes = dict(zip(store.tasks, work, strict=True))
-    pending = [task for task in store.tasks if not store.done(task)]
+    pending = store.pending()
     done, total = sum(work) - sum(sizes[task] for task in pending), sum(work)
 
     def keep(task: Task, arrays: Mapping[str, Any]) -> None:

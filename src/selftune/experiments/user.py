@@ -15,26 +15,13 @@ from jax.experimental import checkify
 import selftune as st
 
 from ..config import Loaded
+from ..run import DIMS
 from ..store import Layout, RunStore, Variable
 from ._tasks import run_tasks
 
 if TYPE_CHECKING:
     from ..manifest import Manifest
 
-_DIMS = {
-    "x": ("state",),
-    "u": ("control",),
-    "theta": ("parameter",),
-    "a_hat": ("model_parameter",),
-    "cost": (),
-    "y": ("state", "parameter"),
-    "gradient": ("parameter",),
-    "f": ("residual",),
-    "f_hat": ("residual",),
-    "innovation": ("residual",),
-    "contraction": (),
-    "guard": (),
-}
 _LEAST_CHUNK, _MOST_CHUNKS = 50_000, 20
 
 
@@ -48,12 +35,12 @@ def run(
     """Compute what is not yet in `folder`, in float64, and give its manifest. A task is a seed."""
     with jax.enable_x64(True):
         config, seeds = loaded.config, loaded.config.run.seed_list
-        settings = _as_json_has_it(config.model_dump(exclude_none=True))
+        settings = _as_json_has_it(config.model_dump(exclude_none=True, exclude={"sweep"}))
         # The system is code: if it changes, so do the numbers.
         settings["system"]["sha256"] = {
             name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in loaded.sources.items()
         }
-        made = _controller(loaded)
+        made = check(loaded)
         with RunStore.begin(folder, kind="run", settings=settings, layout=_layout(loaded)) as store:
             run_tasks(
                 store,
@@ -74,9 +61,9 @@ def _as_json_has_it(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _controller(loaded: Loaded) -> st.Controller:
+def check(loaded: Loaded) -> st.Controller:
     """The controller, once its values and what nature draws are known to fit it: before a folder is made."""
-    config, sizes = loaded.config, _sizes(loaded)
+    config, sizes = loaded.config, sizes_of(loaded)
     _check_indices(loaded)
     x = jnp.asarray(config.scenario.x0, float)
     values = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
@@ -89,7 +76,7 @@ def _controller(loaded: Loaded) -> st.Controller:
         raise loaded.refuse(f"run.{name}" if known else "run", text if known else str(error)) from error
     for name, process in loaded.processes.items():
         try:
-            process(jax.random.key(0), 1, _widths(loaded, sizes)[name])
+            process(jax.random.key(0), 1, widths_of(loaded, sizes)[name])
         except ValueError as error:
             raise loaded.refuse(f"scenario.{name}", str(error)) from error
     info = jax.eval_shape(lambda: made.act(state, x, 0))[2].tuner
@@ -132,12 +119,12 @@ def _check_indices(loaded: Loaded) -> None:
     call("dynamics", x, u, f, t)
 
 
-def _widths(loaded: Loaded, sizes: dict[str, int]) -> dict[str, int]:
+def widths_of(loaded: Loaded, sizes: dict[str, int]) -> dict[str, int]:
     """How many numbers a row of each of nature's sequences has."""
     return {"a_star": len(loaded.config.run.a_hat), "w": sizes["state"], "v": sizes["residual"]}
 
 
-def _sizes(loaded: Loaded) -> dict[str, int]:
+def sizes_of(loaded: Loaded) -> dict[str, int]:
     part = loaded.config.run
     x, theta, a_hat = (jnp.asarray(values, float) for values in (loaded.config.scenario.x0, part.theta, part.a_hat))
     try:
@@ -157,9 +144,9 @@ def _recorded(loaded: Loaded) -> tuple[str, ...]:
 
 
 def _layout(loaded: Loaded) -> Layout:
-    config, sizes = loaded.config, _sizes(loaded)
+    config, sizes = loaded.config, sizes_of(loaded)
     variables = {
-        name: Variable(("seed", "time", *_DIMS[name]), "float64", getattr(st.Run, name).__doc__ or "")
+        name: Variable(("seed", "time", *DIMS[name]), "float64", getattr(st.Run, name).__doc__ or "")
         for name in _recorded(loaded)
     }
     used = {dim for variable in variables.values() for dim in variable.dims}
@@ -183,12 +170,8 @@ def _one_seed(
     loaded: Loaded, controller: st.Controller, seed: int, tell: Callable[[int], Any]
 ) -> dict[str, np.ndarray]:
     config, fields = loaded.config, _recorded(loaded)
-    shapes = _widths(loaded, _sizes(loaded))
-    keys = dict(zip(shapes, jax.random.split(jax.random.key(seed), 3), strict=True))
-    drawn = {
-        name: process(keys[name], config.scenario.steps, shapes[name]) for name, process in loaded.processes.items()
-    }
-    scenario = st.Scenario(jnp.asarray(config.scenario.x0, float), drawn["a_star"], drawn["w"], drawn.get("v"))
+    widths = widths_of(loaded, sizes_of(loaded))
+    scenario = draw(config.scenario.x0, config.scenario.steps, loaded.processes, widths, jax.random.key(seed))
     start: dict[str, Any] = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
     parts: dict[str, list[np.ndarray]] = {name: [] for name in dict.fromkeys((*fields, "cost"))}
     code, failed_at = 0, -1
@@ -208,6 +191,13 @@ def _one_seed(
         "result_code": np.asarray(code, np.int32),
         "failed_at": np.asarray(failed_at, np.int64),
     }
+
+
+def draw(x0: Any, steps: int, processes: dict[str, Any], widths: dict[str, int], key: jax.Array) -> st.Scenario:
+    """What nature decides for a key."""
+    keys: dict[str, Any] = dict(zip(("a_star", "w", "v"), jax.random.split(key, 3), strict=True))
+    drawn = {name: process(keys[name], steps, widths[name]) for name, process in processes.items()}
+    return st.Scenario(jnp.asarray(x0, float), drawn["a_star"], drawn["w"], drawn.get("v"))
 
 
 def _chunks(steps: int) -> list[slice]:

@@ -1,0 +1,67 @@
+"""`selftune sweep`: many settings of a configuration, over seeds, here or on a cluster."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ._commands import Fresh, Json, Quiet, end, is_complete, plain, say_reused
+from ._screen import Screen, refusing, stoppable
+
+
+def sweep(
+    config: Annotated[Path, typer.Argument(help="A TOML file with a table [sweep]; examples/cart-sweep.toml has one.")],
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="A folder or an address; results/NAME by default.")
+    ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="The address of a Dask scheduler, tcp://…; here by default.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many tasks at once, here; one a core by default.")
+    ] = None,
+    retries: Annotated[int, typer.Option(min=0, help="How often a task that fails is tried again.")] = 2,
+    redo_failed: Annotated[
+        bool, typer.Option("--redo-failed", help="Compute tasks again that are recorded as failed.")
+    ] = False,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Without figures and report.")] = False,
+    fresh: Fresh = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run every setting of a design with every seed; find the best one, and say how sure that is.
+
+    A run that diverges, or a setting that cannot be, fails alone: the table and the end say which.
+
+    The same command continues an interrupted sweep.
+    """
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from . import store
+        from .sweep import sweep as run_sweep
+        from .sweep_config import SweepConfig
+
+        loaded = SweepConfig(config)
+        folder = out or str(Path("results") / config.stem)
+        if fresh and (aside := store.set_aside(Path(folder))):
+            screen.note(f"what was in {folder} is now in {aside}")
+        reused = is_complete(Path(folder)) and not redo_failed
+        if executor is not None:
+            loaded.pack_modules()
+        screen.note(f"{len(loaded.design.points)} points, {len(loaded.loaded.config.run.seed_list)} seeds")
+        with screen.progress("simulating") as progress, stoppable(screen):
+            done = run_sweep(
+                **loaded.arguments(),
+                folder=folder,
+                executor=executor,
+                workers=workers,
+                retries=retries,
+                redo="failed" if redo_failed else (),
+                progress=progress,
+            )
+        if reused:
+            say_reused(screen, Path(folder), done.manifest)
+        dataset = done.to_dataset()
+        screen.show(f"data    {folder}/data.zarr")
+        screen.give({"folder": folder, "manifest": plain(done.manifest)})
+    end(screen, [])

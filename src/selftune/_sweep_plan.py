@@ -1,0 +1,394 @@
+"""A sweep cut into tasks: which points are one program, and how many runs of it go side by side.
+
+Nothing here looks at the machine: the same sweep has the same tasks everywhere, and so the same numbers.
+"""
+
+import hashlib
+import inspect
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from . import _check
+from .controller import Controller
+from .design import Design, Setting
+from .guard import Guard
+from .native.lower import LoweringError
+from .process import is_stream
+from .run import Run
+from .scenario import Scenario
+from .simulate import simulate
+from .system import System
+
+MEMORY = 256 << 20
+"""Bytes of a task's largest arrays."""
+WORK = 20_000_000
+"""Steps of all runs of a task: a second or so."""
+PARTS = 20
+RAISED = 3
+"""The result code of a run whose task or setting raised."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is run at a point: all that decides its numbers, but for the point and the seed."""
+
+    make_controller: Callable[..., Controller]
+    make_scenario: Callable[..., Scenario]
+    theta: Any
+    a_hat: Any
+    plant: System | None
+    guard: Guard | None
+    limit: float
+    engine: Literal["native", "xla"]
+    record: tuple[str, ...]
+    stride: int
+
+    def __post_init__(self) -> None:
+        for name in ("make_controller", "make_scenario"):
+            if not callable(getattr(self, name)):
+                raise ValueError(f"{name}: expected a function, got {_check.describe(getattr(self, name))}")
+        if not _takes(self.make_scenario, "key"):
+            raise ValueError("make_scenario: expected a function with a parameter `key`, from which it draws")
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """That every setting is somebody's."""
+        functions = {name: one for name in _MAKERS if callable(one := getattr(self, name))}
+        for name in names:
+            if not any(_takes(one, name) for one in functions.values()):
+                raise ValueError(f"grid: expected parameters of {' or '.join(functions)}, got {name!r}")
+        for maker, function in functions.items():
+            if hasattr(function, "takes"):
+                continue
+            for one in inspect.signature(function).parameters.values():
+                given = one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+                if not given and one.name not in (*names, "key"):
+                    raise ValueError(f"grid: expected {maker}'s parameter {one.name!r} in it, got {', '.join(names)}")
+
+    def controller(self, setting: Setting, seed: Any) -> Controller:
+        # Not the scenario's key: a tuner that draws must not draw what nature does.
+        made = _call(self.make_controller, setting, lambda: jax.random.fold_in(jax.random.key(seed), _OWN))
+        if not isinstance(made, Controller):
+            raise ValueError(f"make_controller: expected it to give a Controller, got {_check.describe(made)}")
+        return made
+
+    def scenario(self, setting: Setting, seed: Any) -> Scenario:
+        made = _call(self.make_scenario, setting, lambda: jax.random.key(seed))
+        if not isinstance(made, Scenario):
+            raise ValueError(f"make_scenario: expected it to give a Scenario, got {_check.describe(made)}")
+        return made
+
+    def start(self, setting: Setting) -> dict[str, Any]:
+        parts = {"theta": self.theta, "a_hat": self.a_hat}
+        return {name: _call(one, setting) if callable(one) else one for name, one in parts.items()}
+
+    def draws_by(self, names: Sequence[str]) -> bool:
+        """Whether what nature draws depends on these settings."""
+        return any(_takes(self.make_scenario, name) for name in names)
+
+    def run(self, setting: Setting, seed: Any, scenario: Scenario) -> Run:
+        return simulate(
+            self.controller(setting, seed),
+            scenario,
+            **self.start(setting),
+            plant=self.plant,
+            guard=self.guard,
+            record=tuple(dict.fromkeys(("cost", *self.record))),
+            limit=self.limit,
+            throw=False,
+            engine=self.engine,
+        )
+
+
+_MAKERS = ("make_controller", "make_scenario", "theta", "a_hat")
+_OWN = 0x5E1F
+
+
+@dataclass(frozen=True)
+class Group:
+    """Points that are one program: they differ in the `traced` settings alone, which are its arguments."""
+
+    points: tuple[int, ...]
+    traced: tuple[str, ...]
+    digest: str = ""
+    """Of the program."""
+    shape: tuple[int, int] = (1, 1)
+    """How many points, and how many seeds of each, are a task."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A task: these points of a group, each with these seeds."""
+
+    group: int
+    points: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    problem: Problem
+    design: Design
+    seeds: tuple[int, ...]
+    x64: bool
+    groups: tuple[Group, ...] = ()
+    refused: dict[int, str] = field(default_factory=dict)
+    """Points that cannot be run, and why."""
+    steps: int = 0
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of what is kept of one run."""
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(
+            Block(g, points, seeds)
+            for g, group in enumerate(self.groups)
+            for points in _cut(group.points, group.shape[0])
+            for seeds in _cut(self.seeds, group.shape[1])
+        )
+
+    @property
+    def lanes(self) -> int:
+        """Runs of the largest task."""
+        return max((math.prod(group.shape) for group in self.groups), default=1)
+
+    def identity(self, block: Block) -> str:
+        """The task by its content: the program, and what it is called with."""
+        settings = [self.design.points[i] for i in block.points]
+        shape = self.groups[block.group].shape
+        content = [self.groups[block.group].digest, settings, block.seeds, shape, self.problem.engine, self.x64]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+
+    def arguments(self, block: Block) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """What the program is called with; filled up to its shape with the last ones."""
+        group = self.groups[block.group]
+        points = _filled(block.points, group.shape[0])
+        traced = {name: np.asarray([self.design.points[i][name] for i in points], float) for name in group.traced}
+        return traced, np.asarray(_filled(block.seeds, group.shape[1]))
+
+    def program(self, group: Group, problem: Problem | None = None) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
+        """From arguments to what is kept of the runs, each array with leading axes (point, seed)."""
+        used = problem or self.problem
+        fixed = {name: v for name, v in self.design.points[group.points[0]].items() if name not in group.traced}
+
+        def one(traced: dict[str, Any], seed: Any, scenario: Scenario) -> dict[str, Any]:
+            return _kept(used, used.run({**fixed, **traced}, seed, scenario))
+
+        def of_seed(traced: dict[str, Any], seed: Any) -> dict[str, Any]:
+            if used.draws_by(group.traced):
+                return jax.vmap(lambda traced: one(traced, seed, used.scenario({**fixed, **traced}, seed)))(traced)
+            scenario = used.scenario(fixed, seed)
+            return jax.vmap(lambda traced: one(traced, seed, scenario))(traced)
+
+        def runs(traced: dict[str, Any], seeds: Any) -> dict[str, Any]:
+            # With one point nothing may be traced, and an axis is needed all the same.
+            padded = {**traced, _AXIS: jnp.zeros(group.shape[0])}
+            kept = jax.vmap(lambda seed: of_seed(padded, seed))(seeds)
+            return {name: jnp.swapaxes(value, 0, 1) for name, value in kept.items()}
+
+        return runs
+
+
+_AXIS = " "
+
+
+def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: int | None = None) -> Plan:
+    """Points with a fault of their own are refused by themselves; where all are, the first fault is raised."""
+    problem.check_names(design.names)
+    plan = Plan(problem, design, tuple(seeds), bool(jax.config.jax_enable_x64))  # pyright: ignore[reportAttributeAccessIssue]
+    refused, first = _faults(plan)
+    groups: list[Group] = []
+    runs: dict[int, tuple[int, dict[str, tuple[int, ...]]]] = {}
+    for group in _grouped(design, [i for i in range(len(design.points)) if i not in refused]):
+        parts = [group]
+        while parts:
+            part = parts.pop(0)
+            try:
+                sized, steps, shapes = _sized(plan, part, lanes)
+                groups.append(sized)
+                runs[part.points[0]] = steps, shapes
+            except (jax.errors.JAXTypeError, LoweringError) as error:
+                if not part.traced:
+                    first = first or error
+                    refused |= dict.fromkeys(part.points, _in_words(error))
+                    continue
+                # The user's functions look at the values: one program a point.
+                parts += [Group((i,), ()) for i in part.points]
+            except Exception as error:  # the user's functions may raise anything
+                first = first or error
+                refused |= dict.fromkeys(part.points, _in_words(error))
+    if first is not None and not groups:
+        raise first
+    (one, about), *others = runs.items()
+    for other, told in others:
+        if told != about:
+            raise ValueError(
+                "make_scenario, theta: expected runs of the same steps and sizes at every point, got "
+                f"{about[0]} steps, {about[1]} at {design.points[one]}, "
+                f"and {told[0]} steps, {told[1]} at {design.points[other]}"
+            )
+    return replace(plan, groups=tuple(groups), refused=refused, steps=about[0], shapes=about[1])
+
+
+def _faults(plan: Plan) -> tuple[dict[int, str], BaseException | None]:
+    """What the makers say of each point's values: traced ones have none to look at. Each maker once a value."""
+    problem, refused, first = plan.problem, {}, None
+    checks: dict[str, tuple[Callable[..., Any], Callable[[Setting], Any]]] = {
+        "controller": (problem.make_controller, lambda s: problem.controller(s, 0)),
+        "scenario": (
+            problem.make_scenario,
+            lambda s: eqx.filter_eval_shape(lambda seed: problem.scenario(s, seed), jnp.zeros((), jnp.int32)),
+        ),
+    }
+    known: dict[str, BaseException | None] = {}
+    for i, point in enumerate(plan.design.points):
+        for name, (maker, check) in checks.items():
+            seen = f"{name} {json.dumps({key: value for key, value in point.items() if _takes(maker, key)})}"
+            if seen not in known:
+                try:
+                    check(point)
+                    known[seen] = None
+                except Exception as error:
+                    known[seen] = error
+            if (error := known[seen]) is not None and i not in refused:
+                refused[i], first = _in_words(error), first or error
+    return refused, first
+
+
+def _grouped(design: Design, points: Sequence[int]) -> list[Group]:
+    traced = tuple(name for name in design.names if _is_traced(design.column(name)))
+    groups: dict[str, list[int]] = {}
+    for i in points:
+        fixed = {name: value for name, value in design.points[i].items() if name not in traced}
+        groups.setdefault(json.dumps(fixed), []).append(i)
+    return [Group(tuple(members), traced) for members in groups.values()]
+
+
+def _is_traced(column: list[Any]) -> bool:
+    """Whether a setting's values are arguments of a program: fractions, and lists of them that are of one length."""
+    if all(isinstance(value, list) for value in column):
+        shapes = {np.shape(value) for value in column} if _are_numbers(column) else set()
+        return len(shapes) == 1
+    return _are_numbers(column) and any(isinstance(value, float) for value in column)
+
+
+def _are_numbers(values: Any) -> bool:
+    if isinstance(values, list):
+        return all(map(_are_numbers, values))
+    return isinstance(values, (int, float)) and not isinstance(values, bool)
+
+
+def _sized(plan: Plan, group: Group, lanes: int | None) -> tuple[Group, int, dict[str, tuple[int, ...]]]:
+    """The group with its program's digest and its tasks' shape; its runs' steps; and the shapes of what is kept."""
+    problem = plan.problem
+    trial = replace(plan, groups=(group,))
+    block = Block(0, group.points[:1], plan.seeds[:1])
+    arguments = trial.arguments(block)
+    setting = plan.design.points[group.points[0]]
+    scenario = eqx.filter_eval_shape(lambda seed: problem.scenario(setting, seed), arguments[1][0])
+    kept = jax.eval_shape(trial.program(group), *arguments)  # all of it: shapes are checked, and what can be lowered
+    steps, number = len(scenario), np.dtype(scenario.x0.dtype).itemsize
+    drawn = number * sum(_numbers(leaf, steps) for leaf in jax.tree.leaves(scenario, is_leaf=is_stream))
+    widths = [1, *(math.prod(kept[name].shape[3:]) for name in problem.record)]
+    rows = number * steps * sum(widths)
+    most = max(1, WORK // max(steps, 1)) if lanes is None else lanes
+    shared = not problem.draws_by(group.traced)
+    shape = _shape(len(group.points), len(plan.seeds), most, drawn, rows, shared=shared)
+    sized = replace(group, shape=shape)
+    shapes = {name: value.shape[2:] for name, value in kept.items()}
+    return replace(sized, digest=_digest(plan, sized, arguments)), steps, shapes
+
+
+def _shape(points: int, seeds: int, lanes: int, drawn: int, rows: int, *, shared: bool) -> tuple[int, int]:
+    """(points, seeds) of a task: as many runs as memory and work allow, in tasks of even size."""
+    if shared:  # what is drawn for a seed serves all points
+        across = min(points, lanes, 8)
+        down = max(1, min(seeds, lanes // across, MEMORY // (drawn + across * rows)))
+        across = max(1, min(points, lanes // down, (MEMORY // down - drawn) // rows))
+    else:
+        lanes = max(1, min(lanes, MEMORY // (drawn + rows)))
+        down = min(seeds, lanes)
+        across = min(points, lanes // down)
+    return tuple(-(-total // -(-total // size)) for total, size in ((points, across), (seeds, down)))  # pyright: ignore[reportReturnType]
+
+
+def _numbers(leaf: Any, steps: int) -> int:
+    """A stream's rows too: the native engine has them drawn beforehand."""
+    return steps * math.prod(leaf.shape) if is_stream(leaf) else math.prod(leaf.shape)
+
+
+def _digest(plan: Plan, group: Group, arguments: Any) -> str:
+    """SHA-256 of the program, as JAX traces it for XLA: the native engine computes the same."""
+    traced = replace(plan, problem=replace(plan.problem, engine="xla"), groups=(group,))
+    closed = jax.make_jaxpr(traced.program(replace(group, shape=(1, 1))))(*arguments)
+    found = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr)).encode())
+    for constant in closed.consts:
+        value = np.asarray(jax.random.key_data(constant) if _check.is_key(constant) else constant)
+        found.update(f"{value.dtype.str}{value.shape}".encode() + value.tobytes())
+    return found.hexdigest()
+
+
+def _kept(problem: Problem, run: Run) -> dict[str, Any]:
+    """What is stored of one run."""
+    ok, cost = run.result.ok, run.cost
+    edges = np.linspace(0, len(cost), min(PARTS, len(cost)) + 1).astype(int)
+    parts = jnp.stack([jnp.mean(cost[a:b]) for a, b in itertools.pairwise(edges)])
+    sizes = jnp.asarray(np.diff(edges) / max(len(cost), 1), cost.dtype)
+    kept = {
+        "mean_cost": jnp.where(ok, jnp.sum(sizes * parts), jnp.nan),
+        "part_cost": jnp.where(ok, parts, jnp.nan),
+        "theta_end": ravel_pytree(run.final.state.theta)[0],
+        "result_code": run.result.code.astype(jnp.int32),
+        "failed_at": run.result.step.astype(jnp.int32),
+    }
+    for name in problem.record:
+        rows = jax.tree.map(lambda rows: rows[:: problem.stride], getattr(run, name))
+        kept[name] = jax.vmap(lambda row: ravel_pytree(row)[0])(rows) if name in ("theta", "a_hat") else rows
+    return kept
+
+
+def parts_of(steps: int) -> np.ndarray:
+    """The first step of each part that costs are averaged over."""
+    return np.linspace(0, steps, min(PARTS, steps) + 1).astype(int)[:-1]
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has such a parameter; one with names that Python has not lists them, as `takes`."""
+    if isinstance(names := getattr(function, "takes", None), frozenset):
+        return name in names
+    kinds = inspect.Parameter
+    parameters = inspect.signature(function).parameters
+    return (name in parameters and parameters[name].kind is not kinds.POSITIONAL_ONLY) or any(
+        one.kind is kinds.VAR_KEYWORD for one in parameters.values()
+    )
+
+
+def _call(function: Callable[..., Any], setting: Setting, key: Callable[[], Any] | None = None) -> Any:
+    """With the settings that it has parameters for."""
+    given = {name: value for name, value in setting.items() if name != _AXIS and _takes(function, name)}
+    if key is not None and _takes(function, "key"):
+        given["key"] = key()
+    return function(**given)
+
+
+def _in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".split("\n", 1)[0][:500]
+
+
+def _cut(items: tuple[int, ...], size: int) -> list[tuple[int, ...]]:
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]
+
+
+def _filled(items: tuple[int, ...], size: int) -> list[int]:
+    return [*items, *[items[-1]] * (size - len(items))]

@@ -1,0 +1,273 @@
+"""Sweeps in this process: every run is what `simulate` gives, whatever happens to others."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import selftune as st
+from selftune import _executors
+from selftune._errors import StoreError
+
+STEPS = 60
+SYSTEM = st.MatchedSystem(
+    dynamics=lambda x, v, t: x + 0.1 * v,
+    residual=lambda x, a, t: a * jnp.cos(x),
+    actuation=lambda x, theta, t: -theta * x,
+    cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+)
+START = {"theta": jnp.ones(1), "a_hat": jnp.zeros(1)}
+GRID = {"learning_rate": [0.01, 0.1, 1.0], "noise": [0.1, 0.3]}
+
+
+def controller(learning_rate=0.1, tuner="MGAPS", buffer=3):
+    made = {"MGAPS": lambda: st.MGAPS(learning_rate), "GAPS": lambda: st.GAPS(buffer, learning_rate)}[tuner]()
+    return st.Controller(SYSTEM, made, st.GradientEstimator(0.05))
+
+
+def scenario(key, noise=0.2):
+    ka, kw = jax.random.split(key)
+    return st.Scenario(jnp.ones(1), st.Constant(0.5)(ka, STEPS, 1), noise * st.Gaussian(1.0)(kw, STEPS, 1))
+
+
+def by_hand(make_controller, make_scenario, seed, **options):
+    return st.simulate(make_controller, make_scenario(jax.random.key(seed)), **START, throw=False, **options)
+
+
+@pytest.mark.parametrize("engine", ["native", "xla"])
+def test_every_run_is_what_simulate_gives(tmp_path, engine):
+    done = st.sweep(controller, scenario, GRID, [5, 2], **START, folder=tmp_path / "s", engine=engine, lanes=4)
+    assert isinstance(done, st.Sweep)
+    data = done.to_dataset()
+    assert dict(data.mean_cost.sizes) == {"learning_rate": 3, "noise": 2, "seed": 2}
+    assert data.attrs == {"design": "grid", "settings": ["learning_rate", "noise"], "steps": STEPS}
+    for rate in GRID["learning_rate"]:
+        for noise in GRID["noise"]:
+            for seed in (5, 2):
+                run = by_hand(controller(rate), lambda key, noise=noise: scenario(key, noise), seed)
+                here = data.sel(learning_rate=rate, noise=noise, seed=seed)
+                np.testing.assert_allclose(here.mean_cost, np.mean(run.cost), rtol=1e-12)
+                np.testing.assert_allclose(here.part_cost, np.mean(run.cost.reshape(20, 3), axis=1), rtol=1e-12)
+                np.testing.assert_allclose(here.theta_end, run.final.state.theta, rtol=1e-12)
+                assert (int(here.result_code), int(here.failed_at), str(here.reason.values)) == (0, -1, "")
+    np.testing.assert_array_equal(data.part, np.arange(0, STEPS, 3))
+
+
+def test_tuners_and_buffers_are_programs_of_their_own(tmp_path):
+    over = {"tuner": ["MGAPS", "GAPS"], "buffer": [2, 60], "learning_rate": [0.05, 0.2]}
+    data = st.sweep(controller, scenario, over, 2, **START, folder=tmp_path / "s").to_dataset()
+    mgaps, gaps = (data.mean_cost.sel(tuner=name) for name in ("MGAPS", "GAPS"))
+    np.testing.assert_array_equal(mgaps.sel(buffer=2), mgaps.sel(buffer=60))
+    assert np.all(gaps.sel(buffer=2) != gaps.sel(buffer=60))
+    np.testing.assert_allclose(gaps.sel(buffer=60), mgaps.sel(buffer=60), rtol=1e-9)  # a buffer as long as the run
+
+
+def test_a_function_that_looks_at_its_values_is_one_program_a_point(tmp_path):
+    def looks(key, noise):
+        return scenario(key, noise if noise > 0.2 else 0.0)
+
+    data = st.sweep(controller, looks, {"noise": [0.1, 0.3]}, 2, **START, folder=tmp_path / "s").to_dataset()
+    for noise, used in ((0.1, 0.0), (0.3, 0.3)):
+        run = by_hand(controller(), lambda key, used=used: scenario(key, used), 1)
+        np.testing.assert_allclose(data.mean_cost.sel(noise=noise, seed=1), np.mean(run.cost), rtol=1e-12)
+
+
+def test_a_bad_cell_fails_alone_and_says_why(tmp_path):
+    over = {"learning_rate": [0.1, -1.0, float("nan"), 1e7]}
+    done = st.sweep(controller, scenario, over, 3, **START, folder=tmp_path / "s", limit=50.0)
+    data = done.to_dataset()
+    np.testing.assert_array_equal(data.result_code.isel(seed=0), [0, 3, 3, 1])
+    np.testing.assert_array_equal(np.isfinite(data.mean_cost).all("seed"), [True, False, False, False])
+    said = [str(text) for text in data.reason.isel(seed=0).values]
+    assert said[0] == ""
+    assert "learning_rate: expected a finite number > 0" in said[1]
+    assert "got nan" in said[2]
+    assert said[3] == f"the state diverged at step {int(data.failed_at.isel(learning_rate=3, seed=0))}"
+    assert done.manifest.results == {"0": 3, "1": 3}
+    alone = st.sweep(controller, scenario, {"learning_rate": [0.1]}, 3, **START, folder=tmp_path / "a").to_dataset()
+    np.testing.assert_allclose(data.mean_cost.isel(learning_rate=0), alone.mean_cost.isel(learning_rate=0), rtol=1e-12)
+
+
+def test_where_every_cell_is_bad_the_first_fault_is_raised(tmp_path):
+    with pytest.raises(ValueError, match="learning_rate: expected a finite number > 0"):
+        st.sweep(controller, scenario, {"learning_rate": [-1.0, 0.0]}, 2, **START, folder=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_designs_that_draw_have_points(tmp_path):
+    design = st.latin_hypercube({"learning_rate": st.Range(0.01, 1.0, log=True), "noise": [0.1, 0.3]}, 5)
+    data = st.sweep(controller, scenario, design, 2, **START, folder=tmp_path / "s").to_dataset()
+    assert dict(data.mean_cost.sizes) == {"point": 5, "seed": 2}
+    assert data.attrs["design"] == "latin hypercube"
+    rate, noise = (float(data[name][3]) for name in ("learning_rate", "noise"))
+    run = by_hand(controller(rate), lambda key: scenario(key, noise), 1)
+    np.testing.assert_allclose(data.mean_cost.isel(point=3, seed=1), np.mean(run.cost), rtol=1e-12)
+
+
+def test_what_is_recorded_and_first_values_by_setting(tmp_path):
+    over = {"gain": [[0.5], [2.0]]}
+    data = st.sweep(
+        controller, scenario, over, 2, theta=lambda gain: jnp.asarray(gain), a_hat=jnp.zeros(1),
+        folder=tmp_path / "s", record=("x", "theta", "cost"), stride=7,
+    ).to_dataset()  # fmt: skip
+    assert data.x.dims == ("gain", "seed", "time", "state")
+    np.testing.assert_array_equal(data.time, np.arange(0, STEPS, 7))
+    np.testing.assert_array_equal(data.gain, ["[0.5]", "[2.0]"])
+    np.testing.assert_array_equal(data.theta.isel(time=0, parameter=0), [[0.5, 0.5], [2.0, 2.0]])
+    run = st.simulate(
+        controller(), scenario(jax.random.key(1)), theta=jnp.array([2.0]), a_hat=jnp.zeros(1), record=("x",)
+    )
+    np.testing.assert_allclose(data.x.isel(gain=1, seed=1), run.x[::7], rtol=1e-12)
+
+
+def test_seeds_are_common_to_points_and_a_controller_draws_its_own(tmp_path):
+    def draws(key, noise):
+        return st.Controller(
+            SYSTEM, st.OPRF(5, 0.1, key, 0.05), st.GradientEstimator(0.05)
+        )
+
+    over = {"noise": [0.1, 0.2]}
+    data = st.sweep(
+        draws, lambda key: scenario(key), over, 2, **START, folder=tmp_path / "s", record=("theta", "x")
+    ).to_dataset()
+    np.testing.assert_array_equal(data.theta.isel(noise=0), data.theta.isel(noise=1))
+    assert not np.array_equal(data.theta.isel(noise=0, seed=0), data.theta.isel(noise=0, seed=1))
+
+
+def test_the_same_bits_with_one_worker_and_many_and_in_parts(tmp_path):
+    options = {**START, "lanes": 2}
+    one = st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "one", workers=1)
+    many = st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "many", workers=3)
+    assert one.manifest.checksums == many.manifest.checksums
+
+    told = []
+
+    def stop(done, total):
+        told.append((done, total))
+        if done >= 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "parts", workers=1, progress=stop)
+    partly = st.Sweep(tmp_path / "parts")
+    assert not partly.is_complete
+    codes = partly.to_dataset().result_code
+    assert 0 < int((codes == 0).sum()) < codes.size
+    assert set(np.unique(partly.to_dataset().reason)) == {"", "not done yet"}
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "parts/tasks").iterdir()}
+    parts = st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "parts")
+    assert parts.manifest.checksums == one.manifest.checksums
+    assert before == {name: (tmp_path / "parts/tasks" / name).stat().st_mtime_ns for name in before}
+    assert told[0] == (0, 24)
+
+
+def test_other_code_other_settings_and_another_kind_are_refused(tmp_path):
+    st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s")
+    with pytest.raises(StoreError, match="other settings"):
+        st.sweep(controller, scenario, {**GRID, "noise": [0.1, 0.2]}, 2, **START, folder=tmp_path / "s")
+
+    def other(key, noise):
+        return scenario(key, 2 * noise)  # the same settings, and another program
+
+    with pytest.raises(StoreError, match="programs"):
+        st.sweep(controller, other, GRID, 2, **START, folder=tmp_path / "s")
+    with pytest.raises(StoreError, match="programs"):  # a number that the program only closes over
+        st.sweep(controller, scenario, GRID, 2, theta=2 * jnp.ones(1), a_hat=jnp.zeros(1), folder=tmp_path / "s")
+
+
+class Unlucky:
+    """`Programs.compute`, that raises for a task, so many times."""
+
+    def __init__(self, task, times):
+        self.task, self.left, self.compute = task, times, _executors.Programs.compute
+
+    def __call__(self, programs, i):
+        if i == self.task and self.left > 0:
+            self.left -= 1
+            raise MemoryError("no room for it")
+        return self.compute(programs, i)
+
+
+def test_a_task_that_raises_is_tried_again_then_recorded_and_can_be_redone(tmp_path, monkeypatch):
+    options = {**START, "lanes": 2, "folder": tmp_path / "s", "workers": 2}
+    right = st.sweep(controller, scenario, GRID, 4, **START, lanes=2, folder=tmp_path / "right")
+
+    unlucky = Unlucky(task=1, times=2)
+    monkeypatch.setattr(_executors.Programs, "compute", lambda self, i: unlucky(self, i))
+    done = st.sweep(controller, scenario, GRID, 4, **{**options, "folder": tmp_path / "lucky"})
+    assert done.manifest.checksums == right.manifest.checksums  # it came right at the third time
+
+    unlucky.left = 99
+    data = st.sweep(controller, scenario, GRID, 4, **options).to_dataset()
+    failed = data.result_code == 3
+    assert int(failed.sum()) == 2
+    assert set(data.reason.values[failed.values]) == {"MemoryError: no room for it"}
+    assert not np.isfinite(data.mean_cost.values[failed.values]).any()
+
+    monkeypatch.undo()
+    again = st.sweep(controller, scenario, GRID, 4, **options)
+    assert int((again.to_dataset().result_code == 3).sum()) == 2  # it is recorded, and so done
+    redone = st.sweep(controller, scenario, GRID, 4, **options, redo="failed")
+    assert redone.manifest.checksums == right.manifest.checksums
+    one = st.sweep(controller, scenario, GRID, 4, **options, redo=[0])
+    assert one.manifest.checksums == right.manifest.checksums
+
+
+def test_in_single_precision(tmp_path):
+    with jax.enable_x64(False):
+        start = {"theta": jnp.ones(1, jnp.float32), "a_hat": jnp.zeros(1, jnp.float32)}
+
+        def single(key):
+            drawn = scenario(key)
+            return st.Scenario(jnp.ones(1, jnp.float32), drawn.a_star, drawn.w)
+
+        data = st.sweep(controller, single, {"learning_rate": [0.1, 0.2]}, 2, **start, folder=tmp_path / "s")
+        assert data.to_dataset().mean_cost.dtype == np.float32
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grid": {"lerning_rate": [0.1]}}, "grid: expected parameters of make_controller or make_scenario, got 'lern"),
+        (
+            {"make_controller": lambda rate: None, "grid": {"noise": [0.1]}},
+            "expected make_controller's parameter 'rate'",
+        ),
+        ({"make_controller": 3}, "make_controller: expected a function"),
+        ({"make_scenario": lambda noise: None}, "make_scenario: expected a function with a parameter `key`"),
+        ({"make_controller": lambda learning_rate: 3}, "make_controller: expected it to give a Controller"),
+        ({"make_scenario": lambda key, noise: 3}, "make_scenario: expected it to give a Scenario"),
+        ({"seeds": 0}, "seeds: expected a whole number >= 1"),
+        ({"seeds": [1, 1]}, "seeds: expected whole numbers below 2³¹, each once"),
+        ({"seeds": "many"}, "seeds: expected how many"),
+        ({"engine": "gpu"}, "engine: expected 'native' or 'xla'"),
+        ({"record": ("z",)}, "record: expected names from"),
+        ({"lanes": 0}, "lanes: expected a whole number >= 1"),
+        ({"retries": -1}, "retries: expected a whole number >= 0"),
+        ({"limit": -1.0}, "limit: expected a number > 0"),
+        ({"redo": "all"}, "redo: expected 'failed' or the numbers"),
+        ({"redo": [99]}, "redo: expected tasks below"),
+        ({"executor": 3}, "executor: expected None, the address"),
+        ({"theta": jnp.ones((2, 2, 2))}, "policy: expected shape"),
+        ({"workers": 0}, "workers: expected a whole number >= 1"),
+    ],
+)
+def test_what_is_refused_at_the_door(tmp_path, change, message):
+    given = {"make_controller": controller, "make_scenario": scenario, "grid": GRID, "seeds": 2, **START}
+    with pytest.raises(ValueError, match=message):
+        st.sweep(**{**given, **change}, folder=tmp_path / "s")
+    assert not (tmp_path / "s").exists() or "redo" in change
+
+
+def test_steps_must_be_the_same_everywhere(tmp_path):
+    def longer(key, steps):
+        return scenario(key)[:steps]
+
+    with pytest.raises(ValueError, match="expected runs of the same steps"):
+        st.sweep(controller, longer, {"steps": [20, 30]}, 2, **START, folder=tmp_path / "s")
+
+
+def test_a_folder_of_something_else_is_no_sweep(tmp_path):
+    with pytest.raises(StoreError, match="not a selftune run"):
+        st.Sweep(tmp_path)
