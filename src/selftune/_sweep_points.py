@@ -118,7 +118,7 @@ def points(sweep: Any, *, cost: str = "mean_cost", last: float | None = None) ->
     dims = [str(dim) for dim in values.dims if dim != "seed"]
     if not values.size:
         raise ValueError(f"sweep: expected at least one point and one seed, got {dict(values.sizes)}")
-    flat = _flat(values, dims)
+    flat = _flat(values, dims).astype(float)
     failed = ~np.isfinite(flat)
     if "result_code" in data:
         failed |= _flat(data.result_code, dims) != 0

@@ -65,7 +65,7 @@ def opened(folder: Path) -> tuple[xr.Dataset, Manifest]:
     manifest = read_manifest(folder)
     if manifest.kind != "sweep" or manifest.state != "complete":
         return open_run(folder)
-    from .sweep import Sweep  # pyright: ignore[reportMissingImports]
+    from .sweep import Sweep
 
     sweep = Sweep(folder)
     return sweep.to_dataset(), sweep.manifest
