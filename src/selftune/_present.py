@@ -37,7 +37,9 @@ def certify(screen: Screen, folder: Path, *, steps: int) -> tuple[dict[str, Any]
 def present(
     screen: Screen, folder: Path, dataset: xr.Dataset, certificates: dict[str, Any], *, anew: bool = True
 ) -> Path:
-    """Figures, of the paper's simulation or the robots' comparison, and report; unless `anew`, what is missing."""
+    """Figures, of the paper's simulation, the robots' comparison or a sweep, and report; unless `anew`, the missing."""
+    if "design" in dataset.attrs:
+        return _present_sweep(screen, folder, dataset, anew)
     if "case" in dataset.dims:
         return _present_robots(screen, folder, dataset, anew)
     page, figures = folder / "report.html", folder / "figures"
@@ -60,6 +62,17 @@ def present(
                 certificates=certificates,
                 progress=lambda done, _: progress(page_counts * write + done, total),
             )
+    return page
+
+
+def _present_sweep(screen: Screen, folder: Path, dataset: xr.Dataset, anew: bool) -> Path:
+    from . import sweep_plots
+
+    page = folder / "report.html"
+    if anew or not page.is_file():
+        with screen.progress("drawing and writing") as progress:
+            sweep_plots.draw_all(dataset, folder / "figures", progress=progress)
+            report.write(folder)
     return page
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from scipy import special
 
 HOW = {-1: "was not run", 1: "diverged", 2: "a number stopped being finite", 3: "its task raised"}
 
@@ -40,19 +42,19 @@ class Points:
     def names(self) -> list[str]:
         return list(self.columns)
 
-    @property
+    @cached_property
     def ok(self) -> np.ndarray:
         """The points of which no run failed."""
         return np.logical_not(self.failed.any(axis=1))
 
-    @property
+    @cached_property
     def mean(self) -> np.ndarray:
         """Over seeds; infinite where a run failed."""
         means = np.full(len(self), np.inf)
         means[self.ok] = self.cost[self.ok].mean(axis=1)
         return means
 
-    @property
+    @cached_property
     def varying(self) -> list[str]:
         return [name for name in self.columns if len(self.levels(name)[0]) > 1]
 
@@ -65,17 +67,10 @@ class Points:
 
     def levels(self, name: str) -> tuple[list[Any], np.ndarray]:
         """A setting's values, each once and in the order of the points; and which of them each point has."""
-        known: dict[Any, int] = {}
-        values: list[Any] = []
-        codes = np.empty(len(self), int)
-        for row, value in enumerate(map(plain, self.columns[name])):
-            # NaN is not equal to itself, but it is one setting; and True is not 1.
-            key = (type(value), value if value == value else None)
-            if key not in known:
-                known[key] = len(values)
-                values.append(value)
-            codes[row] = known[key]
-        return values, codes
+        values = self.columns[name]
+        _, first, codes = np.unique(values, return_index=True, return_inverse=True)  # where NaN is one value
+        order = np.argsort(first)
+        return [plain(values[row]) for row in first[order]], np.argsort(order)[codes]
 
     def is_numeric(self, name: str) -> bool:
         """Whether its values have places on an axis."""
@@ -123,7 +118,7 @@ def points(sweep: Any, *, cost: str = "mean_cost", last: float | None = None) ->
     dims = [str(dim) for dim in values.dims if dim != "seed"]
     if not values.size:
         raise ValueError(f"sweep: expected at least one point and one seed, got {dict(values.sizes)}")
-    flat = _flat(values, dims)
+    flat = _flat(values, dims).astype(float)
     failed = ~np.isfinite(flat)
     if "result_code" in data:
         failed |= _flat(data.result_code, dims) != 0
@@ -236,11 +231,48 @@ def chosen_by_others(cost: np.ndarray) -> np.ndarray:
     return np.take_along_axis(cost, others.argmin(axis=0)[None], axis=0)[0]
 
 
-def share_lowest(differences: np.ndarray, *, resamples: int = 2000) -> float:
-    """How often no sum over drawn seeds of the `differences` (seed, point) to a point is below zero."""
-    seeds = len(differences)
+class ToBest(NamedTuple):
+    """Differences in cost to the best point: means and, each way, the reach of their intervals, NaN of one seed.
+
+    `near`: the points that cannot be told from the best. `chance`: how often no difference is below zero when the seeds
+    are drawn anew.
+    """
+
+    mean: np.ndarray
+    reach: np.ndarray
+    near: np.ndarray
+    chance: float | None
+
+
+def to_best(cost: np.ndarray, *, level: float = 0.95, resamples: int = 2000) -> ToBest:
+    """Of costs (point, seed), with intervals that hold for all points together.
+
+    The best was chosen, and the more there were to choose from, the further it is below others that are as good. So an
+    interval reaches as many standard errors as the farthest of all differences does in `level` of the resamples (a
+    bootstrap of Dunnett's comparison with one, as Hsu's with the best has it), by Student's distribution in place
+    of the normal one. Who is in truth the best is then within reach of zero so often, however many points there are.
+
+    Costs near divergence have a tail that no standard error is right for. So a point is also told from the best
+    that is worse on more seeds than chance allows: by the sign test, for all points together.
+    """
+    points, seeds = cost.shape
+    differences = cost - cost[int(np.argmin(cost.mean(axis=1)))]
+    mean = differences.mean(axis=1)
+    if seeds == 1:
+        return ToBest(mean, np.full(points, np.nan), np.ones(points, bool), None)
+    apart = differences - mean[:, None]
+    size = np.abs(apart).max(axis=1, keepdims=True)  # beside which squares do not overflow
+    unit = np.divide(apart, size, out=np.zeros_like(apart), where=size > 0)
+    spread = np.sqrt((unit**2).sum(axis=1, keepdims=True))
+    scaled = np.divide(unit, spread, out=np.zeros_like(unit), where=spread > 0)
     drawn = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples).astype(float)
-    lowest = np.ones(resamples, bool)
-    for start in range(0, differences.shape[1], 4096):
-        lowest &= (drawn @ differences[:, start : start + 4096] >= 0).all(axis=1)
-    return float(lowest.mean())
+    lowest, farthest = np.ones(resamples, bool), np.zeros(resamples)
+    for start in range(0, points, 4096):
+        part = slice(start, start + 4096)
+        lowest &= (drawn @ differences[part].T >= 0).all(axis=1)
+        farthest = np.maximum(farthest, np.abs(drawn @ scaled[part].T).max(axis=1))
+    errors = -special.stdtrit(seeds - 1, special.ndtr(-float(np.quantile(farthest, level))))
+    reach = errors * (size * spread)[:, 0] / np.sqrt(seeds * (seeds - 1))
+    as_good = (differences <= 0).sum(axis=1)
+    worse = special.bdtr(as_good, seeds, 0.5) * max(points - 1, 1) < (1 - level) / 2
+    return ToBest(mean, reach, (mean <= reach) & ~worse, float(lowest.mean()))

@@ -10,6 +10,7 @@ from ._screen import new_table
 if TYPE_CHECKING:
     from .experiments.robots_summary import RobotsSummary
     from .experiments.summary import Check, Summary
+    from .sweep_summary import Best, Comparison, Standing
 
 
 def paper(summary: "Summary") -> list[Table | str]:
@@ -65,6 +66,36 @@ def certificate(name: str, made: Any) -> Table:
         table.add_row(
             verdict, escape(row.name), f"{row.measured:.4g}", f"{row.bound:.4g}", escape("; ".join(row.notes))
         )
+    return table
+
+
+def sweep(won: "Best", standing: "list[Standing]") -> list[Table | str]:
+    """The best settings, in words the first of them, and what failed. `standing`: as many as are to be shown."""
+    from ._sweep_points import show
+
+    table = new_table(f"{won.judged}, mean and 95 % interval over seeds", *won.setting, "cost", "more than the best")
+    for i, one in enumerate(standing):
+        more = "–" if i == 0 else str(one.difference)
+        near = i > 0 and one.near
+        cells = (*map(show, one.setting.values()), str(one.cost), more + (" *" if near else ""))
+        table.add_row(*map(escape, cells))
+    note = "* cannot be told from the best\n" if won.rivals else ""
+    return [table, f"{note}best: {won}"]
+
+
+def comparison(made: "Comparison") -> Table:
+    from ._sweep_points import in_words, show
+
+    title = f"{made.judged}, mean and 95 % interval over {made.seeds} seeds"
+    table = new_table(title, *made.by, made.over, "the rest", "cost", f"more than {show(made.to)}", "failed")
+    before = None
+    for side in made.sides:
+        rest = in_words(side.setting) if side.setting else "" if side.cost else f"– ({side.reason})"
+        numbers = ("–" if one is None else str(one) for one in (side.cost, side.difference))
+        place = ["" if side.by == before else show(value) for value in side.by.values()]
+        cells = (*place, show(side.value), rest, *numbers, f"{side.failed}/{side.runs}")
+        table.add_row(*map(escape, cells))
+        before = side.by
     return table
 
 

@@ -216,30 +216,49 @@ def export(
 def report(
     folder: Annotated[Path, typer.Argument(help="A complete run.")], quiet: Quiet = False, as_json: Json = False
 ) -> None:
-    """Write a run's report anew; of the paper's simulation and the robots' comparison the figures, too."""
+    """Write a run's report anew; of the paper's simulation, the robots' comparison and a sweep the figures, too."""
     screen = Screen(quiet, as_json)
     with refusing():
-        from . import _certificates, store
+        from . import _certificates
         from ._present import present
+        from .report import opened
 
-        dataset, _ = store.open_run(folder)
+        dataset, _ = opened(folder)
         there = _certificates.read(folder)
         written = present(screen, folder, dataset, {} if there is None else there["certificates"])
         screen.show(f"report  {written}")
         screen.give({"report": str(written)})
 
 
-@app.command(epilog="Example:  selftune compare results/cart results/cart-gaps")
+@app.command(
+    epilog="Examples:  selftune compare results/cart results/cart-gaps   |   "
+    "selftune compare results/sweep --over tuner --by noise"
+)
 def compare(
-    folders: Annotated[list[Path], typer.Argument(help="Complete runs; the first is what others are divided by.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Complete runs, the first of which others are divided by; or one sweep.")
+    ],
+    over: Annotated[str | None, typer.Option(help="Of a sweep: the setting whose values are compared.")] = None,
+    by: Annotated[list[str] | None, typer.Option(help="Of a sweep: at each value of this setting.")] = None,
+    to: Annotated[str | None, typer.Option(help="Of a sweep: the value that others are compared to.")] = None,
+    last: Annotated[float | None, typer.Option(help="Of a sweep: by the last share of the run alone.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Put runs side by side: total costs, and their ratios, paired where system, scenario and seeds are the same."""
+    """Put runs side by side: total costs, and their ratios, paired where system, scenario and seeds are the same.
+
+    Of a sweep the values of a setting, each at its best, and their differences over the same seeds.
+    """
     screen = Screen(quiet, as_json)
     with refusing():
         from .experiments.compare import compare as compare_runs
+        from .experiments.compare import compare_sweep
 
+        asked = {"over": over, "by": by or None, "to": to, "last": last}
+        if (made := compare_sweep(folders, **asked)) is not None:
+            screen.show(_tables.comparison(made))
+            screen.give(plain(made))
+            return
         rows = compare_runs(folders)
         table = new_table("mean and 95 % interval over seeds", "run", "seeds", "total cost", "against the first")
         for row in rows:

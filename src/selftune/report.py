@@ -12,7 +12,7 @@ from ._summary import NOISE, OURS, RESCALED
 from .experiments.paper import Settings, given
 from .experiments.summary import summarize
 from .manifest import Manifest, StoreError
-from .store import open_run
+from .store import open_run, read_manifest
 
 VERDICTS = {"holds": "good", "vacuous": "warn", "fails": "bad", "not promised": "none", "not checked": "none"}
 COLUMNS = {
@@ -28,13 +28,19 @@ def write(folder: Path) -> Path:
     """Read a complete run and, where there is one, its `certificate.json`; write `report.html` beside them.
 
     The page is put in place whole: a reader sees the old one or the new one. It depends on the run alone, and opens
-    without a network. Of a run of anything but the paper's simulation and the robots' comparison it shows every
-    recorded variable over time. A folder that is no run, or not a complete one, or not as it was written, is a
+    without a network. Of a run of anything but the paper's simulation, the robots' comparison and a sweep it shows
+    every recorded variable over time. A folder that is no run, or not a complete one, or not as it was written, is a
     `StoreError`.
     """
     folder = Path(folder)
-    dataset, manifest = open_run(folder)
+    dataset, manifest = opened(folder)
     path = folder / "report.html"
+    if manifest.kind == "sweep":
+        from . import _sweep_report
+
+        about = _about(manifest, _sweep_report.COMMAND)
+        _files.write(path, _sweep_report.page(manifest, dataset, about, folder.resolve().name).encode())
+        return path
     if manifest.kind == "robots":
         from . import _robot_report
 
@@ -52,6 +58,17 @@ def write(folder: Path) -> Path:
         page = _generic(manifest, kept, failed, folder.resolve().name)
     _files.write(path, page.encode())
     return path
+
+
+def opened(folder: Path) -> tuple[xr.Dataset, Manifest]:
+    """A complete run, verified, or a complete sweep by its settings."""
+    manifest = read_manifest(folder)
+    if manifest.kind != "sweep" or manifest.state != "complete":
+        return open_run(folder)
+    from .sweep import Sweep
+
+    sweep = Sweep(folder)
+    return sweep.to_dataset(), sweep.manifest
 
 
 def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], theory: dict[str, Any] | None) -> str:
@@ -270,7 +287,7 @@ def _about(manifest: Manifest, command: str) -> str:
     if manifest.git is not None:
         state = "with changes that are not committed" if manifest.git.dirty else "without changes to it"
         commit = f"<p>Computed by selftune at commit <code>{escape(manifest.git.commit)}</code>, {state}.</p>"
-    names = {"0": "ended well", "1": "diverged", "2": "stopped being finite", "-1": "were not to be run"}
+    names = {"0": "ended well", "1": "diverged", "2": "stopped being finite", "3": "raised", "-1": "were not to be run"}
     folded = {
         "Versions": manifest.versions,
         "Platform": manifest.platform,

@@ -1,7 +1,8 @@
 """What a sweep answers: which setting, which tuner, and how sure that is.
 
 Seed s draws the same noise at every point of a sweep. So what two settings cost is compared seed by seed, and what all
-runs of a seed share drops out. Intervals are `selftune.bands`: 95 %, by bootstrap over whole seeds.
+runs of a seed share drops out. Intervals are 95 %, by bootstrap over whole seeds: `selftune.bands`, and for the
+differences to the best, which was chosen among many, wider ones that hold for all together.
 """
 
 from collections.abc import Sequence
@@ -11,23 +12,27 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from . import _summary
-from ._sweep_points import Points, chosen_by_others, in_words, points, share_lowest, show
+from ._sweep_points import Points, ToBest, chosen_by_others, in_words, points, show, to_best
 from .experiments.summary import Interval
 
 FEW = 8
-"""With fewer seeds an interval by bootstrap is much too narrow, and the words say so."""
+"""With fewer seeds an interval by `bands` is much too narrow, and the words say so."""
 
 Setting = dict[str, bool | int | float | str]
 
 
 class Standing(BaseModel):
-    """A setting of which no run failed; `difference`: its cost less that of the best one, seed by seed."""
+    """A setting of which no run failed; `difference`: its cost less that of the best one, seed by seed.
+
+    Its interval holds for all settings of the sweep together. `near`: it cannot be told from the best.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     setting: Setting
     cost: Interval
     difference: Interval
+    near: bool
 
 
 class Failed(BaseModel):
@@ -49,9 +54,12 @@ class Best(BaseModel):
       should be expected to cost, with the setting that so many seeds less one choose.
     - `chance` is how often this setting is the lowest when the seeds are drawn anew, with replacement, the same seeds
       for all settings: whether the same choice would be made again.
-    - `rivals` are the settings that the data cannot tell from it, the nearest first: those whose `difference` has an
-      interval that reaches zero. Each interval is for itself alone; of hundreds of settings some that are as good
-      as the best will be missing.
+    - `rivals` are the settings that the seeds cannot tell from it, the nearest first: those whose `difference` has an
+      interval that reaches zero, and that are not worse on nearly every seed. The intervals hold for all settings
+      together: what is in truth the best is found here, or is the best, in about 95 % of sweeps, however many
+      settings there are.
+    - `edge` are the numbers that are the lowest or the highest of three or more that were tried: the best may be
+      further.
 
     With one seed nothing is known of the spread: `fair` and `chance` are None, as are the ends of the intervals, and
     every other setting is a rival.
@@ -64,31 +72,37 @@ class Best(BaseModel):
     fair: Interval | None
     chance: float | None
     rivals: list[Standing]
+    edge: list[str]
     failed: list[Failed]
     points: int
     seeds: int
     judged: str
 
     def __str__(self) -> str:
-        return "\n".join(
-            [in_words(self.setting), *(f"  {text}" for text in (self._worth(), self._sure(), self.lost()))]
-        )
+        said = [self._worth(), self.sure(), *self.beyond(), self.lost()]
+        return "\n".join([in_words(self.setting), *(f"  {text}" for text in said)])
 
     def _worth(self) -> str:
         fair = "" if self.fair is None else f"; {self.fair} where other seeds choose"
         return f"{self.judged}: {self.cost} over {_count(self.seeds, 'seed')}{fair}"
 
-    def _sure(self) -> str:
+    def sure(self) -> str:
+        """How sure it is, in words."""
         if self.points - len(self.failed) == 1:
             return "there is no other setting of which no run failed"
         if self.chance is None:
             return "one seed cannot say how sure that is"
-        few = "; with so few seeds that is said too easily" if self.seeds < FEW else ""
-        told = f"{len(self.rivals) or 'no'} other{'s' if len(self.rivals) != 1 else ''} cannot be told from it"
-        near = f", the nearest {in_words(self.rivals[0].setting)}" if self.rivals else ""
-        return (
-            f"the lowest of {self.points - len(self.failed)} in {percent(self.chance)} of resamples; {told}{near}{few}"
-        )
+        few = "; with so few seeds the cost's interval is too narrow" if self.seeds < FEW else ""
+        told = "the seeds tell it from each other one"
+        if self.rivals:
+            count = _count(len(self.rivals), "other")
+            told = f"{count} cannot be told from it, the nearest {in_words(self.rivals[0].setting)}"
+        return f"the lowest of {self.points - len(self.failed):,} in {percent(self.chance)} of resamples; {told}{few}"
+
+    def beyond(self) -> list[str]:
+        """What is at the edge of what was tried, in words."""
+        one = len(self.edge) == 1
+        return [f"{', '.join(self.edge)} {'is' if one else 'are'} at the edge of what was tried"] if self.edge else []
 
     def lost(self) -> str:
         """What failed, in words."""
@@ -135,16 +149,21 @@ class Comparison(BaseModel):
     sides: list[Side]
 
 
-@overload
-def best(sweep: Any, *, cost: str = ..., last: float | None = ..., over: tuple[()] = ...) -> Best: ...
+Names = str | Sequence[str]
+
+
 @overload
 def best(
-    sweep: Any, *, cost: str = ..., last: float | None = ..., over: str | Sequence[str]
+    sweep: Any, *, cost: str = ..., last: float | None = ..., across: Names = ..., over: tuple[()] = ...
+) -> Best: ...
+@overload
+def best(
+    sweep: Any, *, cost: str = ..., last: float | None = ..., across: Names = ..., over: Names
 ) -> dict[Any, Best | None]: ...
 
 
 def best(
-    sweep: Any, *, cost: str = "mean_cost", last: float | None = None, over: str | Sequence[str] = ()
+    sweep: Any, *, cost: str = "mean_cost", last: float | None = None, across: Names = (), over: Names = ()
 ) -> Best | dict[Any, Best | None]:
     """The best setting of a sweep, with the lowest mean over seeds among those of which no run failed.
 
@@ -152,8 +171,10 @@ def best(
 
     **Arguments:** `sweep`: a `Sweep`, or what its `to_dataset()` gives, or a selection of that:
     `dataset.sel(noise=0.1)`. `cost`: the variable to judge by. `last`: by the last share of the run alone, say 0.25,
-    without what it costs to learn at first. `over`: a setting, or several; then the best for each of its values, by
-    value (or by tuple of values), None where each had a run that failed.
+    without what it costs to learn at first. `across`: a setting that nature decides, say the noise, or several: judged
+    is the mean cost over all its values; where one of these runs failed, the seed counts as one that did. `over`: a
+    setting, or several; then the best for each of its values, by value (or by tuple of values), None where each had a
+    run that failed.
 
     **Returns:** a `Best`: setting, cost with its interval, what a new run should be expected to cost, how sure the
     choice is, what cannot be told from it, and what failed. Where every setting has a run that failed, a `ValueError`.
@@ -169,7 +190,7 @@ def best(
         >>> found.setting["learning_rate"] in (0.01, 0.1), len(found.rivals), found.failed[0].setting
         (True, 1, {'learning_rate': 1.0})
     """
-    found = points(sweep, cost=cost, last=last)
+    found = _averaged(points(sweep, cost=cost, last=last), across)
     names = _names("over", over, found)
     if not found.ok.any():
         place = np.argwhere(found.failed)[0]
@@ -187,13 +208,26 @@ def best(
 
 def standings(found: Points, most: int | None = None) -> list[Standing]:
     """Every setting of which no run failed, or so many of them, the lowest mean first."""
-    order = np.argsort(found.mean, kind="stable")[: int(found.ok.sum())]
-    cost = found.cost[order[:most]].T
-    costs, differences = intervals(cost), intervals(cost - cost[:, :1])
+    return _standings(found, to_best(found.cost[found.ok]), most)
+
+
+def _standings(found: Points, less: ToBest, most: int | None = None) -> list[Standing]:
+    good = np.flatnonzero(found.ok)
+    order = np.argsort(found.mean[good], kind="stable")[:most]
+    costs = intervals(found.cost[good[order]].T)
     return [
-        Standing(setting=found.setting(row), cost=one, difference=less)
-        for row, one, less in zip(order, costs, differences, strict=False)
+        Standing(
+            setting=found.setting(int(good[i])), cost=cost, difference=_difference(less, i), near=bool(less.near[i])
+        )
+        for i, cost in zip(order, costs, strict=True)
     ]
+
+
+def _difference(less: ToBest, row: Any) -> Interval:
+    mean, reach = float(less.mean[row]), float(less.reach[row])
+    return Interval(
+        mean=mean, low=None if np.isnan(reach) else mean - reach, high=None if np.isnan(reach) else mean + reach
+    )
 
 
 def failures(found: Points) -> list[Failed]:
@@ -289,20 +323,51 @@ def _each_seed(part: Points) -> np.ndarray | None:
 
 
 def _best(found: Points) -> Best:
-    standing = standings(found)
     cost = found.cost[found.ok]
-    several = cost.shape[1] > 1
-    winner = cost[int(np.argmin(cost.mean(axis=1)))]
+    less = to_best(cost)
+    standing = _standings(found, less)
     return Best(
         setting=standing[0].setting,
         cost=standing[0].cost,
-        fair=intervals(chosen_by_others(cost)[:, None])[0] if several else None,
-        chance=share_lowest((cost - winner).T) if several else None,
-        rivals=[one for one in standing[1:] if one.difference.low is None or one.difference.low <= 0],
+        fair=intervals(chosen_by_others(cost)[:, None])[0] if cost.shape[1] > 1 else None,
+        chance=less.chance,
+        rivals=[one for one in standing[1:] if one.near],
+        edge=[name for name in found.names if _is_edge(found, name, standing[0].setting[name])],
         failed=failures(found),
         points=len(found),
         seeds=found.seeds.size,
         judged=found.judged,
+    )
+
+
+def _is_edge(found: Points, name: str, value: Any) -> bool:
+    if not found.is_numeric(name) or len(values := found.levels(name)[0]) < 3:
+        return False
+    return value in (min(values), max(values))
+
+
+def _averaged(found: Points, across: Names) -> Points:
+    """With the mean over all values of these settings in place of each."""
+    names = _names("across", across, found)
+    left = [name for name in found.names if name not in names]
+    groups = [rows for _, rows in found.groups(left)]
+    if not names:
+        return found
+    if (size := int(np.prod([len(found.levels(name)[0]) for name in names]))) * len(groups) != len(found):
+        raise ValueError(
+            f"across: expected each of {size} values of {', '.join(names)} with every other setting, as in a grid, "
+            f"got {len(found)} points of {len(groups)} other settings"
+        )
+    rows = np.stack(groups)  # (setting, value)
+    failed = np.asarray(found.failed[rows].any(axis=1))
+    first = found.failed[rows].argmax(axis=1)
+    return Points(
+        columns={name: found.columns[name][rows[:, 0]] for name in left},
+        cost=np.where(failed, np.nan, found.cost[rows].mean(axis=1)),
+        failed=failed,
+        reason=found.reason[np.take_along_axis(rows, first, axis=1), np.arange(failed.shape[1])],
+        seeds=found.seeds,
+        judged=f"{found.judged}, the mean over {', '.join(names)}",
     )
 
 

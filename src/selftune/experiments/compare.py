@@ -8,8 +8,10 @@ import numpy as np
 import xarray as xr
 from pydantic import BaseModel
 
+from .._errors import InputError
 from ..manifest import Manifest
-from ..store import open_run
+from ..store import open_run, read_manifest
+from ..sweep_summary import Comparison, compare_settings
 from .summary import Interval, interval
 
 
@@ -39,6 +41,38 @@ def compare(folders: Sequence[Path]) -> list[Compared]:
                     Compared(name=name, seeds=cost.sizes["seed"], cost=interval(cost), ratio=ratio, reason=reason)
                 )
     return rows
+
+
+def compare_sweep(
+    folders: Sequence[Path],
+    *,
+    over: str | None = None,
+    by: Sequence[str] | None = None,
+    to: str | None = None,
+    last: float | None = None,
+) -> Comparison | None:
+    """The values of a sweep's setting side by side (`compare_settings`); None where the folders are runs.
+
+    `over` may be left out where the sweep has one setting.
+    """
+    asked = [f"--{name}" for name, value in {"over": over, "by": by, "to": to, "last": last}.items() if value]
+    sweeps = [folder for folder in folders if read_manifest(folder).kind == "sweep"]
+    if not sweeps:
+        if asked:
+            raise InputError(f"{', '.join(asked)}: expected with a sweep, got {folders[0]}, which is a run")
+        return None
+    if len(folders) > 1:
+        raise InputError(f"expected one sweep by itself, or runs, got {len(folders)} folders and {sweeps[0]}, a sweep")
+    from ..report import opened
+
+    dataset, _ = opened(folders[0])
+    names = [str(name) for name in dataset.attrs["settings"]]
+    if over is None and len(names) > 1:
+        raise InputError(f"--over: expected a setting of the sweep, one of {', '.join(names)}, got none")
+    try:
+        return compare_settings(dataset, over or names[0], by or (), to=to, last=last)
+    except ValueError as error:
+        raise InputError(f"--{error}") from None
 
 
 def _costs(dataset: xr.Dataset) -> list[tuple[str, xr.DataArray]]:

@@ -1,0 +1,248 @@
+"""A sweep's figures, page and tables: what is in them, that every shape of sweep has them, and what is escaped."""
+
+import io
+import json
+import re
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.collections import QuadMesh
+from matplotlib.patches import Rectangle
+from rich.console import Console
+
+import selftune as st
+from selftune import _files, _present, _sweep_report, _tables, report, sweep_plots
+from selftune._screen import Screen
+from selftune._sweep_points import points
+from selftune.manifest import Manifest, StoreError
+from selftune.sweep_summary import compare_settings, standings
+from tests import browser, sweeps
+from tests.test_cli import invoke
+
+RNG = np.random.default_rng(0)
+MANIFEST = Manifest(
+    kind="sweep",
+    state="complete",
+    settings={"seeds": 16},
+    task_dims=("task",),
+    versions={},
+    platform={},
+    git=None,
+    results={"0": 223, "1": 32, "3": 1},
+    checksums={},
+)
+
+
+def lost():
+    data = sweeps.tuners(4)
+    return data.assign(result_code=data.result_code * 0 + 1, mean_cost=data.mean_cost * np.nan)
+
+
+def many(count: int):
+    cost = RNG.normal(size=(count, count, 4)) + 5
+    failed = {(0, i, 0): (1, "diverged at step 10") for i in range(count)}
+    axis = np.geomspace(0.1, 10, count)
+    return sweeps.dataset({"a": axis, "b": axis}, cost, failed=failed)
+
+
+def listed(count: int = 30):
+    columns = {
+        "rate": 10 ** RNG.uniform(-4, 0, count),
+        "noise": RNG.uniform(size=count),
+        "tuner": RNG.choice(["M-GAPS", "GAPS"], count),
+    }
+    failed = {(i, 0): (1, "diverged at step 10") for i in np.flatnonzero(columns["rate"] > 0.1)}
+    return sweeps.dataset(columns, RNG.normal(size=(count, 4)) + 5, failed=failed, design="random")
+
+
+ODD = {"rate": [0.0, 1e-3, 1e-2], "b": [np.nan, 1.0], "tuner": ["$", "<b>x"], "g": [True, False]}
+SHAPES = {
+    "three settings": lambda: sweeps.tuners(4),
+    "one setting": lambda: sweeps.dataset({"rate": [0.1, 1.0]}, RNG.normal(size=(2, 4))),
+    "words": lambda: sweeps.dataset({"tuner": ["M-GAPS", "GAPS"]}, RNG.normal(size=(2, 4))),
+    "one point": lambda: sweeps.dataset({"rate": [0.1]}, np.ones((1, 4))),
+    "one seed": lambda: sweeps.tuners(1),
+    "odd values": lambda: sweeps.dataset(ODD, RNG.normal(size=(3, 2, 2, 2, 4))),
+    "all failed": lost,
+    "20 × 20": lambda: many(20),
+    "random": listed,
+    "random, all failed": lambda: listed().pipe(lambda data: data.assign(result_code=data.result_code * 0 + 3)),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_has_its_figures_and_its_page(shape):
+    data = SHAPES[shape]()
+    found = points(data)
+    if found.varying:
+        assert len(sweep_plots.costs(data).axes) == len(found.varying)
+    if len(found.varying) > 1:
+        figure = sweep_plots.pairs(data)
+        count = len(found.varying) * (len(found.varying) - 1) // 2
+        assert len(figure.axes) == min(count, 15) + bool(found.ok.any())  # and the bar
+        figure.draw_without_rendering()
+    if found.ok.any():
+        sweep_plots.time(data).draw_without_rendering()
+    page = _sweep_report.page(MANIFEST, data, "", "a sweep")
+    assert ("there is no best" in page) == (not found.ok.any())
+    assert "<b>x" not in page
+    plots = len(found.varying) * (len(found.varying) + 1) // 2 + bool(found.ok.any())
+    assert page.count('class="plot"') == plots
+
+
+def test_lines_are_the_means_at_the_best_of_the_rest():
+    data = sweeps.tuners()
+    axis = sweep_plots.costs(data).axes[0]
+    ours, other = (np.asarray(line.get_ydata()) for line in axis.lines[:2])
+    mean = data.mean_cost.mean("seed", skipna=False)
+    np.testing.assert_allclose(ours, mean.sel(tuner="M-GAPS", noise=0.1), rtol=1e-12)
+    np.testing.assert_allclose(other[:3], mean.sel(tuner="GAPS", noise=0.1)[:3], rtol=1e-12)
+    assert np.isnan(other[3])
+    assert axis.get_xscale() == "log"
+    assert axis.get_title("left") == "noise at its best"
+    crosses = [line for line in axis.lines if line.get_marker() == "x"]
+    assert np.ravel([line.get_data() for line in crosses]).tolist() == [1.0, 1.0]  # the top edge
+    assert [text.get_text() for text in axis.texts] == ["33"]
+
+
+def test_cells_are_the_means_and_those_that_failed_are_hatched():
+    data = sweeps.tuners()
+    axis = sweep_plots.pairs(data).axes[0]  # tuner against learning rate
+    (mesh,) = [one for one in axis.collections if isinstance(one, QuadMesh)]
+    drawn = np.ma.filled(mesh.get_array(), np.nan).reshape(2, 4)
+    expected = data.mean_cost.mean("seed", skipna=False).min("noise").transpose("tuner", "learning_rate")
+    np.testing.assert_allclose(drawn, expected, rtol=1e-12)
+    hatched, framed = [one for one in axis.patches if isinstance(one, Rectangle)]
+    assert (hatched.get_xy(), bool(hatched.get_hatch())) == ((3, 1), True)
+    assert framed.get_xy() == (1, 0)
+    assert {"× 32", "4.15", "8.16\n× 1"} <= {text.get_text() for text in axis.texts}
+
+
+def test_there_are_no_words_in_small_cells():
+    axis = sweep_plots.pairs(many(50)).axes[0]
+    assert not axis.texts
+    assert len([one for one in axis.patches if one.get_hatch()]) == 50
+
+
+def test_time_is_the_parts_of_the_best_and_the_worst():
+    data = sweeps.tuners()
+    lines = sweep_plots.time(data).axes[0].lines
+    best = data.part_cost.sel(learning_rate=0.01, tuner="M-GAPS", noise=0.1).mean("seed")
+    worst = data.part_cost.sel(learning_rate=0.001, tuner="GAPS", noise=0.2).mean("seed")
+    for line, expected in ((lines[0], best), (lines[3], worst)):
+        np.testing.assert_allclose(line.get_ydata(), expected, rtol=1e-9)
+        np.testing.assert_array_equal(line.get_xdata(), np.arange(25, 1000, 50))
+    assert [str(line.get_label()).partition(":")[0] for line in lines] == ["best", "second", "third", "worst"]
+
+
+def test_files_depend_on_the_data_alone(tmp_path):
+    data = SHAPES["one point"]()
+    made = sweep_plots.draw_all(data, tmp_path / "one")
+    assert [path.name for path in made] == ["time.png", "time.pdf"]
+    for path in sweep_plots.draw_all(data, tmp_path / "other"):
+        assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()
+
+
+def test_the_page_answers_first_and_says_what_failed():
+    page = _sweep_report.page(MANIFEST, sweeps.tuners(), "", "tuners")
+    leads = re.findall(r'<p class="lead[^>]*>(.*?)</p>', page)
+    found = st.best(sweeps.tuners())
+    assert leads[0].startswith("<b>learning_rate = 0.01, tuner = M-GAPS, noise = 0.1</b> has the lowest mean cost")
+    assert f"{found.cost.mean:.3f} [{found.cost.low:.3f}, {found.cost.high:.3f}] over 16 seeds" in leads[0]
+    assert leads[1] == "The lowest of 13 in 100 % of resamples; the seeds tell it from each other one."
+    assert leads[2].startswith("33 runs failed, at 3 of 16 settings; the first: learning_rate = 1, tuner = M-GAPS")
+    rows = re.findall(r"<tr[^>]*><td class=\"left\">(.*?)</td>", page)
+    assert len(rows) == 13 + 3  # what did not fail, and what did
+
+
+@pytest.mark.slow
+def test_a_browser_draws_it(tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text(_sweep_report.page(MANIFEST, SHAPES["odd values"](), "", "settings"))
+    drawn, console = browser.look(page, tmp_path, "document.querySelectorAll('.plot .main-svg').length")
+    assert console == []
+    assert drawn >= 4 + 6 + 1
+
+
+def test_tables_say_who_is_near_and_what_failed():
+    data = sweeps.dataset({"rate": [0.1, 0.2, 0.3]}, np.array([[1.0], [1.0], [2.0]]) + RNG.normal(size=16))
+    console = Console(width=120, record=True, file=io.StringIO())
+    for part in _tables.sweep(st.best(data), standings(points(data), 2)):
+        console.print(part)
+    said = console.export_text()
+    assert "0 [0, 0] *" in said
+    assert "* cannot be told from the best" in said
+    assert "no run failed" in said
+    console.print(_tables.comparison(compare_settings(sweeps.tuners(), "tuner", ["learning_rate", "noise"])))
+    assert "– (diverged at step 10)" in console.export_text()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """As a sweep leaves it, but that its data are in memory."""
+
+    class Sweep:
+        def __init__(self, folder):
+            self.folder, self.manifest = folder, MANIFEST
+
+        def to_dataset(self):
+            return sweeps.tuners(4)
+
+    monkeypatch.setitem(sys.modules, "selftune.sweep", SimpleNamespace(Sweep=Sweep))
+    made = tmp_path / "tuners"
+    made.mkdir()
+    (made / "manifest.json").write_bytes(_files.as_json(MANIFEST))
+    return made
+
+
+def test_report(folder, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(sweep_plots, "draw_all", lambda data, folder, **options: drawn.append(folder))
+    result = invoke("report", folder, "--json")
+    assert result.exit_code == 0, result.output
+    page = folder / "report.html"
+    assert json.loads(result.stdout) == {"report": str(page)}
+    assert drawn == [folder / "figures"]
+    assert "<h1>tuners</h1>" in page.read_text()
+    assert '<th scope="row">raised</th><td><code>1</code>' in page.read_text()
+    _present.present(Screen(True, False), folder, sweeps.tuners(4), {}, anew=False)
+    assert len(drawn) == 1
+    running = MANIFEST.model_copy(update={"state": "running"})
+    (folder / "manifest.json").write_bytes(_files.as_json(running))
+    with pytest.raises(StoreError):
+        report.write(folder)
+
+
+def test_compare(folder):
+    result = invoke("compare", folder, "--over", "tuner", "--by", "noise", "--json")
+    assert result.exit_code == 0, result.output
+    made = json.loads(result.stdout)
+    assert [(side["by"]["noise"], side["value"], side["failed"]) for side in made["sides"]] == [
+        (0.1, "M-GAPS", 0),
+        (0.1, "GAPS", 4),
+        (0.2, "M-GAPS", 1),
+        (0.2, "GAPS", 4),
+    ]
+    assert "more than GAPS" in invoke("compare", folder, "--over", "tuner", "--to", "GAPS", "--last", 0.25).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--over: expected a setting of the sweep, one of learning_rate, tuner, noise, got none"),
+        (("--over", "tunr"), "--over: expected a setting of the sweep"),
+        (("--over", "tuner", "--by", "x"), "--by: expected a setting of the sweep"),
+        (("--over", "tuner", "--to", "x"), "--to: expected a value of tuner"),
+        (("--over", "tuner", "--last", "2"), "--last: expected a share of the run"),
+    ],
+)
+def test_compare_refuses(folder, arguments, message):
+    result = invoke("compare", folder, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "expected one sweep by itself" in invoke("compare", folder, folder, "--over", "tuner").stderr
+    text = (folder / "manifest.json").read_text().replace('"sweep"', '"run"')
+    (folder / "manifest.json").write_text(text)
+    assert "expected with a sweep" in invoke("compare", folder, "--over", "tuner").stderr
