@@ -23,14 +23,14 @@ else:  # a folder on this machine needs neither upath nor fsspec
     Folder = Any
 
 
-def place(folder: str | Folder) -> Folder:
+def place(folder: str | os.PathLike[str] | Folder) -> Folder:
     """What was given as a folder: a `Path` if it is on this machine, else a `UPath`."""
     if isinstance(folder, str) and (url := re.match(r"([A-Za-z][\w+.-]+)(://|::)", folder)):
         if url[1] not in ("file", "local"):
             return _objects().place(folder)
         folder = folder[url.end() :]
-    if not isinstance(folder, str | Path):
-        return Path(folder.path) if getattr(folder, "protocol", None) in ("file", "local") else _objects().place(folder)
+    if not isinstance(folder, str | os.PathLike):
+        return _objects().place(folder)
     folder = Path(folder)
     if len(folder.parts) > 1 and re.fullmatch(r"[A-Za-z][\w+.-]+:", folder.parts[0]):
         raise ValueError(f"folder: expected a URL as a str, got {folder!r}, which has lost a slash")
