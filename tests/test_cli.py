@@ -52,7 +52,8 @@ def done(config):
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("reproduce",), ("run",), ("export",), ("report",), ("compare",), ("info",), ("verify",)]
+    "command",
+    [(), ("reproduce",), ("run",), ("export",), ("report",), ("compare",), ("info",), ("verify",), ("sweep",)],
 )
 def test_help(command):
     result = invoke(*command, "--help")

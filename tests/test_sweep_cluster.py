@@ -94,9 +94,7 @@ def test_a_task_that_raises_there_is_recorded(tmp_path, cluster):
         return controller(0.1)
 
     over = {"kind": ["good", "bad"]}
-    done = st.sweep(
-        good, bomb, over, 2, **START, folder=tmp_path / "s", executor=cluster.scheduler_address, retries=1
-    )
+    done = st.sweep(good, bomb, over, 2, **START, folder=tmp_path / "s", executor=cluster.scheduler_address, retries=1)
     data = done.to_dataset()
     assert data.result_code.isel(seed=0).values.tolist() == [0, 3]
     assert str(data.reason.sel(kind="bad", seed=1).values) == "RuntimeError: only there"
@@ -111,7 +109,7 @@ def test_workers_that_would_compute_other_numbers_are_refused(tmp_path, cluster,
 
 def test_where_no_scheduler_is(tmp_path, monkeypatch):
     monkeypatch.setattr(_executors, "CONNECT", 1.0)
-    with pytest.raises(ClusterError, match="no Dask scheduler answers at 'tcp://127.0.0.1:9'"):
+    with pytest.raises(ClusterError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
         st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor="tcp://127.0.0.1:9")
 
 

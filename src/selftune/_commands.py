@@ -25,13 +25,14 @@ def plain(model: "BaseModel") -> Any:
     return json.loads(model.model_dump_json())
 
 
-def is_complete(folder: Path) -> bool:
+def is_complete(folder: Any) -> bool:
+    from . import _files
     from .store import read_manifest
 
-    return (folder / "manifest.json").is_file() and read_manifest(folder).state == "complete"
+    return _files.exists(folder / "manifest.json") and read_manifest(folder).state == "complete"
 
 
-def say_reused(screen: Screen, folder: Path, manifest: Any) -> None:
+def say_reused(screen: Screen, folder: Any, manifest: Any) -> None:
     from .store import computed_otherwise
 
     screen.note(f"{folder}: complete already; verified")

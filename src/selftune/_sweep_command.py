@@ -67,7 +67,7 @@ def sweep(
         found = points(dataset)
         failed = failures(found)
         chosen = best(dataset) if len(failed) < len(found) else None
-        if not data_only:
+        if not data_only and isinstance(folder, Path):
             from ._present import present
 
             report = present(screen, folder, dataset, {}, anew=not reused)

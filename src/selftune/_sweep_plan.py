@@ -24,7 +24,6 @@ from . import _check
 from .controller import Controller
 from .design import Design, Setting
 from .guard import Guard
-from .native.lower import LoweringError
 from .process import is_stream
 from .run import Run
 from .scenario import Scenario
@@ -210,24 +209,24 @@ def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: 
     refused, first = _faults(plan)
     groups: list[Group] = []
     runs: dict[int, tuple[int, dict[str, tuple[int, ...]]]] = {}
-    for group in _grouped(design, [i for i in range(len(design.points)) if i not in refused]):
-        parts = [group]
+    traced = tuple(name for name in design.names if _is_traced(design.column(name)))
+    for group in _grouped(design, [i for i in range(len(design.points)) if i not in refused], traced):
+        parts, before = [group], ""
         while parts:
             part = parts.pop(0)
             try:
                 sized, steps, shapes = _sized(plan, part, lanes)
                 groups.append(sized)
                 runs[part.points[0]] = steps, shapes
-            except (jax.errors.JAXTypeError, LoweringError) as error:
-                if not part.traced:
-                    first = first or error
-                    refused |= dict.fromkeys(part.points, _in_words(error))
-                    continue
-                # The user's functions look at the values: one program a point.
-                parts += [Group((i,), ()) for i in part.points]
             except Exception as error:  # the user's functions may raise anything
-                first = first or error
-                refused |= dict.fromkeys(part.points, _in_words(error))
+                first, text = first or error, _in_words(error)
+                if part.traced:
+                    parts, before = _without_one(plan, part, lanes), text
+                elif text == before:  # it was not that
+                    refused |= dict.fromkeys([i for one in (part, *parts) for i in one.points], text)
+                    parts = []
+                else:
+                    refused |= dict.fromkeys(part.points, text)
     if first is not None and not groups:
         raise first
     (one, about), *others = runs.items()
@@ -266,8 +265,22 @@ def _faults(plan: Plan) -> tuple[dict[int, str], BaseException | None]:
     return refused, first
 
 
-def _grouped(design: Design, points: Sequence[int]) -> list[Group]:
-    traced = tuple(name for name in design.names if _is_traced(design.column(name)))
+def _without_one(plan: Plan, group: Group, lanes: int | None) -> list[Group]:
+    """A group that is no program: a function looks at a value, or keeps it where it cannot be an argument.
+
+    Cut by that setting, if without it the rest is one; else by all.
+    """
+    for name in group.traced:
+        rest = tuple(one for one in group.traced if one != name)
+        try:
+            _sized(plan, Group(group.points[:1], rest), lanes)
+        except Exception:
+            continue
+        return _grouped(plan.design, group.points, rest)
+    return [Group((i,), ()) for i in group.points]
+
+
+def _grouped(design: Design, points: Sequence[int], traced: tuple[str, ...]) -> list[Group]:
     groups: dict[str, list[int]] = {}
     for i in points:
         fixed = {name: value for name, value in design.points[i].items() if name not in traced}

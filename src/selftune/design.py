@@ -60,7 +60,7 @@ class Design:
         return [point[name] for point in self.points]
 
 
-def grid(settings: Mapping[str, Iterable[Any]]) -> Design:
+def grid(settings: Mapping[str, Any]) -> Design:
     """Every combination of the listed values, the last setting's changing fastest."""
     columns = {name: _choices(name, values) for name, values in _named(settings).items()}
     points = tuple(dict(zip(columns, values, strict=True)) for values in itertools.product(*columns.values()))

@@ -262,7 +262,7 @@ def label(value: Any) -> str:
     return json.dumps(value)
 
 
-def _place(folder: str | os.PathLike[str]) -> Any:
+def _place(folder: Any) -> Any:
     from ._files import place
 
     return place(folder)
