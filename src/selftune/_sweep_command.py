@@ -37,10 +37,10 @@ def sweep(
     """
     screen = Screen(quiet, as_json)
     with refusing():
-        from . import _files, store
+        from . import _files, _tables, store
         from .sweep import sweep as run_sweep
         from .sweep_config import SweepConfig
-        from .sweep_summary import best, failures, in_words, points
+        from .sweep_summary import best, failures, in_words, points, standings
 
         loaded = SweepConfig(config)
         given = out or str(Path("results") / config.stem)
@@ -71,7 +71,11 @@ def sweep(
             from ._present import present
 
             report = present(screen, folder, dataset, {}, anew=not reused)
-        screen.show("every setting has a run that failed" if chosen is None else str(chosen))
+        if chosen is None:
+            screen.show("every setting has a run that failed")
+        else:
+            for part in _tables.sweep(chosen, standings(found, 10)):
+                screen.show(part)
         screen.show(f"data    {folder}/data.zarr" + ("" if report is None else f"\nreport  {report}"))
         screen.give(
             {
