@@ -1,5 +1,6 @@
 """The same sweep on a real Dask cluster of processes, whatever dies while it runs."""
 
+import importlib
 import os
 import random
 import signal
@@ -107,6 +108,15 @@ def test_workers_that_would_compute_other_numbers_are_refused(tmp_path, cluster,
         st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor=cluster.scheduler_address)
 
 
+def test_functions_that_workers_do_not_have_are_refused(tmp_path, cluster, monkeypatch):
+    text = "from tests import test_sweep_cluster as t\ndef make(learning_rate):\n    return t.controller(learning_rate)"
+    (tmp_path / "only_here.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    only_here = importlib.import_module("only_here")
+    with pytest.raises(ClusterError, match=r"No module named 'only_here'.*modules must be there"):
+        st.sweep(only_here.make, scenario, GRID, 2, **START, folder=tmp_path / "s", executor=cluster.scheduler_address)
+
+
 def test_where_no_scheduler_is(tmp_path, monkeypatch):
     monkeypatch.setattr(_executors, "CONNECT", 1.0)
     with pytest.raises(ClusterError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
@@ -116,9 +126,9 @@ def test_where_no_scheduler_is(tmp_path, monkeypatch):
 CLIENT = """
     import sys, os, signal
     import jax; jax.config.update("jax_enable_x64", True)
-    sys.path.insert(0, {tests!r})
+    sys.path.insert(0, {root!r})
     import selftune as st
-    from test_sweep_cluster import GRID, START, controller, scenario
+    from tests.test_sweep_cluster import GRID, START, controller, scenario
 
     def die(done, total):
         if done >= 12:
@@ -130,9 +140,9 @@ CLIENT = """
 
 
 def test_the_client_is_killed_and_the_rest_only_is_computed(tmp_path, cluster):
-    tests, folder = str(Path(__file__).parent), str(tmp_path / "s")
+    root, folder = str(Path(__file__).parent.parent), str(tmp_path / "s")
     script = tmp_path / "client.py"
-    script.write_text(textwrap.dedent(CLIENT).format(tests=tests, folder=folder, address=cluster.scheduler_address))
+    script.write_text(textwrap.dedent(CLIENT).format(root=root, folder=folder, address=cluster.scheduler_address))
     died = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert died.returncode == -signal.SIGKILL, died.stderr
     before = {path.name: path.stat().st_mtime_ns for path in Path(folder, "tasks").iterdir()}

@@ -279,8 +279,14 @@ def _unpacked(parcel: bytes) -> Programs:
     import cloudpickle
 
     x64, inside = cloudpickle.loads(parcel)
-    with jax.enable_x64(x64):
-        plan, expected = cloudpickle.loads(inside)
+    try:
+        with jax.enable_x64(x64):
+            plan, expected = cloudpickle.loads(inside)
+    except Exception as error:
+        raise ClusterError(
+            f"executor: a worker cannot have the functions ({type(error).__name__}: {error}); their modules must be "
+            "there (client.upload_file sends one), or be the script itself"
+        ) from None
     here = _environment()
     if different := manifest.differing(here, expected):
         raise ClusterError(f"executor: a worker would compute other numbers: {'; '.join(different)} on the client")

@@ -19,6 +19,7 @@ from .._closed_loop import CHECKED, closed_loop_step
 from ..controller import Controller
 from ..guard import Guard
 from ..system import System
+from ._words import as_words, from_words, to_numbers, to_words
 from .build import build
 from .emit import TYPES, Writer, wrap
 from .lower import Leaf, LoweringError, Program, leaf_names
@@ -80,7 +81,16 @@ def _run_any(loop: "Loop", steps: int, stride: int, leaves: Sequence[Any]) -> Se
     def run(*leaves):
         batch = loop.batch(leaves)
         shapes = [jax.ShapeDtypeStruct(batch + one.shape, one.dtype) for one in loop.results(-(-steps // stride))]
-        return jax.pure_callback(lambda *leaves: loop.call(steps, stride, leaves), shapes, *leaves)
+
+        def call(*words):
+            read = [from_words(array, leaf) for array, leaf in zip(words, leaves, strict=True)]
+            return [as_words(array) for array in loop.call(steps, stride, read)]
+
+        # In JAX's thread for callbacks a `with jax.enable_x64(True)` around this does not hold, and doubles would come
+        # as floats: so they come and go as pairs of words.
+        words = jax.eval_shape(lambda: [to_words(jnp.zeros(one.shape, one.dtype)) for one in shapes])
+        done = jax.pure_callback(call, words, *map(to_words, leaves))
+        return [to_numbers(array, one.dtype) for array, one in zip(done, shapes, strict=True)]
 
     @run.def_vmap
     def _(axis_size, in_batched, *leaves):
