@@ -31,6 +31,7 @@ NO_EXAMPLE = {
     "Best",
     "Certificate",
     "ContractionCheck",
+    "Design",
     "ControllerState",
     "Decision",
     "EstimatorInfo",

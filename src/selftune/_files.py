@@ -66,6 +66,8 @@ def names(folder: Folder) -> set[str]:
     except FileNotFoundError:
         return set()
     except NotADirectoryError:
+        if not folder.is_file():  # something above it is one
+            raise
         raise StoreError(f"{folder}: expected a folder, and it is a file") from None
 
 

@@ -10,7 +10,7 @@ from ._screen import Screen, refusing, stoppable
 
 
 def sweep(
-    config: Annotated[Path, typer.Argument(help="A TOML file with a table [sweep], as examples/cart-sweep.toml.")],
+    config: Annotated[Path, typer.Argument(help="A TOML file with a table sweep, as examples/cart-sweep.toml.")],
     out: Annotated[
         str | None, typer.Option("--out", "-o", help="The sweep's folder or URL; results/NAME by default.")
     ] = None,
