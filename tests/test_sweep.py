@@ -269,3 +269,10 @@ def test_steps_must_be_the_same_everywhere(tmp_path):
 def test_a_folder_of_something_else_is_no_sweep(tmp_path):
     with pytest.raises(StoreError, match="not a selftune run"):
         st.Sweep(tmp_path)
+
+
+def test_on_an_object_store_it_is_the_same_bits(tmp_path):
+    there = st.sweep(controller, scenario, GRID, 4, **START, folder="memory://sweeps/one", lanes=4)
+    here = st.sweep(controller, scenario, GRID, 4, **START, folder=tmp_path / "s", lanes=4)
+    assert there.manifest.checksums == here.manifest.checksums
+    assert st.Sweep("memory://sweeps/one").to_dataset().equals(here.to_dataset())

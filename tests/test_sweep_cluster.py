@@ -166,13 +166,15 @@ def test_the_scheduler_dies_and_comes_back(tmp_path):
     def start():
         scheduler = [dask, "scheduler", "--host", "127.0.0.1", "--port", "8799", "--no-dashboard"]
         worker = [dask, "worker", address, "--nworkers", "2", "--nthreads", "1", "--no-dashboard"]
-        return [subprocess.Popen(command, stderr=quiet) for command in (scheduler, worker)]
+        there = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}  # where workers find these functions
+        return [subprocess.Popen(command, stderr=quiet, env=there) for command in (scheduler, worker)]
 
     processes, again = start(), []
 
     def restart():
         for process in processes:
             process.kill()
+            process.wait()
         time.sleep(2)
         processes.extend(start())
 
@@ -191,6 +193,7 @@ def test_the_scheduler_dies_and_comes_back(tmp_path):
             thread.join()
         for process in processes:
             process.kill()
+            process.wait()
     assert again
     here = st.sweep(controller, scenario, GRID, 16, **options, folder=tmp_path / "here")
     assert done.manifest.checksums == here.manifest.checksums
