@@ -19,7 +19,9 @@ from dask.distributed import Client, LocalCluster
 import selftune as st
 from selftune import _executors
 from selftune._executors import ClusterError
+from selftune.sweep_config import SweepConfig
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
 STEPS = 20_000
 GRID = {"learning_rate": [0.01, 0.1], "noise": [0.1, 0.3]}
 START = {"theta": jnp.ones(1), "a_hat": jnp.zeros(1)}
@@ -121,6 +123,23 @@ def test_where_no_scheduler_is(tmp_path, monkeypatch):
     monkeypatch.setattr(_executors, "CONNECT", 1.0)
     with pytest.raises(ClusterError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
         st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor="tcp://127.0.0.1:9")
+
+
+def test_the_command_sends_the_modules_beside_its_file(tmp_path, cluster):
+    text = (EXAMPLES / "cart-sweep.toml").read_text()
+    text = text.replace("steps = 20_000", "steps = 100").replace("seeds = 16", "seeds = 2")
+    text = text.replace('"cart:make"', '"cart_of_mine:make"').replace(
+        "[0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]", "[0.1, 1.0]"
+    )
+    (tmp_path / "cart_of_mine.py").write_text((EXAMPLES / "cart.py").read_text())
+    (tmp_path / "sweep.toml").write_text(text)
+    config = SweepConfig(tmp_path / "sweep.toml")
+    config.pack_modules()
+    options = config.arguments()
+    there = st.sweep(**options, folder=tmp_path / "there", executor=cluster.scheduler_address)
+    here = st.sweep(**options, folder=tmp_path / "here")
+    assert there.manifest.checksums == here.manifest.checksums
+    assert not there.to_dataset().reason.values.any()
 
 
 CLIENT = """
