@@ -74,7 +74,7 @@ def a_task_by_itself() -> None:
     options: dict[str, Any] = {"rates": rates, "seeds": SMALL["seeds"], "steps": SMALL["steps"], "lanes": 1}
     tasks = SMALL["points"] * SMALL["seeds"]
     print(f"\n{tasks} tasks of one run of {SMALL['steps']} steps, milliseconds a task after the first")
-    made: Any = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address="")
+    made: Any = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0")
     with made as cluster:
         for name, executor in {
             "in this process": None,

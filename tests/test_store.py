@@ -85,7 +85,7 @@ def test_any_bits_come_back(tmp_path):
     odd = np.array([0xFFF8000000000001], np.uint64).view(np.float64)[0]
     with begin(tmp_path) as store:
         store.write((0, 0), arrays((0, 0)) | {"cost": odd})
-        assert store.verify()["cost"][0, 0].view(np.uint64) == 0xFFF8000000000001
+        assert store.verify(keep=True)["cost"][0, 0].view(np.uint64) == 0xFFF8000000000001
 
 
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, complete):

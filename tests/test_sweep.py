@@ -1,5 +1,6 @@
 """Sweeps in this process: every run is what `simulate` gives, whatever happens to others."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -107,7 +108,7 @@ def test_designs_that_draw_have_points(tmp_path):
 def test_what_is_recorded_and_first_values_by_setting(tmp_path):
     over = {"gain": [[0.5], [2.0]]}
     data = st.sweep(
-        controller, scenario, over, 2, theta=lambda gain: jnp.asarray(gain), a_hat=jnp.zeros(1),
+        controller, scenario, over, 2, theta=lambda gain: gain, a_hat=jnp.zeros(1),
         folder=tmp_path / "s", record=("x", "theta", "cost"), stride=7,
     ).to_dataset()  # fmt: skip
     assert data.x.dims == ("gain", "seed", "time", "state")
@@ -167,9 +168,9 @@ def test_other_code_other_settings_and_another_kind_are_refused(tmp_path):
     def other(key, noise):
         return scenario(key, 2 * noise)  # the same settings, and another program
 
-    with pytest.raises(StoreError, match="programs"):
+    with pytest.raises(StoreError, match="functions"):
         st.sweep(controller, other, GRID, 2, **START, folder=tmp_path / "s")
-    with pytest.raises(StoreError, match="programs"):  # a number that the program only closes over
+    with pytest.raises(StoreError, match="functions"):  # a number that the program only closes over
         st.sweep(controller, scenario, GRID, 2, theta=2 * jnp.ones(1), a_hat=jnp.zeros(1), folder=tmp_path / "s")
 
 
@@ -248,6 +249,11 @@ def test_in_single_precision(tmp_path):
         ({"redo": [99]}, "redo: expected tasks below"),
         ({"executor": 3}, "executor: expected None, the address"),
         ({"theta": jnp.ones((2, 2, 2))}, "policy: expected shape"),
+        ({"record": ("guard",)}, "record: expected no 'guard'"),
+        ({"grid": {"noise": [1, 1.0]}}, "noise: expected each value once"),
+        ({"theta": lambda theta_end: 1, "grid": {"theta_end": [1.0]}}, "expected other names than those of results"),
+        ({"theta": lambda key: 1}, "expected theta's parameter 'key'"),
+        ({"make_scenario": lambda key, noise: scenario(key)[:0]}, "make_scenario: expected at least one step"),
         ({"workers": 0}, "workers: expected a whole number >= 1"),
     ],
 )
@@ -255,7 +261,7 @@ def test_what_is_refused_at_the_door(tmp_path, change, message):
     given = {"make_controller": controller, "make_scenario": scenario, "grid": GRID, "seeds": 2, **START}
     with pytest.raises(ValueError, match=message):
         st.sweep(**{**given, **change}, folder=tmp_path / "s")
-    assert not (tmp_path / "s").exists() or "redo" in change
+    assert not (tmp_path / "s").exists() or change.get("redo") == [99]
 
 
 def test_steps_must_be_the_same_everywhere(tmp_path):
@@ -276,3 +282,92 @@ def test_on_an_object_store_it_is_the_same_bits(tmp_path):
     here = st.sweep(controller, scenario, GRID, 4, **START, folder=tmp_path / "s", lanes=4)
     assert there.manifest.checksums == here.manifest.checksums
     assert st.Sweep("memory://sweeps/one").to_dataset().equals(here.to_dataset())
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_an_array_that_a_function_has_inside_is_part_of_the_address(tmp_path, wrap):
+    def weighted(scale):
+        weights = scale * jnp.arange(1.0, 3.0)
+
+        def make(learning_rate):
+            cost = wrap(lambda x, u, theta, t: jnp.sum(weights * x**2) + 0.1 * jnp.sum(u**2))
+            system = st.MatchedSystem(
+                lambda x, v, t: x + 0.1 * v, SYSTEM.residual, lambda x, theta, t: -theta * x, cost
+            )
+            return st.Controller(system, st.MGAPS(learning_rate), st.GradientEstimator(0.05))
+
+        return make
+
+    over = {"learning_rate": [0.1]}
+    st.sweep(weighted(1.0), scenario, over, 2, **START, folder=tmp_path / "s")
+    st.sweep(weighted(1.0), scenario, over, 2, **START, folder=tmp_path / "s")
+    with pytest.raises(StoreError, match="functions"):
+        st.sweep(weighted(2.0), scenario, over, 2, **START, folder=tmp_path / "s")
+
+
+def test_no_point_is_lost_beside_one_that_cannot_be(tmp_path):
+    def positive(gain):
+        if gain < 0:
+            raise ValueError("gain: expected a number > 0")
+        return jnp.full(1, gain)
+
+    for name, gains in {"last": [1.0, 2.0, -1.0], "first": [-1.0, 1.0, 2.0], "middle": [1.0, -1.0, 2.0]}.items():
+        done = st.sweep(
+            controller, scenario, {"gain": gains}, 2, theta=positive, a_hat=jnp.zeros(1), folder=tmp_path / name
+        )
+        codes = done.to_dataset().result_code.isel(seed=0).values
+        assert codes.tolist() == [3 if gain < 0 else 0 for gain in gains]
+
+
+def test_why_a_point_is_refused_may_be_said_in_other_words(tmp_path):
+    def fussy(key, noise):
+        if isinstance(noise, float) and noise < 0:
+            raise ValueError(f"noise: {object()}")
+        return scenario(key, noise)
+
+    over = {"noise": [0.1, -0.1]}
+    st.sweep(controller, fussy, over, 2, **START, folder=tmp_path / "s")
+    again = st.sweep(controller, fussy, over, 2, **START, folder=tmp_path / "s")
+    assert "noise: <object" in str(again.to_dataset().reason.sel(noise=-0.1, seed=0).values)
+
+
+def test_jax_is_set_in_every_thread_as_it_was_at_the_call(tmp_path):
+    with jax.default_prng_impl("rbg"):
+        data = st.sweep(controller, scenario, {"noise": [0.1]}, 1, **START, folder=tmp_path / "s", workers=2)
+        run = by_hand(controller(), lambda key: scenario(key, 0.1), 0)
+    np.testing.assert_allclose(data.to_dataset().mean_cost.values.item(), np.mean(run.cost), rtol=1e-12)
+    with pytest.raises(StoreError, match="jax"):
+        st.sweep(controller, scenario, {"noise": [0.1]}, 1, **START, folder=tmp_path / "s")
+
+
+def test_redo_is_all_or_none_and_never_of_two_codes(tmp_path):
+    options = {**START, "lanes": 2, "folder": tmp_path / "s"}
+    st.sweep(controller, scenario, GRID, 2, **options)
+    with pytest.raises(ValueError, match="redo: expected tasks below"):
+        st.sweep(controller, scenario, GRID, 2, **options, redo=[0, 99])
+    assert st.Sweep(tmp_path / "s").is_complete
+    manifest = tmp_path / "s" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"jaxlib": "', '"jaxlib": "0.0.'))
+    with pytest.raises(StoreError, match=r"redo: computed by other code.*jaxlib"):
+        st.sweep(controller, scenario, GRID, 2, **options, redo=[0])
+    assert st.Sweep(tmp_path / "s").is_complete
+
+
+def test_a_theta_that_can_be_called_is_no_function_of_settings(tmp_path):
+    class Gain(eqx.Module):
+        value: jax.Array
+
+        def __call__(self, x):
+            return -self.value * x
+
+    system = st.MatchedSystem(
+        lambda x, v, t: x + 0.1 * v, SYSTEM.residual, lambda x, theta, t: theta(x), lambda x, u, theta, t: jnp.sum(x**2)
+    )
+
+    def make(learning_rate):
+        return st.Controller(system, st.MGAPS(learning_rate), st.GradientEstimator(0.05))
+
+    data = st.sweep(
+        make, scenario, {"learning_rate": [0.1]}, 1, theta=Gain(jnp.ones(1)), a_hat=jnp.zeros(1), folder=tmp_path / "s"
+    ).to_dataset()
+    assert np.isfinite(data.mean_cost).all()

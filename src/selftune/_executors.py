@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _check, manifest
 from ._errors import InputError
-from ._sweep_plan import RAISED, Plan
+from ._sweep_plan import RAISED, Plan, configured
 from .store import RunStore
 
 Outcome: TypeAlias = tuple[int, dict[str, np.ndarray] | BaseException]
@@ -87,7 +87,7 @@ class Programs:
     def compute(self, i: int) -> dict[str, np.ndarray]:
         """What is stored of task i."""
         plan, block = self.plan, self.plan.blocks[i]
-        with jax.enable_x64(plan.x64):
+        with configured(plan.options):
             kept = jax.device_get(self._jitted[block.group](*plan.arguments(block)))
         return _in_lanes(plan, i, kept)
 
@@ -124,13 +124,11 @@ def _nothing(plan: Plan, i: int) -> dict[str, np.ndarray]:
 def _here(plan: Plan, pending: Sequence[int], workers: int, retries: int) -> Iterator[Outcome]:
     """In threads of this process: XLA and the native engine run outside Python's lock."""
     programs = Programs(plan)
-    promotion = jax.config.jax_numpy_dtype_promotion  # pyright: ignore[reportAttributeAccessIssue]
 
     def one(i: int) -> Outcome:
         for attempt in range(retries + 1):
             try:
-                with jax.numpy_dtype_promotion(promotion):  # each thread's own
-                    return i, programs.compute(i)
+                return i, programs.compute(i)
             except Exception as error:
                 if attempt == retries:
                     return i, error
@@ -176,7 +174,7 @@ def _on_cluster(executor: Any, plan: Plan, pending: Sequence[int], retries: int)
     address = executor if isinstance(executor, str) else None
     client: Any = executor if address is None else _connect(Client, address, CONNECT)
     # In two, as a worker must know how precise numbers are before it makes arrays of them.
-    parcel = cloudpickle.dumps((plan.x64, cloudpickle.dumps((plan, _environment()))))
+    parcel = cloudpickle.dumps((plan.options, cloudpickle.dumps((plan, _environment()))))
     left, losses = dict.fromkeys(pending), 0
     try:
         while left:
@@ -278,9 +276,9 @@ def _unpacked(parcel: bytes) -> Programs:
     """Once in a worker's process, however many tasks it computes."""
     import cloudpickle
 
-    x64, inside = cloudpickle.loads(parcel)
+    options, inside = cloudpickle.loads(parcel)
     try:
-        with jax.enable_x64(x64):
+        with configured(options):
             plan, expected = cloudpickle.loads(inside)
     except Exception as error:
         raise ClusterError(

@@ -4,114 +4,32 @@ Nothing here looks at the machine: the same sweep has the same tasks everywhere,
 """
 
 import hashlib
-import inspect
-import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from . import _check
-from .controller import Controller
+from ._sweep_problem import AXIS, Problem, is_traced, kept, takes
 from .design import Design, Setting
-from .guard import Guard
 from .process import is_stream
-from .run import Run
 from .scenario import Scenario
-from .simulate import simulate
-from .system import System
 
 MEMORY = 256 << 20
 """Bytes of a task's largest arrays."""
 WORK = 20_000_000
 """Steps of all runs of a task: a second or so."""
-PARTS = 20
 RAISED = 3
 """The result code of a run whose task or setting raised."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is run at a point: all that decides its numbers, but for the point and the seed."""
-
-    make_controller: Callable[..., Controller]
-    make_scenario: Callable[..., Scenario]
-    theta: Any
-    a_hat: Any
-    plant: System | None
-    guard: Guard | None
-    limit: float
-    engine: Literal["native", "xla"]
-    record: tuple[str, ...]
-    stride: int
-
-    def __post_init__(self) -> None:
-        for name in ("make_controller", "make_scenario"):
-            if not callable(getattr(self, name)):
-                raise ValueError(f"{name}: expected a function, got {_check.describe(getattr(self, name))}")
-        if not _takes(self.make_scenario, "key"):
-            raise ValueError("make_scenario: expected a function with a parameter `key`, from which it draws")
-
-    def check_names(self, names: Sequence[str]) -> None:
-        """That every setting is somebody's."""
-        functions = {name: one for name in _MAKERS if callable(one := getattr(self, name))}
-        for name in names:
-            if not any(_takes(one, name) for one in functions.values()):
-                raise ValueError(f"grid: expected parameters of {' or '.join(functions)}, got {name!r}")
-        for maker, function in functions.items():
-            if hasattr(function, "takes"):
-                continue
-            for one in inspect.signature(function).parameters.values():
-                given = one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-                if not given and one.name not in (*names, "key"):
-                    raise ValueError(f"grid: expected {maker}'s parameter {one.name!r} in it, got {', '.join(names)}")
-
-    def controller(self, setting: Setting, seed: Any) -> Controller:
-        # Not the scenario's key: a tuner that draws must not draw what nature does.
-        made = _call(self.make_controller, setting, lambda: jax.random.fold_in(jax.random.key(seed), _OWN))
-        if not isinstance(made, Controller):
-            raise ValueError(f"make_controller: expected it to give a Controller, got {_check.describe(made)}")
-        return made
-
-    def scenario(self, setting: Setting, seed: Any) -> Scenario:
-        made = _call(self.make_scenario, setting, lambda: jax.random.key(seed))
-        if not isinstance(made, Scenario):
-            raise ValueError(f"make_scenario: expected it to give a Scenario, got {_check.describe(made)}")
-        return made
-
-    def start(self, setting: Setting) -> dict[str, Any]:
-        parts = {"theta": self.theta, "a_hat": self.a_hat}
-        return {name: _call(one, setting) if callable(one) else one for name, one in parts.items()}
-
-    def draws_by(self, names: Sequence[str]) -> bool:
-        """Whether what nature draws depends on these settings."""
-        return any(_takes(self.make_scenario, name) for name in names)
-
-    def run(self, setting: Setting, seed: Any, scenario: Scenario) -> Run:
-        return simulate(
-            self.controller(setting, seed),
-            scenario,
-            **self.start(setting),
-            plant=self.plant,
-            guard=self.guard,
-            record=tuple(dict.fromkeys(("cost", *self.record))),
-            limit=self.limit,
-            throw=False,
-            engine=self.engine,
-        )
-
-
-_MAKERS = ("make_controller", "make_scenario", "theta", "a_hat")
-_OWN = 0x5E1F
 
 
 @dataclass(frozen=True)
@@ -140,13 +58,18 @@ class Plan:
     problem: Problem
     design: Design
     seeds: tuple[int, ...]
-    x64: bool
+    options: dict[str, Any]
+    """JAX's settings that decide numbers, as they were when it was planned."""
     groups: tuple[Group, ...] = ()
     refused: dict[int, str] = field(default_factory=dict)
     """Points that cannot be run, and why."""
     steps: int = 0
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Of what is kept of one run."""
+
+    @property
+    def x64(self) -> bool:
+        return self.options["jax_enable_x64"]
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -166,8 +89,8 @@ class Plan:
         """The task by its content: the program, and what it is called with."""
         settings = [self.design.points[i] for i in block.points]
         shape = self.groups[block.group].shape
-        content = [self.groups[block.group].digest, settings, block.seeds, shape, self.problem.engine, self.x64]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+        content = [self.groups[block.group].digest, settings, block.seeds, shape, self.problem.engine, self.options]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     def arguments(self, block: Block) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """What the program is called with; filled up to its shape with the last ones."""
@@ -182,7 +105,7 @@ class Plan:
         fixed = {name: v for name, v in self.design.points[group.points[0]].items() if name not in group.traced}
 
         def one(traced: dict[str, Any], seed: Any, scenario: Scenario) -> dict[str, Any]:
-            return _kept(used, used.run({**fixed, **traced}, seed, scenario))
+            return kept(used, used.run({**fixed, **traced}, seed, scenario))
 
         def of_seed(traced: dict[str, Any], seed: Any) -> dict[str, Any]:
             if used.draws_by(group.traced):
@@ -192,26 +115,41 @@ class Plan:
 
         def runs(traced: dict[str, Any], seeds: Any) -> dict[str, Any]:
             # With one point nothing may be traced, and an axis is needed all the same.
-            padded = {**traced, _AXIS: jnp.zeros(group.shape[0])}
-            kept = jax.vmap(lambda seed: of_seed(padded, seed))(seeds)
-            return {name: jnp.swapaxes(value, 0, 1) for name, value in kept.items()}
+            padded = {**traced, AXIS: jnp.zeros(group.shape[0])}
+            found = jax.vmap(lambda seed: of_seed(padded, seed))(seeds)
+            return {name: jnp.swapaxes(value, 0, 1) for name, value in found.items()}
 
         return runs
 
 
-_AXIS = " "
+_OPTIONS: dict[str, Any] = {
+    "jax_enable_x64": jax.enable_x64,
+    "jax_numpy_dtype_promotion": jax.numpy_dtype_promotion,
+    "jax_default_prng_impl": jax.default_prng_impl,
+    "jax_threefry_partitionable": jax.threefry_partitionable,
+    "jax_default_matmul_precision": jax.default_matmul_precision,
+}
+
+
+@contextmanager
+def configured(options: dict[str, Any]) -> Iterator[None]:
+    """JAX as it was set when a sweep was planned: its settings are each thread's, and each process's, own."""
+    with ExitStack() as stack:
+        for name, value in options.items():
+            stack.enter_context(_OPTIONS[name](value))
+        yield
 
 
 def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: int | None = None) -> Plan:
     """Points with a fault of their own are refused by themselves; where all are, the first fault is raised."""
     problem.check_names(design.names)
-    plan = Plan(problem, design, tuple(seeds), bool(jax.config.jax_enable_x64))  # pyright: ignore[reportAttributeAccessIssue]
+    plan = Plan(problem, design, tuple(seeds), {name: getattr(jax.config, name) for name in _OPTIONS})
     refused, first = _faults(plan)
     groups: list[Group] = []
     runs: dict[int, tuple[int, dict[str, tuple[int, ...]]]] = {}
-    traced = tuple(name for name in design.names if _is_traced(design.column(name)))
+    traced = tuple(name for name in design.names if is_traced(design.column(name)))
     for group in _grouped(design, [i for i in range(len(design.points)) if i not in refused], traced):
-        parts, before = [group], ""
+        parts = [group]
         while parts:
             part = parts.pop(0)
             try:
@@ -219,14 +157,11 @@ def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: 
                 groups.append(sized)
                 runs[part.points[0]] = steps, shapes
             except Exception as error:  # the user's functions may raise anything
-                first, text = first or error, _in_words(error)
+                first = first or error
                 if part.traced:
-                    parts, before = _without_one(plan, part, lanes), text
-                elif text == before:  # it was not that
-                    refused |= dict.fromkeys([i for one in (part, *parts) for i in one.points], text)
-                    parts = []
+                    parts = [*_without_one(plan, part, lanes), *parts]
                 else:
-                    refused |= dict.fromkeys(part.points, text)
+                    refused |= dict.fromkeys(part.points, _in_words(error))
     if first is not None and not groups:
         raise first
     (one, about), *others = runs.items()
@@ -237,6 +172,7 @@ def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: 
                 f"{about[0]} steps, {about[1]} at {design.points[one]}, "
                 f"and {told[0]} steps, {told[1]} at {design.points[other]}"
             )
+    assert sorted([*refused, *(i for group in groups for i in group.points)]) == list(range(len(design.points)))
     return replace(plan, groups=tuple(groups), refused=refused, steps=about[0], shapes=about[1])
 
 
@@ -253,7 +189,7 @@ def _faults(plan: Plan) -> tuple[dict[int, str], BaseException | None]:
     known: dict[str, BaseException | None] = {}
     for i, point in enumerate(plan.design.points):
         for name, (maker, check) in checks.items():
-            seen = f"{name} {json.dumps({key: value for key, value in point.items() if _takes(maker, key)})}"
+            seen = f"{name} {json.dumps({key: value for key, value in point.items() if takes(maker, key)})}"
             if seen not in known:
                 try:
                     check(point)
@@ -288,20 +224,6 @@ def _grouped(design: Design, points: Sequence[int], traced: tuple[str, ...]) -> 
     return [Group(tuple(members), traced) for members in groups.values()]
 
 
-def _is_traced(column: list[Any]) -> bool:
-    """Whether a setting's values are arguments of a program: fractions, and lists of them that are of one length."""
-    if all(isinstance(value, list) for value in column):
-        shapes = {np.shape(value) for value in column} if _are_numbers(column) else set()
-        return len(shapes) == 1
-    return _are_numbers(column) and any(isinstance(value, float) for value in column)
-
-
-def _are_numbers(values: Any) -> bool:
-    if isinstance(values, list):
-        return all(map(_are_numbers, values))
-    return isinstance(values, (int, float)) and not isinstance(values, bool)
-
-
 def _sized(plan: Plan, group: Group, lanes: int | None) -> tuple[Group, int, dict[str, tuple[int, ...]]]:
     """The group with its program's digest and its tasks' shape; its runs' steps; and the shapes of what is kept."""
     problem = plan.problem
@@ -310,17 +232,19 @@ def _sized(plan: Plan, group: Group, lanes: int | None) -> tuple[Group, int, dic
     arguments = trial.arguments(block)
     setting = plan.design.points[group.points[0]]
     scenario = eqx.filter_eval_shape(lambda seed: problem.scenario(setting, seed), arguments[1][0])
-    kept = jax.eval_shape(trial.program(group), *arguments)  # all of it: shapes are checked, and what can be lowered
+    if not len(scenario):
+        raise ValueError("make_scenario: expected at least one step, got none")
+    shapes = jax.eval_shape(trial.program(group), *arguments)  # all of it: shapes are checked, and what can be lowered
     steps, number = len(scenario), np.dtype(scenario.x0.dtype).itemsize
     drawn = number * sum(_numbers(leaf, steps) for leaf in jax.tree.leaves(scenario, is_leaf=is_stream))
-    widths = [1, *(math.prod(kept[name].shape[3:]) for name in problem.record)]
+    widths = [1, *(math.prod(shapes[name].shape[3:]) for name in problem.record)]
     rows = number * steps * sum(widths)
     most = max(1, WORK // max(steps, 1)) if lanes is None else lanes
     shared = not problem.draws_by(group.traced)
     shape = _shape(len(group.points), len(plan.seeds), most, drawn, rows, shared=shared)
     sized = replace(group, shape=shape)
-    shapes = {name: value.shape[2:] for name, value in kept.items()}
-    return replace(sized, digest=_digest(plan, sized, arguments)), steps, shapes
+    told = {name: value.shape[2:] for name, value in shapes.items()}
+    return replace(sized, digest=_digest(plan, sized, arguments)), steps, told
 
 
 def _shape(points: int, seeds: int, lanes: int, drawn: int, rows: int, *, shared: bool) -> tuple[int, int]:
@@ -346,53 +270,25 @@ def _digest(plan: Plan, group: Group, arguments: Any) -> str:
     traced = replace(plan, problem=replace(plan.problem, engine="xla"), groups=(group,))
     closed = jax.make_jaxpr(traced.program(replace(group, shape=(1, 1))))(*arguments)
     found = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr)).encode())
-    for constant in closed.consts:
+    for constant in _constants(closed):
         value = np.asarray(jax.random.key_data(constant) if _check.is_key(constant) else constant)
         found.update(f"{value.dtype.str}{value.shape}".encode() + value.tobytes())
     return found.hexdigest()
 
 
-def _kept(problem: Problem, run: Run) -> dict[str, Any]:
-    """What is stored of one run."""
-    ok, cost = run.result.ok, run.cost
-    edges = np.linspace(0, len(cost), min(PARTS, len(cost)) + 1).astype(int)
-    parts = jnp.stack([jnp.mean(cost[a:b]) for a, b in itertools.pairwise(edges)])
-    sizes = jnp.asarray(np.diff(edges) / max(len(cost), 1), cost.dtype)
-    kept = {
-        "mean_cost": jnp.where(ok, jnp.sum(sizes * parts), jnp.nan),
-        "part_cost": jnp.where(ok, parts, jnp.nan),
-        "theta_end": ravel_pytree(run.final.state.theta)[0],
-        "result_code": run.result.code.astype(jnp.int32),
-        "failed_at": run.result.step.astype(jnp.int32),
-    }
-    for name in problem.record:
-        rows = jax.tree.map(lambda rows: rows[:: problem.stride], getattr(run, name))
-        kept[name] = jax.vmap(lambda row: ravel_pytree(row)[0])(rows) if name in ("theta", "a_hat") else rows
-    return kept
-
-
-def parts_of(steps: int) -> np.ndarray:
-    """The first step of each part that costs are averaged over."""
-    return np.linspace(0, steps, min(PARTS, steps) + 1).astype(int)[:-1]
-
-
-def _takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function has such a parameter; one with names that Python has not lists them, as `takes`."""
-    if isinstance(names := getattr(function, "takes", None), frozenset):
-        return name in names
-    kinds = inspect.Parameter
-    parameters = inspect.signature(function).parameters
-    return (name in parameters and parameters[name].kind is not kinds.POSITIONAL_ONLY) or any(
-        one.kind is kinds.VAR_KEYWORD for one in parameters.values()
-    )
-
-
-def _call(function: Callable[..., Any], setting: Setting, key: Callable[[], Any] | None = None) -> Any:
-    """With the settings that it has parameters for."""
-    given = {name: value for name, value in setting.items() if name != _AXIS and _takes(function, name)}
-    if key is not None and _takes(function, "key"):
-        given["key"] = key()
-    return function(**given)
+def _constants(part: Any) -> Iterator[Any]:
+    """Every array that a program has inside: a jaxpr's text has their shapes alone."""
+    if hasattr(part, "consts"):
+        yield from part.consts
+        part = part.jaxpr
+    for equation in part.eqns:
+        yield from (one.val for one in equation.invars if hasattr(one, "val") and np.ndim(one.val))
+        inside = list(equation.params.values())
+        for one in jax.tree.leaves(inside, is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            if hasattr(one, "eqns"):
+                yield from _constants(one)
+            elif isinstance(one, (np.ndarray, jax.Array)):
+                yield one
 
 
 def _in_words(error: BaseException) -> str:

@@ -10,6 +10,8 @@ import numpy as np
 
 from . import _check
 
+FLOAT = "__float__"
+"""The key under which JSON keeps a number that it has not."""
 Setting = dict[str, Any]
 """By name: a number, a string, a list of numbers, or a table of these."""
 
@@ -128,9 +130,14 @@ def _choices(name: str, values: Any) -> list[Any]:
     plain = [_plain(name, value) for value in values]
     if not plain:
         raise ValueError(f"grid: {name}: expected at least one value, got none")
-    if len({repr(value) for value in plain}) < len(plain):
+    # 1 and 1.0 are the same place on an axis.
+    if len({repr(float(v)) if _is_number(v) else repr(v) for v in plain}) < len(plain):
         raise ValueError(f"grid: {name}: expected each value once, got {plain}")
     return plain
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -141,7 +148,7 @@ def _plain(name: str, value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return [_plain(name, one) for one in value]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+    if isinstance(value, Mapping) and all(isinstance(key, str) and key != FLOAT for key in value):
         return {key: _plain(name, one) for key, one in value.items()}
     raise ValueError(
         f"grid: {name}: expected numbers, strings, or lists or tables of them, got {_check.describe(value)}"

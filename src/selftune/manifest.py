@@ -128,4 +128,5 @@ def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
 
 
 def _show(mapping: Mapping[str, Any], name: str) -> str:
-    return f"{mapping[name]!r}" if name in mapping else "missing"
+    text = repr(mapping[name]) if name in mapping else "missing"
+    return text if len(text) <= 120 else f"{text[:100]}… ({len(text):,} characters)"

@@ -173,7 +173,8 @@ class RunStore:
         codes: dict[str, int] = {}
         if "result_code" in self._arrays:
             values, counts = np.unique(np.asarray(self._arrays["result_code"][...]), return_counts=True)
-            codes = {str(value): int(count) for value, count in zip(values, counts, strict=True)}
+            found = zip(values, counts, strict=True)
+            codes = {str(value): int(count) for value, count in found if value >= 0}  # -1 is where there is no run
         running = self._as_running()
         checksums = running.checksums | self._combined(list(_files.each(self.folder, self._marker, self.tasks)))
         complete = running.model_copy(update={"state": "complete", "results": codes, "checksums": checksums})
@@ -181,12 +182,14 @@ class RunStore:
         self.manifest = complete
         return complete
 
-    def verify(self) -> dict[str, np.ndarray]:
-        """Every array, once what is marked as done was found to be what was written; else a `StoreError`."""
+    def verify(self, *, keep: bool = False) -> dict[str, np.ndarray]:
+        """That what is marked as done is what was written; else a `StoreError`. With `keep`, every array, in memory."""
         for name, values in self._coords.items():
             if digest(values) != self.manifest.checksums.get(name):
                 raise StoreError(f"{self.folder}: coordinate {name}: not what was written (checksum differs){_REDO}")
-        read = {name: np.full(array.shape, array.fill_value, array.dtype) for name, array in self._arrays.items()}
+        read = {}
+        if keep:
+            read = {name: np.full(array.shape, array.fill_value, array.dtype) for name, array in self._arrays.items()}
         left = self.pending()
         if left and self.complete:
             raise StoreError(f"{self._marker_path(left[0])}: missing, in a run that was complete{_REDO}")
@@ -202,7 +205,8 @@ class RunStore:
                     raise StoreError(f"{where}: cannot be read ({error}){_REDO}") from error
                 if digest(value) != marker.get(name):
                     raise StoreError(f"{where}: not what was written (checksum differs){_REDO}")
-                read[name][region] = value
+                if keep:
+                    read[name][region] = value
             return marker
 
         markers = list(_files.each(self.folder, check, sorted(set(self.tasks) - set(left))))
@@ -215,7 +219,7 @@ class RunStore:
 
     def dataset(self) -> xr.Dataset:
         """The verified arrays, in memory."""
-        read = self.verify()
+        read = self.verify(keep=True)
         data = {
             name: (_arrays.dims(self._arrays[name]), values, dict(self._arrays[name].attrs))
             for name, values in read.items()

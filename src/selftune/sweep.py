@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jax.typing import ArrayLike
 
-from . import _check
-from ._sweep_plan import RAISED, Plan, Problem, make_plan, parts_of
+from . import _check, _files
+from ._sweep_plan import RAISED, Plan, make_plan
+from ._sweep_problem import Problem, parts_of
 from .controller import Controller
-from .design import Design
+from .design import FLOAT, Design
 from .design import grid as full_grid
 from .guard import Guard
 from .native import build
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .store import Layout, RunStore
 
 KIND = "sweep"
+_REFUSED = "refused.json"
 
 
 def sweep(
@@ -48,7 +50,7 @@ def sweep(
     stride: int = 1,
     lanes: int | None = None,
     retries: int = 2,
-    redo: Literal["failed"] | Sequence[int] = (),
+    redo: Literal["failed"] | Iterable[int] = (),
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> "Sweep":
@@ -125,11 +127,18 @@ def sweep(
         check_record(record),
         _check.count("stride", stride),
     )
-    retries = _check.whole("retries", retries)
+    if "guard" in problem.record and guard is None:
+        raise ValueError("record: expected no 'guard', as there is none")
+    retries, asked = _check.whole("retries", retries), _redone(redo)
     seeds = _seeds(seeds)
     plan = make_plan(problem, design, seeds, lanes=None if lanes is None else _check.count("lanes", lanes))
-    with RunStore.begin(_place(folder), kind=KIND, settings=_settings(plan), layout=_layout(plan)) as store:
-        _forget(store, redo)
+    layout = _layout(plan)
+    if taken := {*layout.coords, *layout.variables, "reason"}.intersection(design.names):
+        raise ValueError(f"grid: expected other names than those of results, got {', '.join(sorted(taken))}")
+    with RunStore.begin(_place(folder), kind=KIND, settings=_settings(plan), layout=layout) as store:
+        # Not among the settings, which must be the same in a second call: an error's words may have a path in them.
+        _files.write(store.folder / _REFUSED, _files.as_json({str(i): text for i, text in plan.refused.items()}))
+        _forget(store, asked)
         run_tasks(store, plan, executor=executor, retries=retries, workers=workers, progress=progress)
     return Sweep(folder)
 
@@ -213,7 +222,7 @@ def _dataset(sweep: Sweep) -> "xr.Dataset":
         reason[at] = in_words(int(codes[at]), int(failed_at[at]))
     for at in zip(*np.nonzero(codes < 0), strict=True):
         reason[at] = "not done yet"
-    data["reason"] = (("point", "seed"), reason.astype(str))
+    data["reason"] = (("point", "seed"), reason)
     coords = {"seed": seeds, **{name: raw[name] for name in raw.coords if name not in ("task", "lane")}}
     made = xr.Dataset(data, coords={"point": np.arange(size[0]), **coords})
     made.attrs = {"design": design.kind, "settings": list(design.names), "steps": steps}
@@ -251,7 +260,7 @@ def _coordinate(values: list[Any]) -> np.ndarray:
         return np.asarray(values)
     labels = [value if isinstance(value, str) else label(value) for value in values]
     if len(set(labels)) < len({repr(value) for value in values}):
-        labels = [value if isinstance(value, str) else json.dumps(value) for value in values]
+        labels = [json.dumps(value) for value in values]
     return np.asarray(labels)
 
 
@@ -263,9 +272,7 @@ def label(value: Any) -> str:
 
 
 def _place(folder: Any) -> Any:
-    from ._files import place
-
-    return place(folder)
+    return _files.place(folder)
 
 
 def _seeds(seeds: Any) -> list[int]:
@@ -293,17 +300,19 @@ def _settings(plan: Plan) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "steps": plan.steps,
         "engine": problem.engine,
-        "float64": plan.x64,
+        "jax": plan.options,
         "record": list(problem.record),
         "stride": problem.stride,
-        "programs": sorted(group.digest for group in plan.groups),
-        "refused": {str(i): text for i, text in sorted(plan.refused.items())},
+        "functions": sorted(group.digest for group in plan.groups),
+        "lanes": [list(group.shape) for group in plan.groups],
+        "refused": sorted(plan.refused),
     }
 
 
 def _refused(sweep: Sweep) -> dict[int, str]:
     told: Any = sweep.manifest.settings["refused"]
-    return {int(i): text for i, text in told.items()}
+    texts: Any = {} if not told else json.loads(_files.read(sweep.folder / _REFUSED))
+    return {int(i): texts.get(str(i), "refused") for i in told}
 
 
 def _json(value: Any) -> Any:
@@ -312,13 +321,13 @@ def _json(value: Any) -> Any:
         return {name: _json(one) for name, one in value.items()}
     if isinstance(value, list):
         return [_json(one) for one in value]
-    return {"float": str(value)} if isinstance(value, float) and not np.isfinite(value) else value
+    return {FLOAT: str(value)} if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _number_again(value: Any) -> Any:
     if isinstance(value, dict):
-        if value.keys() == {"float"}:
-            return float(value["float"])
+        if value.keys() == {FLOAT}:
+            return float(value[FLOAT])
         return {name: _number_again(one) for name, one in value.items()}
     return [_number_again(one) for one in value] if isinstance(value, list) else value
 
@@ -348,14 +357,23 @@ def _layout(plan: Plan) -> "Layout":
     return Layout(task_dims=("task",), coords=coords, variables=variables)
 
 
-def _forget(store: "RunStore", redo: Any) -> None:
-    if redo == "failed":
-        tasks = list(store.failures())
-    elif isinstance(redo, Sequence) and not isinstance(redo, str):
-        tasks = [(_check.whole("redo", i),) for i in redo]
-    else:
-        raise ValueError(f"redo: expected 'failed' or the numbers of tasks, got {_check.describe(redo)}")
+def _redone(redo: Any) -> list[int] | Literal["failed"]:
+    if isinstance(redo, str):
+        if redo == "failed":
+            return "failed"
+    elif isinstance(redo, (Sequence, np.ndarray)):
+        return [_check.whole("redo", i) for i in redo]
+    raise ValueError(f"redo: expected 'failed' or the numbers of tasks, got {_check.describe(redo)}")
+
+
+def _forget(store: "RunStore", asked: list[int] | Literal["failed"]) -> None:
+    """All or none: a sweep is never left with less than it had because of a number that is no task's."""
+    from .store import StoreError, computed_otherwise
+
+    tasks = list(store.failures()) if isinstance(asked, str) else [(i,) for i in asked]
+    if beyond := [i for (i,) in tasks if i >= len(store.tasks)]:
+        raise ValueError(f"redo: expected tasks below {len(store.tasks)}, got {beyond[0]}")
+    if tasks and (texts := computed_otherwise(store.manifest)):
+        raise StoreError(f"{store.folder}: redo: computed by other code, so it would be of two: {'; '.join(texts)}")
     for task in tasks:
-        if task not in store.tasks:
-            raise ValueError(f"redo: expected tasks below {len(store.tasks)}, got {task[0]}")
         store.redo(task)
