@@ -59,13 +59,18 @@ class Plan:
     design: Design
     seeds: tuple[int, ...]
     options: dict[str, Any]
-    """JAX's settings that decide numbers, as they were when it was planned."""
+    """JAX's settings as they were when it was planned."""
     groups: tuple[Group, ...] = ()
     refused: dict[int, str] = field(default_factory=dict)
     """Points that cannot be run, and why."""
     steps: int = 0
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Of what is kept of one run."""
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """Of JAX's settings, those that decide numbers: promotion decides what is an error."""
+        return {name: value for name, value in self.options.items() if name != "jax_numpy_dtype_promotion"}
 
     @property
     def x64(self) -> bool:
@@ -89,7 +94,7 @@ class Plan:
         """The task by its content: the program, and what it is called with."""
         settings = [self.design.points[i] for i in block.points]
         shape = self.groups[block.group].shape
-        content = [self.groups[block.group].digest, settings, block.seeds, shape, self.problem.engine, self.options]
+        content = [self.groups[block.group].digest, settings, block.seeds, shape, self.problem.engine, self.deciding]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     def arguments(self, block: Block) -> tuple[dict[str, np.ndarray], np.ndarray]:

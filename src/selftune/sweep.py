@@ -300,7 +300,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "steps": plan.steps,
         "engine": problem.engine,
-        "jax": plan.options,
+        "jax": plan.deciding,
         "record": list(problem.record),
         "stride": problem.stride,
         "functions": sorted(group.digest for group in plan.groups),
