@@ -16,22 +16,30 @@ import jax.numpy as jnp
 import selftune as st
 
 from ._by_hand import hand_written
-from ._measure import table
+from ._measure import interleaved, table
 from ._robots import PROBLEMS, Problem
 
 RATES, SEEDS, STEPS, LANES, ROUNDS = (1e-4, 3e-4, 1e-3, 3e-3), 64, 200_000, 16, 3
 SMALL = {"points": 50, "seeds": 8, "steps": 20}
 
 
+def _controller(problem: Problem, learning_rate: Any) -> st.Controller:
+    tuner = st.MGAPS(learning_rate, constraint=problem.controller.tuner.constraint)  # pyright: ignore
+    return st.Controller(problem.controller.system, tuner, problem.controller.estimator)
+
+
+def _scenario(key: jax.Array, steps: int) -> st.Scenario:
+    ka, kw = jax.random.split(key)
+    a_star = st.PiecewiseConstant(period=40_000, low=-0.25, high=0.25)(ka, steps, 3)
+    return st.Scenario(jnp.zeros(1), a_star, st.OrnsteinUhlenbeck(decay=0.95, sigma=0.1)(kw, steps, 1))
+
+
 def _sweep(problem: Problem, folder: str, rates: Any, seeds: int, steps: int, **options: Any) -> st.Sweep:
     def make_controller(learning_rate):
-        tuner = st.MGAPS(learning_rate, constraint=problem.controller.tuner.constraint)  # pyright: ignore
-        return st.Controller(problem.controller.system, tuner, problem.controller.estimator)
+        return _controller(problem, learning_rate)
 
     def make_scenario(key):
-        ka, kw = jax.random.split(key)
-        a_star = st.PiecewiseConstant(period=40_000, low=-0.25, high=0.25)(ka, steps, 3)
-        return st.Scenario(jnp.zeros(1), a_star, st.OrnsteinUhlenbeck(decay=0.95, sigma=0.1)(kw, steps, 1))
+        return _scenario(key, steps)
 
     start: dict[str, Any] = {"theta": problem.theta, "a_hat": problem.a_hat}
     return st.sweep(make_controller, make_scenario, {"learning_rate": rates}, seeds, **start, folder=folder, **options)
@@ -42,7 +50,8 @@ def against_hand_written() -> None:
     problem = PROBLEMS["scalar"]()
     by_hand, _ = hand_written(problem, problem.scenario(STEPS))
     by_hand()
-    seconds: dict[str, list[float]] = {"C by hand, one core": [], "the sweep": []}
+    seconds: dict[str, list[float]] = {"C by hand, one core": [], "its runs, drawn before": [], "the sweep": []}
+    runs = _runs_alone(problem)
     for _ in range(ROUNDS):
         told: list[tuple[int, float]] = []
         begin = time.perf_counter()
@@ -51,15 +60,26 @@ def against_hand_written() -> None:
         whole = time.perf_counter() - begin
         (early, at), (last, end) = told[1 + len(told) // 8], told[-1]
         seconds["the sweep"].append((end - at) / (last - early))
-        by_hand_times = []
-        for _ in range(9):
-            begin = time.perf_counter()
-            by_hand()
-            by_hand_times.append(time.perf_counter() - begin)
-        seconds["C by hand, one core"].append(statistics.median(by_hand_times))
+        alone = {"C by hand, one core": by_hand, "its runs, drawn before": runs}
+        counts = {"C by hand, one core": 1, "its runs, drawn before": len(RATES) * LANES}
+        for name, times in interleaved(alone, rounds=5).items():
+            seconds[name].append(statistics.median(times) / counts[name])
         print(f"{len(RATES)} learning rates × {SEEDS} seeds × {STEPS:,} steps: {whole:.1f} s, all in all")
     cores = len(os.sched_getaffinity(0))
     table(f"a run's step, {cores} cores, to the store", seconds, dict.fromkeys(seconds, STEPS), "C by hand, one core")
+
+
+def _runs_alone(problem: Problem) -> Callable[[], object]:
+    """A batch of the sweep's runs, on what was drawn before; only mean costs come back."""
+    drawn = jax.jit(jax.vmap(lambda seed: _scenario(jax.random.key(seed), STEPS)))(jnp.arange(LANES))
+
+    def mean(rate: Any, scenario: st.Scenario) -> Any:
+        start: dict[str, Any] = {"theta": problem.theta, "a_hat": problem.a_hat}
+        controller = _controller(problem, rate)
+        return jnp.mean(st.simulate(controller, scenario, **start, record=("cost",), engine="native").cost)
+
+    batch = jax.jit(jax.vmap(lambda scenario: jax.vmap(lambda rate: mean(rate, scenario))(jnp.asarray(RATES))))
+    return lambda: jax.block_until_ready(batch(drawn))
 
 
 def _clock(told: list[tuple[int, float]]) -> Callable[[int, int], None]:
