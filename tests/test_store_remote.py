@@ -143,6 +143,7 @@ with begin(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_owner_leaves_its_lock_and_what_it_wrote(url, local):
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, url],

@@ -284,7 +284,7 @@ def test_on_an_object_store_it_is_the_same_bits(tmp_path):
     assert st.Sweep("memory://sweeps/one").to_dataset().equals(here.to_dataset())
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("wrap", [jax.jit])
 def test_an_array_that_a_function_has_inside_is_part_of_the_address(tmp_path, wrap):
     def weighted(scale):
         weights = scale * jnp.arange(1.0, 3.0)
@@ -371,3 +371,41 @@ def test_a_theta_that_can_be_called_is_no_function_of_settings(tmp_path):
         make, scenario, {"learning_rate": [0.1]}, 1, theta=Gain(jnp.ones(1)), a_hat=jnp.zeros(1), folder=tmp_path / "s"
     ).to_dataset()
     assert np.isfinite(data.mean_cost).all()
+
+
+@pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+def test_streams_guards_and_a_plant_of_its_own(tmp_path, engine):
+    guard = st.Guard(rate=1e-3)
+    plant = st.System(
+        dynamics=lambda x, u, f, t: x + 0.11 * (u + f),
+        residual=lambda x, a, t: a * jnp.cos(x),
+        policy=lambda x, theta, f, t: -theta * x,
+        cost=lambda x, u, theta, t: jnp.sum(x**2),
+    )
+
+    def streamed(key, noise):
+        ka, kw = jax.random.split(key)
+        a_star, w = st.Constant(0.5).stream(ka, 1), st.Gaussian(noise).stream(kw, 1)
+        return st.Scenario(jnp.ones(1), a_star, w, steps=STEPS)
+
+    options = {"guard": guard, "plant": plant, "engine": engine}
+    data = st.sweep(
+        controller, streamed, {"noise": [0.1, 0.3]}, 2, **START, **options, record=("guard", "theta"),
+        folder=tmp_path / "s",
+    ).to_dataset()  # fmt: skip
+    run = by_hand(controller(), lambda key: streamed(key, 0.3), 1, **options)
+    here = data.sel(noise=0.3, seed=1)
+    np.testing.assert_allclose(here.mean_cost, np.mean(run.cost), rtol=1e-12)
+    np.testing.assert_array_equal(here.guard, run.guard)
+    np.testing.assert_allclose(here.theta, run.theta, rtol=1e-12)
+    assert np.any(here.guard & int(st.Decision.LIMITED))
+
+
+def test_an_oracle_needs_no_first_estimate(tmp_path):
+    def known(learning_rate):
+        return st.Controller(SYSTEM, st.MGAPS(learning_rate), st.Known())
+
+    over = {"learning_rate": [0.1]}
+    data = st.sweep(known, scenario, over, 1, theta=jnp.ones(1), folder=tmp_path / "s").to_dataset()
+    run = st.simulate(known(0.1), scenario(jax.random.key(0)), theta=jnp.ones(1))
+    np.testing.assert_allclose(data.mean_cost.values.item(), np.mean(run.cost), rtol=1e-12)

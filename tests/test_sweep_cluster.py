@@ -56,7 +56,7 @@ def _kill_one(cluster, draw):
     return False
 
 
-@pytest.mark.parametrize("engine", ["native", "xla"])
+@pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_workers_die_and_every_bit_is_the_same(tmp_path, cluster, engine):
     options = {**START, "engine": engine, "lanes": 2}
     here = st.sweep(controller, scenario, GRID, 8, **options, folder=tmp_path / "here", workers=1)
@@ -125,6 +125,7 @@ def test_where_no_scheduler_is(tmp_path, monkeypatch):
         st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor="tcp://127.0.0.1:9")
 
 
+@pytest.mark.slow
 def test_the_command_sends_the_modules_beside_its_file(tmp_path, cluster):
     text = (EXAMPLES / "cart-sweep.toml").read_text()
     text = text.replace("steps = 20_000", "steps = 100").replace("seeds = 16", "seeds = 2")

@@ -196,6 +196,7 @@ def _loaded():
     return {"tests.quick_robot:make": quick_robot.make()}
 
 
+@pytest.mark.slow
 def test_the_report_and_the_figures(folder, dataset):
     page = report.write(folder).read_text()
     for text in ("M-GAPS + EST", "2/2", "not judged", "log frequency".removeprefix("log "), "selftune bench robots"):

@@ -74,7 +74,9 @@ def exports(tmp_path_factory):
     return export
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=pytest.mark.slow) if c in ("scalar-float64", "planar-float64") else c for c in CASES]
+)
 def test_it_compiles_without_a_warning_and_replays(exports, tmp_path, case):
     folder = exports(case)
     files = (folder / f"{folder.name}.c", folder / "main.c")

@@ -48,7 +48,11 @@ def test_golden(name, tuner):
     assert run.result.message == "ok"
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+LONG = ("arm", "quadrotor")
+"""They take long to compile."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in PROBLEMS])
 def test_robots_over_ten_thousand_steps(name):
     problem = PROBLEMS[name]()
     xla, native = both(problem.controller, problem.scenario(10_000), theta=problem.theta, a_hat=problem.a_hat, stride=7)
@@ -153,6 +157,7 @@ def test_a_batch_over_random_keys():
     assert not np.allclose(native.theta["gain"][0], native.theta["gain"][1])
 
 
+@pytest.mark.slow
 def test_streams_in_parts(monkeypatch):
     controller = golden_controller("planar")
     scenario = st.Scenario(
@@ -365,6 +370,7 @@ def test_products_of_nothing(shapes):
     assert program.outputs[0].shape == np.zeros(shapes[0]).dot(np.zeros(shapes[1])).shape
 
 
+@pytest.mark.slow
 def test_what_is_too_large_to_be_written_out_has_loops(monkeypatch):
     key = jax.random.key(0)
     tuner = st.GAPS(buffer=6, learning_rate=1e-3)

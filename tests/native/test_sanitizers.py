@@ -88,7 +88,7 @@ def clean(*command: str) -> None:
     assert done.stdout.strip().isdigit()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_clean_under_the_sanitizers(tmp_path, dtype):
     clean(executable(tmp_path, dtype, SANITIZE))
 

@@ -221,6 +221,7 @@ def test_float32_stays_float32(links):
     )
 
 
+@pytest.mark.slow
 def test_gains_too_low_are_raised():
     """One seed of the comparison, cut short: three laps from a quarter of the gains."""
     robot, steps = arm.make(2), 3_000

@@ -293,6 +293,7 @@ def test_tuning_improves_the_drive(runs):
     assert np.all((tuned.theta >= box.low) & (tuned.theta <= box.high))
 
 
+@pytest.mark.slow
 def test_estimator_finds_slope_and_drag(runs):
     one = random_car(np.random.default_rng([1, 0]))
     tuned, _ = runs

@@ -181,6 +181,7 @@ class TestHypotheses:
         assert "estimator's loss" not in [row.name for row in certificate.rows]
 
 
+@pytest.mark.slow
 def test_everything_may_be_sampled(case):
     certificate = st.certify(case.controller, case.scenario, case.run, case.sets, key=jax.random.key(0), window=None)
     assert certificate.binding == ()

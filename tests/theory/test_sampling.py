@@ -52,6 +52,7 @@ def test_against_constants_known_by_hand(make):
     assert contraction.rho >= 0.3 * true.rho
 
 
+@pytest.mark.slow
 def test_a_matrix_is_measured_by_its_operator_norm():
     """φ = A x + B v with singular values known; a bilinear ψ whose second derivative is a tensor of norm 1."""
     rng = np.random.default_rng(0)
