@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _check, manifest
 from ._errors import InputError
-from ._sweep_plan import RAISED, Plan, configured
+from ._sweep_plan import RAISED, Plan, configured, error_in_words
 from .store import RunStore
 
 Outcome: TypeAlias = tuple[int, dict[str, np.ndarray] | BaseException]
@@ -68,8 +68,7 @@ def run_tasks(
         )
         for i, outcome in outcomes:
             if isinstance(outcome, BaseException):
-                reason = f"{type(outcome).__name__}: {outcome}".split("\n", 1)[0][:500]
-                store.write((i,), _nothing(plan, i), failed=reason)
+                store.write((i,), _nothing(plan, i), failed=error_in_words(outcome))
             else:
                 store.write((i,), outcome)
             done += sizes[i]

@@ -35,7 +35,7 @@ def place(folder: str | UPath) -> UPath:
         if found.protocol in ("s3", "s3a") and "max_concurrency" not in found.storage_options:
             # Else s3fs asks for an object's size before it reads it, in parts if it is large; ours are not.
             found = UPath(found, max_concurrency=1)
-        found.fs  # noqa: B018 - the driver is looked for here
+        _ = found.fs  # the driver is looked for here
     except ImportError as error:
         raise StoreError(f"{folder}: its driver is not installed: {error} (with pip)") from None
     except ValueError as error:

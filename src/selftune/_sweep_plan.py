@@ -104,9 +104,9 @@ class Plan:
         traced = {name: np.asarray([self.design.points[i][name] for i in points], float) for name in group.traced}
         return traced, np.asarray(_filled(block.seeds, group.shape[1]))
 
-    def program(self, group: Group, problem: Problem | None = None) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
+    def program(self, group: Group) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
         """From arguments to what is kept of the runs, each array with leading axes (point, seed)."""
-        used = problem or self.problem
+        used = self.problem
         fixed = {name: v for name, v in self.design.points[group.points[0]].items() if name not in group.traced}
 
         def one(traced: dict[str, Any], seed: Any, scenario: Scenario) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: 
                 if part.traced:
                     parts = [*_without_one(plan, part, lanes), *parts]
                 else:
-                    refused |= dict.fromkeys(part.points, _in_words(error))
+                    refused |= dict.fromkeys(part.points, error_in_words(error))
     if first is not None and not groups:
         raise first
     (one, about), *others = runs.items()
@@ -202,7 +202,7 @@ def _faults(plan: Plan) -> tuple[dict[int, str], BaseException | None]:
                 except Exception as error:
                     known[seen] = error
             if (error := known[seen]) is not None and i not in refused:
-                refused[i], first = _in_words(error), first or error
+                refused[i], first = error_in_words(error), first or error
     return refused, first
 
 
@@ -296,7 +296,7 @@ def _constants(part: Any) -> Iterator[Any]:
                 yield one
 
 
-def _in_words(error: BaseException) -> str:
+def error_in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".split("\n", 1)[0][:500]
 
 

@@ -37,7 +37,7 @@ class Manifest(BaseModel):
 
     format: Literal["selftune run"] = FORMAT
     schema_version: Literal[1] = SCHEMA_VERSION
-    kind: str = Field(description="What made it: 'paper' or 'run'.")
+    kind: str = Field(description="What made it: 'paper', 'robots', 'run' or 'sweep'.")
     state: Literal["running", "complete"]
     settings: dict[str, JsonValue] = Field(description="All that determines the numbers.")
     task_dims: tuple[str, ...] = Field(description="The dimensions along which tasks are counted.")

@@ -135,7 +135,7 @@ def sweep(
     layout = _layout(plan)
     if taken := {*layout.coords, *layout.variables, "reason"}.intersection(design.names):
         raise ValueError(f"grid: expected other names than those of results, got {', '.join(sorted(taken))}")
-    with RunStore.begin(_place(folder), kind=KIND, settings=_settings(plan), layout=layout) as store:
+    with RunStore.begin(_files.place(folder), kind=KIND, settings=_settings(plan), layout=layout) as store:
         # Not among the settings, which must be the same in a second call: an error's words may have a path in them.
         _files.write(store.folder / _REFUSED, _files.as_json({str(i): text for i, text in plan.refused.items()}))
         _forget(store, asked)
@@ -148,15 +148,29 @@ class Sweep:
 
     !!! Example
 
-        >>> import selftune as st
-        >>> done = st.Sweep("results/learning-rates")  # doctest: +SKIP
-        >>> done.to_dataset().mean_cost.mean("seed")  # doctest: +SKIP
+        >>> import tempfile, jax.numpy as jnp, selftune as st
+        >>> system = st.System(
+        ...     dynamics=lambda x, u, f, t: x + 0.1 * (u + f),
+        ...     residual=lambda x, a, t: a,
+        ...     policy=lambda x, theta, f, t: -theta * x - f,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> def make_controller(learning_rate):
+        ...     return st.Controller(system, st.MGAPS(learning_rate), st.GradientEstimator(0.1))
+        >>> def make_scenario(key):
+        ...     return st.Scenario(jnp.ones(1), jnp.ones((50, 1)), st.Gaussian(0.1)(key, 50, 1))
+        >>> start = {"theta": jnp.ones(1), "a_hat": jnp.zeros(1)}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = st.sweep(make_controller, make_scenario, {"learning_rate": [0.1]}, seeds=2, folder=folder, **start)
+        ...     again = st.Sweep(folder)
+        ...     again.is_complete, again.design.points, again.to_dataset().mean_cost.shape
+        (True, ({'learning_rate': 0.1},), (1, 2))
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
         from .store import RunStore, StoreError
 
-        self.folder = _place(folder)
+        self.folder = _files.place(folder)
         self._store: RunStore = RunStore(self.folder)
         if self._store.manifest.kind != KIND:
             raise StoreError(f"{folder}: expected a sweep, and it holds a run of kind {self._store.manifest.kind!r}")
@@ -269,10 +283,6 @@ def label(value: Any) -> str:
     if isinstance(value, dict) and (name := value.get("name", value.get("process"))):
         return str(name)
     return json.dumps(value)
-
-
-def _place(folder: Any) -> Any:
-    return _files.place(folder)
 
 
 def _seeds(seeds: Any) -> list[int]:

@@ -1,5 +1,6 @@
 """`selftune sweep`'s configuration: that of `selftune run`, and a table of what varies in it."""
 
+import copy
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -162,8 +163,6 @@ class _Maker:
 
 def _traced(loaded: Loaded, name: str, value: Any) -> Loaded:
     """With a number in place that has no value yet, and what it is part of made anew."""
-    import copy
-
     other = copy.copy(loaded)
     other.config = _with(loaded.config, name.split("."), value)
     table, *rest = name.split(".")
