@@ -1,6 +1,5 @@
 """The agent: both engines against the golden trajectories, and what is refused. (Saving: `test_agent_files.py`.)"""
 
-import warnings
 from functools import cache
 
 import equinox as eqx
@@ -11,7 +10,6 @@ import pytest
 
 import selftune as st
 from selftune.native import build
-from selftune.native.lower import LoweringError
 from tests.problems import SYSTEMS, golden, golden_controller, planar_system
 from tests.test_golden import assert_golden
 
@@ -361,7 +359,7 @@ class TestDoor:
         ):
             self.make(st.Controller(system, st.MGAPS(0.1), st.Known()))
         for wrong, message in {
-            ("engine", "nonsense"): "engine: expected 'native' or 'xla', got 'nonsense'",
+            ("engine", "nonsense"): "engine: expected 'auto', 'native' or 'xla', got 'nonsense'",
             ("guard", 1.0): "guard: expected a Guard, got",
             ("guard", st.Guard(x_limit=[1.0, 2.0])): "x_limit: expected one number or 1, got 2",
             ("x", (NAN,)): "x: expected finite numbers",
@@ -370,27 +368,3 @@ class TestDoor:
         }.items():
             with pytest.raises(ValueError, match=message):
                 self.make(**dict([wrong]))
-
-    @pytest.mark.parametrize("set_cc", [False, True])
-    def test_without_a_compiler_xla_runs_it(self, monkeypatch, tmp_path, set_cc):
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setenv("CC", "no-such-compiler") if set_cc else monkeypatch.delenv("CC", raising=False)
-        if set_cc:
-            with pytest.warns(RuntimeWarning, match="CC: expected the command of a C compiler, got"):
-                assert not build.has_compiler()
-            return
-        with pytest.warns(RuntimeWarning, match="XLA runs this instead"):
-            agent = self.make()
-        assert agent.engine == "xla"
-        np.testing.assert_allclose(agent.act([1.0]), [-1.0])
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            self.make(engine="xla")
-
-    def test_what_c_cannot_say_is_said(self):
-        def residual(x, a, t):
-            return jax.lax.while_loop(lambda f: jnp.sum(f) > 1.0, lambda f: 0.5 * f, a)
-
-        system = st.System(lambda x, u, f, t: x, residual, lambda x, theta, f, t: theta, lambda x, u, theta, t: x[0])
-        with pytest.raises(LoweringError, match=r"a while loop .*; engine='xla' can run it"):
-            st.Agent(st.Controller(system, st.Fixed(), st.Frozen()), x=[1.0], theta=[1.0], a_hat=[1.0])

@@ -1,3 +1,4 @@
+import functools
 import os
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import pytest
 
 import selftune as st
 from selftune.run import FIELDS as ALL_FIELDS
-from selftune.simulate import _simulate
+from selftune.simulate import _Problem, _simulate_by_xla
 from tests.problems import golden, golden_controller, golden_scenario, planar_system
 
+simulate = functools.partial(st.simulate, engine="xla")
+"""Here XLA is tested; tests/native/test_loop.py compares the native engine with it."""
 ROOT = Path(__file__).parent.parent
 KEY = jax.random.key(0)
 G = golden("planar")
@@ -34,7 +37,7 @@ def scenario():
 
 @pytest.fixture(scope="module")
 def whole(controller, scenario):
-    return st.simulate(controller, scenario, **START)
+    return simulate(controller, scenario, **START)
 
 
 def assert_same(got, expected):
@@ -45,26 +48,26 @@ def assert_same(got, expected):
 
 class TestRecording:
     def test_only_what_is_asked_for(self, controller, scenario, whole):
-        run = st.simulate(controller, scenario, **START, record=("cost", "theta"))
+        run = simulate(controller, scenario, **START, record=("cost", "theta"))
         for name in FIELDS:
             if name in ("cost", "theta"):
                 np.testing.assert_allclose(getattr(run, name), getattr(whole, name), rtol=1e-12)
             else:
                 with pytest.raises(AttributeError, match=f"{name} was not recorded: .*'cost', 'theta'"):
                     getattr(run, name)
-        run = st.simulate(controller, scenario, **START, record=())
+        run = simulate(controller, scenario, **START, record=())
         assert run.recorded == {}
         np.testing.assert_allclose(run.final.x, whole.final.x, rtol=1e-12)
 
     @pytest.mark.parametrize("stride", [2, 7, 100, 299, 300, 1000])
     def test_stride(self, controller, scenario, whole, stride):
-        run = st.simulate(controller, scenario, **START, stride=stride)
+        run = simulate(controller, scenario, **START, stride=stride)
         for name in FIELDS:
             np.testing.assert_allclose(getattr(run, name), getattr(whole, name)[::stride], rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(run.final.x, whole.final.x, rtol=1e-10)
 
     def test_a_tuner_without_sensitivities_says_so(self, scenario):
-        run = st.simulate(st.Controller(planar_system(), st.Fixed(), st.Known()), scenario, theta=G["theta0"])
+        run = simulate(st.Controller(planar_system(), st.Fixed(), st.Known()), scenario, theta=G["theta0"])
         with pytest.raises(AttributeError, match="y was not recorded: this tuner keeps none"):
             run.y  # noqa: B018
 
@@ -89,8 +92,9 @@ class TestRecording:
                 steps=steps,
             )
             start = controller.check_values(streams.x0, START["theta"], START["a_hat"])
-            lower = getattr(_simulate, "lower")  # noqa: B009 (equinox's, unknown to the type checker)
-            lowered = lower(controller, None, controller.system, streams, start, (), 1, jnp.asarray(1e8))
+            problem = _Problem(controller, None, controller.system, streams, start, jnp.asarray(1e8))
+            lower = getattr(_simulate_by_xla, "lower")  # noqa: B009 (equinox's, unknown to the type checker)
+            lowered = lower(problem, (), 1)
             analysis = lowered.compile().compiled.memory_analysis()
             return analysis.temp_size_in_bytes + analysis.output_size_in_bytes + analysis.argument_size_in_bytes
 
@@ -103,9 +107,9 @@ class TestChunks:
     @pytest.mark.parametrize("tuner", ["mgaps", "gaps5"])
     def test_bit_identical_to_one_go(self, scenario, tuner, cut):
         controller = golden_controller("planar", tuner)
-        whole = st.simulate(controller, scenario, **START)
-        first = st.simulate(controller, scenario[:cut], **START)
-        second = st.simulate(controller, scenario[cut:], resume=first.final)
+        whole = simulate(controller, scenario, **START)
+        first = simulate(controller, scenario[:cut], **START)
+        second = simulate(controller, scenario[cut:], resume=first.final)
         for name in FIELDS:
             parts = [getattr(first, name), getattr(second, name)]
             np.testing.assert_array_equal(np.concatenate(parts), getattr(whole, name), err_msg=name)
@@ -131,22 +135,22 @@ def check_streams():
             steps=steps,
         )
 
-    one_go = st.simulate(controller, streams(60), **START)
-    first = st.simulate(controller, streams(25), **START)
-    second = st.simulate(controller, streams(35), resume=first.final)
+    one_go = simulate(controller, streams(60), **START)
+    first = simulate(controller, streams(25), **START)
+    second = simulate(controller, streams(35), resume=first.final)
     np.testing.assert_array_equal(np.concatenate([first.x, second.x]), one_go.x)
-    written_out = st.simulate(controller, streams(60).materialize(), **START)
+    written_out = simulate(controller, streams(60).materialize(), **START)
     np.testing.assert_allclose(written_out.x, one_go.x, rtol=1e-10, atol=1e-12)
 
     def test_the_final_of_another_controller_is_refused(self, controller, scenario):
-        other = st.simulate(golden_controller("planar", "gaps5"), scenario[:9], **START).final
+        other = simulate(golden_controller("planar", "gaps5"), scenario[:9], **START).final
         with pytest.raises(ValueError, match="resume: expected the `final` of a run of such a controller"):
-            st.simulate(controller, scenario[9:], resume=other)
+            simulate(controller, scenario[9:], resume=other)
 
     def test_a_context_without_numbers_goes_on_counting(self, controller, scenario, whole):
-        first = st.simulate(controller, scenario[:100], **START)
+        first = simulate(controller, scenario[:100], **START)
         rest = st.Scenario(scenario.x0, scenario.a_star[100:], scenario.w[100:], scenario.v[100:])
-        np.testing.assert_array_equal(st.simulate(controller, rest, resume=first.final).x, whole.x[100:])
+        np.testing.assert_array_equal(simulate(controller, rest, resume=first.final).x, whole.x[100:])
 
 
 class TestTransformations:
@@ -159,9 +163,7 @@ class TestTransformations:
                 st.MGAPS(rate, constraint=st.Box(G["theta_low"], G["theta_high"])),
                 st.GradientEstimator(0.05, constraint=st.Box(-1.0, 1.0)),
             )
-            return st.simulate(
-                controller, st.Scenario(G["x0"], G["a_star"], w, G["v"]), theta=theta, a_hat=jnp.zeros(3)
-            )
+            return simulate(controller, st.Scenario(G["x0"], G["a_star"], w, G["v"]), theta=theta, a_hat=jnp.zeros(3))
 
         rates = jnp.array([1e-3, 1e-2, 2e-2])
         thetas = G["theta0"] + jnp.array([[0.0], [0.1], [0.2]])
@@ -193,7 +195,7 @@ class TestTransformations:
                 st.RandomWalk(known["eta"], known["a_low"], known["a_high"])(KEY, 5, 3),
             )
             controller = st.Controller(planar_system(), tuner, estimator)
-            return st.simulate(controller, made, theta=known["theta0"], a_hat=known["a0"]), others
+            return simulate(controller, made, theta=known["theta0"], a_hat=known["a0"]), others
 
         np.testing.assert_allclose(run(1.0)[0].x, whole.x, rtol=1e-12, atol=1e-13)
         with pytest.raises(ValueError, match=r"learning_rate: .*got -1\.0"):
@@ -203,14 +205,14 @@ class TestTransformations:
         def run(key):
             ka, kw = jax.random.split(key)
             made = st.Scenario(jnp.zeros(2), st.RandomWalk(0.05, -1.0, 1.0)(ka, 20, 3), st.Gaussian(0.1)(kw, 20, 2))
-            return st.simulate(controller, made, **START).x
+            return simulate(controller, made, **START).x
 
         keys = jax.random.split(KEY, 3)
         np.testing.assert_allclose(jax.vmap(run)(keys)[2], run(keys[2]), rtol=1e-10)
 
     def test_vmap_over_a_batch_of_scenarios(self, controller, scenario, whole):
         batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), scenario)
-        runs = jax.vmap(lambda scenario: st.simulate(controller, scenario, **START))(batch)
+        runs = jax.vmap(lambda scenario: simulate(controller, scenario, **START))(batch)
         np.testing.assert_allclose(runs.x[1], whole.x, rtol=1e-10, atol=1e-12)
 
     def test_differentiable(self, scenario):
@@ -218,7 +220,7 @@ class TestTransformations:
 
         def total(rate):
             controller = st.Controller(planar_system(), st.MGAPS(rate), st.GradientEstimator(0.05))
-            cost = st.simulate(controller, scenario[:50], theta=G["theta0"], a_hat=G["a0"]).cost
+            cost = simulate(controller, scenario[:50], theta=G["theta0"], a_hat=G["a0"]).cost
             return jnp.sum(cost)
 
         difference = (total(0.01 + 1e-6) - total(0.01 - 1e-6)) / 2e-6
@@ -246,7 +248,7 @@ class TestTransformations:
                 st.GradientEstimator(rate, preconditioner=bound * jnp.ones(1)),
             )
             made = st.Scenario(jnp.ones(1), jnp.ones((9, 1)), w * jnp.ones((9, 1)))
-            return st.simulate(controller, made, theta=jnp.array([theta]), a_hat=jnp.zeros(1), limit=1e6 * bound)
+            return simulate(controller, made, theta=jnp.array([theta]), a_hat=jnp.zeros(1), limit=1e6 * bound)
 
         first = run(0.1, 2, 1.0, 0.1)
         count = len(traces)
@@ -260,7 +262,7 @@ class TestLengths:
     @pytest.mark.parametrize("record", [ALL_FIELDS, ()])
     @pytest.mark.parametrize("stride", [1, 3])
     def test_no_steps(self, controller, scenario, record, stride):
-        run = st.simulate(controller, scenario[:0], **START, record=record, stride=stride)
+        run = simulate(controller, scenario[:0], **START, record=record, stride=stride)
         assert run.result.message == "ok"
         np.testing.assert_array_equal(run.final.x, scenario.x0)
         np.testing.assert_array_equal(run.final.state.theta, G["theta0"])
@@ -269,7 +271,7 @@ class TestLengths:
             assert run.y.shape == (0, 2, 4)
 
     def test_one_step(self, controller, scenario, whole):
-        run = st.simulate(controller, scenario[:1], **START)
+        run = simulate(controller, scenario[:1], **START)
         np.testing.assert_array_equal(run.x, whole.x[:1])
         np.testing.assert_allclose(run.final.x, whole.x[1], rtol=1e-14)
 
@@ -286,7 +288,7 @@ class TestPlant:
         )
         a_star = jnp.concatenate([scenario.a_star, jnp.full((len(scenario), 1), 0.1)], axis=1)[:30]
         made = st.Scenario(scenario.x0, a_star, scenario.w[:30], scenario.v[:30])
-        run = st.simulate(controller, made, **START, plant=plant)
+        run = simulate(controller, made, **START, plant=plant)
         x, state = made.x0, controller.init(made.x0, **START)
         act, observe = jax.jit(controller.act), jax.jit(controller.observe)
         for t in range(30):
@@ -310,19 +312,19 @@ def test_context_of_any_structure(scenario, whole):
     )
     controller = eqx.tree_at(lambda c: c.system, golden_controller("planar"), system)
     made = st.Scenario(scenario.x0, scenario.a_star, scenario.w, scenario.v, contexts)
-    np.testing.assert_allclose(st.simulate(controller, made, **START).x, whole.x, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(simulate(controller, made, **START).x, whole.x, rtol=1e-12, atol=1e-13)
 
 
 def test_known_is_given_the_truth(scenario):
     controller = st.Controller(planar_system(), st.Fixed(), st.Known())
-    run = st.simulate(controller, scenario, theta=G["theta0"])
+    run = simulate(controller, scenario, theta=G["theta0"])
     np.testing.assert_array_equal(run.a_hat, scenario.a_star)
     np.testing.assert_array_equal(run.f_hat, run.f)
 
 
 def test_float32_stays_float32(scenario):
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), scenario)
-    run = st.simulate(
+    run = simulate(
         golden_controller("planar"), single, theta=G["theta0"].astype(np.float32), a_hat=G["a0"].astype(np.float32)
     )
     assert all(getattr(run, name).dtype == jnp.float32 for name in FIELDS)

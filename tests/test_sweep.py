@@ -160,7 +160,7 @@ def test_in_single_precision(tmp_path):
         ({"seeds": 0}, "seeds: expected a whole number >= 1"),
         ({"seeds": [1, 1]}, "seeds: expected whole numbers below 2³¹, each once"),
         ({"seeds": "many"}, "seeds: expected how many"),
-        ({"engine": "gpu"}, "engine: expected 'native' or 'xla'"),
+        ({"engine": "gpu"}, "engine: expected 'auto', 'native' or 'xla'"),
         ({"record": ("z",)}, "record: expected names from"),
         ({"lanes": 0}, "lanes: expected a whole number >= 1"),
         ({"retries": -1}, "retries: expected a whole number >= 0"),

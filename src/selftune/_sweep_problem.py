@@ -4,7 +4,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ from . import _check
 from .controller import Controller
 from .design import Setting
 from .guard import Guard
+from .native.choice import Engine
 from .run import Run
 from .scenario import Scenario
 from .simulate import simulate
@@ -37,7 +38,7 @@ class Problem:
     plant: System | None
     guard: Guard | None
     limit: float
-    engine: Literal["native", "xla"]
+    engine: Engine
     record: tuple[str, ...]
     stride: int
 
@@ -104,7 +105,7 @@ _OWN = 0x5E1F
 def kept(problem: Problem, run: Run) -> dict[str, Any]:
     """What is stored of one run."""
     ok, cost = run.result.ok, run.cost
-    edges = np.linspace(0, len(cost), min(PARTS, len(cost)) + 1).astype(int)
+    edges = [*parts_of(len(cost)).tolist(), len(cost)]
     parts = jnp.stack([jnp.mean(cost[a:b]) for a, b in itertools.pairwise(edges)])
     sizes = jnp.asarray(np.diff(edges) / max(len(cost), 1), cost.dtype)
     told = {

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,8 +20,8 @@ from ._errors import StoreError
 from ._guarded import AgentState
 from .controller import Controller, Info
 from .guard import Decision, Guard, Mode
-from .native import build
-from .native.lower import LoweringError, leaf_names
+from .native.choice import Engine, check_engine, run_with
+from .native.lower import leaf_names
 from .run import Result
 
 FORMAT = "selftune agent"
@@ -42,8 +42,9 @@ class Agent:
     - `controller`: what to run; not with the estimator `Known`, which needs to be told what nobody knows.
     - `x`, `theta`, `a_hat`: the first state, as an example of its shape and dtype, $\theta_0$ and $\hat a_0$.
     - `t`: the first step's context, as an example of all; by default the steps are numbered, from 0.
-    - `engine`: `"native"`, the controller's step as C (microseconds a call), or `"xla"`. Where there is no C compiler,
-      a warning says so and XLA is used; `agent.engine` is the one that runs.
+    - `engine`: `"native"` writes the controller's step as C, which takes microseconds a call; `"xla"` runs on any
+      device. `"auto"`, the default, takes the native engine on a CPU wherever it can, and XLA elsewhere, with a warning
+      that says why. `agent.engine` tells which engine runs.
     - `guard`: its settings; by default all of it is on, with limits that an orderly run does not come near.
 
     !!! Example
@@ -77,19 +78,16 @@ class Agent:
         theta: Any,
         a_hat: Any,
         t: Any = 0,
-        engine: Literal["native", "xla"] = "native",
+        engine: Engine = "auto",
         guard: Guard | None = None,
     ):
-        if engine not in ("native", "xla"):
-            raise ValueError(f"engine: expected 'native' or 'xla', got {engine!r}")
+        check_engine(engine)
         guard = Guard() if guard is None else guard
         state = _guarded.start(controller, guard, x, theta, a_hat, context(t))
         self.controller, self.guard = controller, guard
-        self.engine = engine if engine == "xla" or build.has_compiler() else "xla"
-        try:
-            self._machine = {"native": Native, "xla": XLA}[self.engine](controller, guard, state)
-        except LoweringError as error:
-            raise LoweringError(f"{error}; engine='xla' can run it") from None
+        self.engine, self._machine = run_with(
+            engine, natively=lambda: Native(controller, guard, state), by_xla=lambda: XLA(controller, guard, state)
+        )
         self._context = Context(state.t)
         self._n, self._k = state.x.size, self._machine.k
         self._dtype = np.dtype(state.x.dtype)

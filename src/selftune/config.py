@@ -153,7 +153,7 @@ class SweepPart(_Part):
     design: Literal["grid", "random", "latin hypercube"] = "grid"
     points: int | None = Field(default=None, gt=0, description="How many, where they are drawn.")
     seed: int = Field(default=0, ge=0, description="Of the design.")
-    engine: Literal["native", "xla"] = "native"
+    engine: Literal["auto", "native", "xla"] = "auto"
     lanes: int | None = Field(default=None, gt=0)
 
 

@@ -79,6 +79,8 @@ class Run(eqx.Module):
     recorded: dict[str, PyTree]
     final: Final
     result: Result
+    engine: str = eqx.field(static=True)
+    """Which engine ran: `"native"` or `"xla"`."""
 
     @property
     def x(self) -> Array:

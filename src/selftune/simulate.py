@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ from ._closed_loop import CHECKED, closed_loop_step
 from ._packing import Packing
 from .controller import Controller
 from .guard import Guard
-from .native import build
+from .native.choice import Engine, check_engine, run_with
 from .process import Stream, is_stream
 from .run import FIELDS, Final, Result, Run
 from .scenario import Scenario
@@ -36,7 +36,7 @@ def simulate(
     stride: int = 1,
     limit: ArrayLike = 1e8,
     throw: bool = True,
-    engine: Literal["xla", "native"] = "xla",
+    engine: Engine = "auto",
 ) -> Run:
     r"""Run a controller against a scenario: Algorithm "Meta-Framework" for $t = 0, \dots, T-1$, as one loop.
 
@@ -56,9 +56,11 @@ def simulate(
     - `limit`: a run whose largest |x| exceeds it has diverged; infinity for no limit.
     - `throw`: raise `SimulationError` when the run fails. Under `jit` or `vmap` nothing is raised: look at
       `run.result`, or call `run.raise_if_failed()` on what comes out.
-    - `engine`: `"xla"`, on any device, or `"native"`, which writes the loop as C, compiles it once with the system's
-      compiler and runs it on the CPU: the same run to rounding, an order of magnitude faster for systems of more than
-      a few numbers. A batch under `vmap` then runs on all cores. It cannot be differentiated.
+    - `engine`: `"native"` writes the loop as C, compiles it once with the system's C compiler and runs it on the CPU.
+      A batch under `vmap` runs on all cores. `"xla"` runs on any device. Both give the same run to rounding; on a CPU
+      the native engine is many times faster. `"auto"`, the default, takes the native engine on a CPU wherever it can,
+      and XLA elsewhere. Where JAX differentiates the run, XLA computes the derivative. `run.engine` tells which
+      engine ran.
 
     !!! Example
 
@@ -96,15 +98,26 @@ def simulate(
         raise ValueError("theta, a_hat: expected None together with resume, which has them")
     if resume is not None and not isinstance(resume, Final):
         raise ValueError(f"resume: expected the `final` of a run, got {_check.describe(resume)}")
-    engines = {"xla": _simulate, "native": _simulate_natively}
-    if engine not in engines:
-        raise ValueError(f"engine: expected 'xla' or 'native', got {engine!r}")
-    if engine == "native" and not build.has_compiler():
-        engine = "xla"
-    run = engines[engine](controller, guard, plant or controller.system, scenario, start, fields, stride, limit_)
+    problem = _Problem(controller, guard, plant or controller.system, scenario, start, limit_)
+    _, run = run_with(
+        check_engine(engine),
+        natively=lambda: _simulate_natively(problem, fields, stride),
+        by_xla=lambda: Run(*_simulate_by_xla(problem, fields, stride), engine="xla"),
+    )
     if throw and _check.is_known(run.result.code):
         run.raise_if_failed()
     return run
+
+
+class _Problem(NamedTuple):
+    """What decides the numbers of a run."""
+
+    controller: Controller
+    guard: Guard | None
+    nature: System
+    scenario: Scenario
+    start: Final | tuple[Array, PyTree, PyTree]
+    limit: Array
 
 
 class _Loop(eqx.Module):
@@ -118,16 +131,10 @@ class _Loop(eqx.Module):
 
 
 @eqx.filter_jit
-def _simulate(
-    controller: Controller,
-    guard: Guard | None,
-    nature: System,
-    scenario: Scenario,
-    start: Final | tuple[Array, PyTree, PyTree],
-    fields: tuple[str, ...],
-    stride: int,
-    limit: Array,
-) -> Run:
+def _simulate_by_xla(
+    problem: _Problem, fields: tuple[str, ...], stride: int
+) -> tuple[dict[str, PyTree], Final, Result]:
+    controller, guard, nature, scenario, start, limit = problem
     # Shapes are checked here, inside the trace, and so once for each compilation.
     start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
     _check_shapes(controller, guard, scenario, nature, start)
@@ -190,21 +197,33 @@ def _simulate(
     code, failed_at = _first_failure(code, failed_at, health(packed), t_index)
     loop = loop_pack.unpack(packed)
     final = Final(loop.x, loop.state, t_index, loop.streams)
-    return Run(now | left, final, Result(code, failed_at))
+    return now | left, final, Result(code, failed_at)
 
 
-def _simulate_natively(
-    controller: Controller,
-    guard: Guard | None,
-    nature: System,
-    scenario: Scenario,
-    start: Final | tuple[Array, PyTree, PyTree],
-    fields: tuple[str, ...],
-    stride: int,
-    limit: Array,
-) -> Run:
+def _simulate_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> Run:
+    """The native run; where JAX differentiates it, XLA's run, which can be differentiated."""
+    numbers, rest = eqx.partition(problem, eqx.is_array)
+    if all(map(_check.is_known, jax.tree.leaves(numbers))):
+        return Run(*_run_natively(problem, fields, stride), engine="native")
+    ran: list[str] = []
+
+    @jax.custom_jvp
+    def run(numbers):
+        ran.append("native")
+        return _run_natively(eqx.combine(numbers, rest), fields, stride)
+
+    @run.defjvp
+    def _(primals, tangents):
+        ran.append("xla")
+        return jax.jvp(lambda numbers: _simulate_by_xla(eqx.combine(numbers, rest), fields, stride), primals, tangents)
+
+    return Run(*run(numbers), engine=ran[-1])
+
+
+def _run_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> tuple[dict[str, PyTree], Final, Result]:
     from .native.loop import run_loop
 
+    controller, guard, nature, scenario, start, limit = problem
     final = _checked_start(controller, guard, nature, scenario, start)
     stored, streamed = eqx.partition(
         (scenario.a_star, scenario.w, scenario.v), lambda node: not is_stream(node), is_leaf=is_stream
@@ -235,7 +254,7 @@ def _simulate_natively(
         )
         final = Final(done["x"], done["state"], final.t + steps, streams)
     recorded = parts[0] if len(parts) == 1 else jax.tree.map(lambda *rows: jnp.concatenate(rows), *parts)
-    return Run(recorded, final, Result(code, failed_at))
+    return recorded, final, Result(code, failed_at)
 
 
 _STREAMED = 1 << 16

@@ -15,7 +15,7 @@ from .controller import Controller
 from .design import FLOAT, Design
 from .design import grid as full_grid
 from .guard import Guard
-from .native import build
+from .native.choice import Engine, check_engine, settle
 from .regret import _parallel
 from .run import DIMS, Run, in_words
 from .scenario import Scenario
@@ -42,7 +42,7 @@ def sweep(
     a_hat: Any = None,
     folder: str | os.PathLike[str],
     executor: Any = None,
-    engine: Literal["native", "xla"] = "native",
+    engine: Engine = "auto",
     plant: System | None = None,
     guard: Guard | None = None,
     limit: float = 1e8,
@@ -113,8 +113,6 @@ def sweep(
     workers = _parallel.check(workers, progress)
 
     design = grid if isinstance(grid, Design) else full_grid(grid)
-    if engine not in ("native", "xla"):
-        raise ValueError(f"engine: expected 'native' or 'xla', got {engine!r}")
     problem = Problem(
         make_controller,
         make_scenario,
@@ -123,7 +121,7 @@ def sweep(
         plant,
         guard,
         _number("limit", limit),
-        engine if build.has_compiler() else "xla",
+        settle(check_engine(engine)),
         check_record(record),
         _check.count("stride", stride),
     )

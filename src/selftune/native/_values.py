@@ -29,6 +29,10 @@ class LoweringError(NotImplementedError):
     line = ""
 
 
+class CapturedError(LoweringError):
+    """A function that has captured an array while JAX traces it: the array's numbers are not known yet."""
+
+
 class TooLargeError(LoweringError):
     """A program of too many numbers to be written out."""
 

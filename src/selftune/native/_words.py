@@ -21,5 +21,5 @@ def as_words(array: np.ndarray) -> np.ndarray:
 
 
 def from_words(words: Any, like: Any) -> np.ndarray:
-    array = np.ascontiguousarray(words)
+    array = np.asarray(words, order="C")  # np.ascontiguousarray would give a single number an axis
     return array.view(like.dtype)[..., 0] if np.dtype(like.dtype).itemsize == 8 else array

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import warnings
 from functools import cache
 from pathlib import Path
 
@@ -36,19 +35,9 @@ def compiler() -> list[str]:
         if shutil.which(candidate):
             return [candidate]
     raise CompilerError(
-        "engine: the native one needs a C compiler, and there is none: install one, such as Debian's gcc, or name it "
-        "in CC"
+        "engine: the native engine needs a C compiler, and none was found: install one, such as Debian's gcc, or name "
+        "its command in the environment variable CC"
     )
-
-
-def has_compiler() -> bool:
-    """Whether there is a compiler; where there is none, a warning says what happens instead."""
-    try:
-        compiler()
-    except CompilerError as error:
-        warnings.warn(f"{error}. XLA runs this instead", RuntimeWarning, stacklevel=3)
-        return False
-    return True
 
 
 @cache

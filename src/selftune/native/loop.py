@@ -1,5 +1,6 @@
 """`simulate(..., engine="native")`: the whole closed loop as one C function, plant included."""
 
+import copy
 import ctypes
 import math
 import os
@@ -57,8 +58,7 @@ def run_loop(
     inputs = {**arrays, "p": [jax.random.key_data(leaf) if _check.is_key(leaf) else leaf for leaf in free]}
     if any(map(_check.is_key, jax.tree.leaves(inputs))):
         raise LoweringError(
-            "engine: expected a state of plain numbers, got a random key in it, as optax.add_noise keeps one; "
-            "engine='xla' can run it"
+            "engine: expected a state of plain numbers, got a random key in it, as optax.add_noise keeps one"
         )
     # The program is that of one step: how many there are is not part of it.
     one = {name: jax.tree.map(_row, tree) if name in ROWS else tree for name, tree in inputs.items()}
@@ -67,6 +67,9 @@ def run_loop(
     # What a function is traced to depends on these, too.
     modes = tuple(getattr(jax.config, name) for name in ("jax_enable_x64", "jax_numpy_dtype_promotion"))
     loop = _compiled(structure, fixed, input_structure, shapes, fields, modes)
+    if isinstance(loop, LoweringError):
+        raise copy.copy(loop)
+    _ = loop.function  # compiled now, so that a compiler that refuses is an error here and not inside a jitted program
     leaves = jax.tree.leaves(inputs)
     outputs = _run_any(loop, steps, stride, leaves)
     return jax.tree.unflatten(loop.result_structure, outputs)
@@ -143,7 +146,8 @@ def _restored(one: "_Setting | bool", free: Iterator[Any]) -> Any:
 @lru_cache(maxsize=128)
 def _compiled(
     structure: Any, fixed: Any, input_structure: Any, shapes: Any, fields: tuple[str, ...], modes: Any
-) -> "Loop":
+) -> "Loop | LoweringError":
+    """The program of a loop, or why there is none. Both are kept: finding the reason takes as long as a program."""
     inputs = jax.tree.unflatten(input_structure, [jax.ShapeDtypeStruct(*shape) for shape in shapes])
 
     def make(prepare: Callable[[Controller], Controller]):
@@ -160,7 +164,10 @@ def _compiled(
         return step
 
     outputs = jax.eval_shape(lambda inputs: make(lambda controller: controller)(**inputs), inputs)
-    return Loop(lower_step(make, inputs), inputs, outputs)
+    try:
+        return Loop(lower_step(make, inputs), inputs, outputs)
+    except LoweringError as error:
+        return error
 
 
 class Loop:

@@ -23,7 +23,7 @@ from . import _indexing as _indexing
 from . import _linear as _linear
 from . import _random
 from ._known import KNOWN
-from ._values import RULES, LoweringError, Nodes, TooLargeError, elementwise, nodes, rule
+from ._values import RULES, CapturedError, LoweringError, Nodes, TooLargeError, elementwise, nodes, rule
 from .graph import BOOL, Graph
 
 MAX_NODES = 200_000
@@ -85,7 +85,8 @@ def lower(
         try:
             results = lowering.inline(closed, [Nodes(leaf.ids, leaf.dtype) for leaf in given])
         except LoweringError as error:
-            raise type(error)(f"the native engine has no way to write {error}, at {error.line}") from None
+            where = f", at {error.line}" if error.line else ""
+            raise type(error)(f"the native engine has no way to write {error}{where}") from None
     made = []
     for (name, _), value in zip(leaf_names(out), results, strict=True):
         array = nodes(graph, value)
@@ -137,10 +138,9 @@ class Lowering:
         values: dict[Any, Any] = {}
         for const in closed.consts:
             if isinstance(const, Tracer):
-                raise ValueError(
-                    "engine: expected functions that are known when they are compiled, got one that has captured an "
-                    "array under jit or vmap, such as an optax transformation of a traced learning rate; hand it over "
-                    "as a parameter (theta, a, t, a learning rate by itself), or use engine='xla'"
+                raise CapturedError(
+                    "a function that has captured an array under jit or vmap, such as an optax transformation of a "
+                    "traced learning rate: hand the array over as a parameter (theta, a, t or a learning rate)"
                 )
         values.update(zip(jaxpr.constvars, map(_known, closed.consts), strict=True))
         values.update(zip(jaxpr.invars, inputs, strict=True))

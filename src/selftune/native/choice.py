@@ -1,0 +1,71 @@
+"""Which engine runs. `simulate`, `Agent` and `sweep` all ask here."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import jax
+
+from ._values import CapturedError, LoweringError
+from .build import CompilerError, compiler
+
+Engine = Literal["auto", "native", "xla"]
+T = TypeVar("T")
+
+
+def check_engine(engine: Any) -> Engine:
+    if engine not in ("auto", "native", "xla"):
+        raise ValueError(f"engine: expected 'auto', 'native' or 'xla', got {engine!r}")
+    return engine
+
+
+def settle(engine: Engine, *, stacklevel: int = 3) -> Engine:
+    """The engine to ask for on this machine: `"auto"` becomes `"xla"` without a CPU or a C compiler.
+
+    `"native"` without a C compiler raises `CompilerError`.
+    """
+    if engine == "native":
+        compiler()
+    if engine == "auto":
+        if not _on_cpu():
+            return "xla"
+        try:
+            compiler()
+        except CompilerError as error:
+            _warn(error, stacklevel + 1)
+            return "xla"
+    return engine
+
+
+def run_with(
+    engine: Engine, *, natively: Callable[[], T], by_xla: Callable[[], T]
+) -> tuple[Literal["native", "xla"], T]:
+    """The name of the engine that ran, and its result.
+
+    `"auto"` is the native engine on a CPU, where there is a C compiler and the program can be written in C. Elsewhere
+    XLA runs. On a CPU a warning then says why, because XLA is several times slower there. There is no warning where a
+    function has captured an array that JAX is tracing.
+    """
+    engine = settle(engine, stacklevel=4)
+    if engine != "xla":
+        try:
+            return "native", natively()
+        except (CompilerError, LoweringError) as error:
+            if engine == "native":
+                error.args = (f"{error}; engine='xla' can run it",)
+                raise
+            if not isinstance(error, CapturedError):  # an ordinary way to write JAX: nothing is wrong
+                _warn(error, 4)
+    return "xla", by_xla()
+
+
+def _warn(error: Exception, stacklevel: int) -> None:
+    text = f"XLA runs this, because the faster native engine cannot: {error}. With engine='xla' this warning goes away."
+    warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
+
+
+def _on_cpu() -> bool:
+    device = jax.config.jax_default_device
+    if device is None:
+        return jax.default_backend() == "cpu"
+    return (device if isinstance(device, str) else device.platform) == "cpu"

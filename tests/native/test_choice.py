@@ -1,0 +1,201 @@
+"""Which engine runs: native by default on a CPU, XLA where the native engine cannot, and never in silence."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import selftune as st
+from selftune.native.build import CompilerError
+from selftune.native.lower import LoweringError
+
+START = {"theta": jnp.ones(1), "a_hat": jnp.zeros(1)}
+STEPS = 60
+
+
+def controller(policy=lambda x, theta, f, t: -theta * x - f, rate=1e-2):
+    system = st.System(
+        dynamics=lambda x, u, f, t: x + 0.1 * (u + f),
+        residual=lambda x, a, t: a * jnp.cos(x),
+        policy=policy,
+        cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+    )
+    return st.Controller(system, st.MGAPS(rate, constraint=st.Box(0.0, 8.0)), st.GradientEstimator(0.05))
+
+
+def scenario(steps=STEPS):
+    key_a, key_w = jax.random.split(jax.random.key(0))
+    return st.Scenario(jnp.ones(1), st.Constant(0.5)(key_a, steps, 1), st.Gaussian(0.1)(key_w, steps, 1))
+
+
+def not_in_c(x, theta, f, t):
+    return -theta * x * jnp.linalg.svd(jnp.outer(x, x) + 1.0)[1][0]
+
+
+class TestByDefault:
+    def test_simulate_and_agent_run_natively(self):
+        run = st.simulate(controller(), scenario(), **START)
+        assert run.engine == "native"
+        assert st.simulate(controller(), scenario(), **START, engine="xla").engine == "xla"
+        assert st.Agent(controller(), x=[1.0], **START).engine == "native"
+
+    def test_another_device_runs_xla(self, monkeypatch):
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        assert st.simulate(controller(), scenario(), **START).engine == "xla"
+        with jax.default_device(jax.devices("cpu")[0]):
+            assert st.simulate(controller(), scenario(), **START).engine == "native"
+
+
+class TestNotInC:
+    def test_simulate_falls_back_with_a_warning_that_names_operation_and_line(self):
+        with pytest.warns(RuntimeWarning, match=r"XLA runs this.*the operation 'svd', at .*test_choice\.py:\d+"):
+            run = st.simulate(controller(not_in_c), scenario(), **START)
+        assert run.engine == "xla"
+        expected = st.simulate(controller(not_in_c), scenario(), **START, engine="xla")
+        np.testing.assert_array_equal(run.x, expected.x)
+
+    def test_the_reason_is_found_once(self, monkeypatch):
+        from selftune.native import loop
+
+        lowered = []
+        monkeypatch.setattr(loop, "lower_step", lambda *a: lowered.append(1) or _refuse())
+        made = controller(lambda x, theta, f, t: -theta * x)
+        for _ in range(3):
+            with pytest.warns(RuntimeWarning, match="made up"):
+                st.simulate(made, scenario(), **START)
+        assert lowered == [1]
+
+    def test_agent_falls_back_too(self):
+        with pytest.warns(RuntimeWarning, match="the operation 'svd'"):
+            agent = st.Agent(controller(not_in_c), x=[1.0], **START)
+        assert agent.engine == "xla"
+        assert np.isfinite(agent.act([1.0])).all()
+
+    @pytest.mark.parametrize("run", [st.simulate, st.Agent])
+    def test_native_refuses(self, run):
+        given = {"scenario": scenario()} if run is st.simulate else {"x": [1.0]}
+        with pytest.raises(LoweringError, match=r"'svd', at .*test_choice\.py:\d+.*; engine='xla' can run it"):
+            run(controller(not_in_c), **given, **START, engine="native")
+
+    def test_a_captured_traced_array_falls_back_without_a_warning(self):
+        def cost(gain):
+            made = controller(lambda x, theta, f, t: -theta * gain * x)
+            return st.simulate(made, scenario(), **START, engine="auto").cost
+
+        batch = jax.vmap(cost)(jnp.array([0.5, 1.0]))
+        single = st.simulate(controller(lambda x, theta, f, t: -theta * 0.5 * x), scenario(), **START, engine="xla")
+        np.testing.assert_allclose(batch[0], single.cost, rtol=1e-12)
+
+
+def _refuse():
+    raise LoweringError("a made up reason")
+
+
+@pytest.fixture(params=["no compiler", "wrong CC"])
+def no_compiler(request, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if request.param == "wrong CC":
+        monkeypatch.setenv("CC", "no-such-compiler")
+        return "CC: expected the command of a C compiler, got 'no-such-compiler'"
+    monkeypatch.delenv("CC", raising=False)
+    return "needs a C compiler, and none was found"
+
+
+class TestWithoutACompiler:
+    def test_xla_runs_with_a_warning(self, no_compiler):
+        with pytest.warns(RuntimeWarning, match=f"XLA runs this, .*{no_compiler}"):
+            run = st.simulate(controller(), scenario(), **START)
+        assert run.engine == "xla"
+        with pytest.warns(RuntimeWarning, match=no_compiler):
+            agent = st.Agent(controller(), x=[1.0], **START)
+        assert agent.engine == "xla"
+        np.testing.assert_allclose(agent.act([1.0]), [-1.0])
+
+    def test_native_is_refused(self, no_compiler):
+        with pytest.raises(CompilerError, match=no_compiler):
+            st.simulate(controller(), scenario(), **START, engine="native")
+        with pytest.raises(CompilerError, match=no_compiler):
+            st.Agent(controller(), x=[1.0], **START, engine="native")
+
+    @pytest.mark.parametrize("no_compiler", ["no compiler"], indirect=True)
+    def test_who_asks_for_xla_hears_nothing(self, no_compiler, tmp_path):
+        def sweep(folder, **options):
+            return st.sweep(
+                lambda rate: controller(rate=rate),
+                lambda key: st.Scenario(jnp.ones(1), jnp.ones((20, 1)), st.Gaussian(0.1)(key, 20, 1)),
+                {"rate": [0.01]},
+                seeds=1,
+                folder=tmp_path / folder,
+                **START,
+                **options,
+            )
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            st.simulate(controller(), scenario(), **START, engine="xla")
+            st.Agent(controller(), x=[1.0], **START, engine="xla")
+            assert sweep("xla", engine="xla").is_complete
+        with pytest.warns(RuntimeWarning, match=no_compiler) as caught:
+            assert sweep("auto").is_complete
+        assert len(caught) == 1
+
+    def test_a_compiler_that_fails_is_named(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("CC", "false")
+        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
+        made = controller(lambda x, theta, f, t: -1.01 * theta * x)  # a program that is not compiled yet
+        with pytest.warns(RuntimeWarning, match="the C compiler, false, refused a program"):
+            run = st.simulate(made, scenario(), **START)
+        assert run.engine == "xla"
+
+
+class TestDifferentiated:
+    """XLA computes the derivative, however `grad`, `jit` and `vmap` are nested; the value alone stays native."""
+
+    @staticmethod
+    def loss(theta, engine, engines, rate=1e-2):
+        run = st.simulate(controller(rate=rate), scenario(), theta=theta, a_hat=jnp.zeros(1), engine=engine)
+        engines.append(run.engine)
+        return jnp.sum(run.cost)
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        {
+            "jit": "native",
+            "grad": "xla",
+            "grad of jit": "native",  # traced before it is known that it will be differentiated
+            "jit of grad": "xla",
+            "jvp": "xla",
+            "jit of vmap": "native",
+            "grad of vmap": "xla",
+        }.items(),
+    )
+    def test_it_agrees_with_xla(self, name, expected):
+        thetas = jnp.array([[1.0], [2.0]])
+
+        def result(engine, engines):
+            def loss(theta):
+                return self.loss(theta, engine, engines)
+
+            return {
+                "jit": lambda: jax.jit(loss)(thetas[0]),
+                "grad": lambda: jax.grad(loss)(thetas[0]),
+                "grad of jit": lambda: jax.grad(jax.jit(loss))(thetas[0]),
+                "jit of grad": lambda: jax.jit(jax.grad(loss))(thetas[0]),
+                "jvp": lambda: jax.jvp(lambda rate: self.loss(thetas[0], engine, engines, rate), (0.01,), (1.0,))[1],
+                "jit of vmap": lambda: jax.jit(jax.vmap(loss))(thetas),
+                "grad of vmap": lambda: jax.grad(lambda many: jnp.sum(jax.vmap(loss)(many)))(thetas),
+            }[name]()
+
+        auto, xla = [], []
+        np.testing.assert_allclose(result("auto", auto), result("xla", xla), rtol=1e-10)
+        assert (auto, xla) == ([expected], ["xla"])
+
+    def test_the_derivative_is_right(self):
+        def loss(theta):
+            return self.loss(theta, "auto", [])
+
+        step = 1e-6
+        difference = (loss(jnp.array([1.0 + step])) - loss(jnp.array([1.0 - step]))) / (2 * step)
+        np.testing.assert_allclose(jax.grad(jax.jit(loss))(jnp.ones(1))[0], difference, rtol=1e-6)
