@@ -3,9 +3,13 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
+
+from . import _check
+from .diagnosis import Diagnosis, diagnose, is_worse
 
 FIELDS = ("x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction", "guard")
 
@@ -27,7 +31,7 @@ DIMS = {
 
 
 class Result(eqx.Module):
-    """How a run ended: a code, and the step at which it went wrong (-1 where it did not)."""
+    """How a run ended: a code, the step at which it went wrong (-1 where it did not), and what it cost."""
 
     OK = 0
     DIVERGED = 1
@@ -35,6 +39,8 @@ class Result(eqx.Module):
 
     code: Int[Array, ""]
     step: Int[Array, ""]
+    costs: Float[Array, " 2"] | None = None
+    """The mean cost of the first and of the last tenth of the run, where the cost was recorded."""
 
     @property
     def ok(self) -> Array:
@@ -46,10 +52,22 @@ class Result(eqx.Module):
         code, step = np.atleast_1d(self.code), np.atleast_1d(self.step)
         failed = np.flatnonzero(code != Result.OK)
         if failed.size == 0:
-            return "ok"
+            return "ok" + self._rise()
         first = failed[0]
         text = in_words(int(code.flat[first]), int(step.flat[first]))
         return text if code.size == 1 else f"{failed.size} of {code.size} runs failed; run {first}: {text}"
+
+    def _rise(self) -> str:
+        """Words for a cost that rose more than tenfold: the numbers are finite, but the run may be ruined."""
+        if self.costs is None:
+            return ""
+        costs = np.reshape(self.costs, (-1, 2))
+        risen = costs[is_worse(costs[:, 0], costs[:, 1])]
+        if not len(risen):
+            return ""
+        first, last = risen[np.argmax(risen[:, 1] / risen[:, 0])]
+        where = f", in {len(risen)} of {len(costs)} runs; the most" if len(costs) > 1 else ""
+        return f", but the cost rose{where}: {first:.4g} in the first tenth, {last:.4g} in the last"
 
 
 def in_words(code: int, step: int) -> str:
@@ -81,6 +99,12 @@ class Run(eqx.Module):
     result: Result
     engine: str = eqx.field(static=True)
     """Which engine ran: `"native"` or `"xla"`."""
+    steps: int = eqx.field(static=True)
+    """How many steps this call ran, T."""
+    stride: int = eqx.field(static=True)
+    """Recorded rows are those of steps 0, stride, 2·stride, … of this call."""
+    constraint: PyTree
+    """Θ of the tuner; None where it has none, or one that is not made of arrays."""
 
     @property
     def x(self) -> Array:
@@ -150,6 +174,34 @@ class Run(eqx.Module):
             raise AttributeError(f"{name} was not recorded: {why}")
         return value
 
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """How the run went, in numbers: costs, share of steps at a bound, contraction, the first bad number.
+
+        `print(run)` shows it in words. Not for a batch, nor while JAX traces.
+        """
+        return diagnose(self)
+
+    def __repr__(self) -> str:
+        names = ", ".join(name for name, value in self.recorded.items() if value is not None)
+        batch = "".join(f"{size} × " for size in np.shape(self.result.code))
+        about = f"{batch}{self.steps} steps, engine={self.engine!r}, recorded: {names or 'nothing'}"
+        return f"<Run of {about}; {self.result.message}>" if self._is_known() else f"<Run of {about}; traced>"
+
+    def __str__(self) -> str:
+        if not self._is_known():
+            return repr(self)
+        if np.ndim(self.result.code) == 0:
+            return str(self.diagnosis)
+        text = f"{np.size(self.result.code)} runs of {self.steps:,} steps, {self.engine} engine: {self.result.message}"
+        if self.result.costs is not None:
+            first, last = np.median(np.reshape(self.result.costs, (-1, 2)), axis=0)
+            text += f"\n  mean cost    {first:.4g} in the first tenth, {last:.4g} in the last (medians over the runs)"
+        return text
+
+    def _is_known(self) -> bool:
+        return all(map(_check.is_known, jax.tree.leaves(self)))
+
     def raise_if_failed(self) -> "Run":
         """This run, or a `SimulationError` that carries it."""
         if not bool(jnp.all(self.result.ok)):
@@ -161,5 +213,7 @@ class SimulationError(RuntimeError):
     """A run that went wrong. The run itself, up to there, is in `run`."""
 
     def __init__(self, run: Run):
-        super().__init__(f"simulate: {run.result.message}")
+        is_one = np.ndim(run.result.code) == 0
+        first_bad = run.diagnosis.first_bad if is_one else None
+        super().__init__(f"simulate: {run.result.message}" + (f" ({first_bad})" if first_bad else ""))
         self.run = run

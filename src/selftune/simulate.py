@@ -99,10 +99,20 @@ def simulate(
     if resume is not None and not isinstance(resume, Final):
         raise ValueError(f"resume: expected the `final` of a run, got {_check.describe(resume)}")
     problem = _Problem(controller, guard, plant or controller.system, scenario, start, limit_)
-    _, run = run_with(
+    _, (ran, outcome) = run_with(
         check_engine(engine),
         natively=lambda: _simulate_natively(problem, fields, stride),
-        by_xla=lambda: Run(*_simulate_by_xla(problem, fields, stride), engine="xla"),
+        by_xla=lambda: ("xla", _simulate_by_xla(problem, fields, stride)),
+    )
+    recorded, final, result = outcome
+    run = Run(
+        recorded,
+        final,
+        Result(result.code, result.step, _first_and_last(recorded.get("cost"))),
+        engine=ran,
+        steps=scenario.steps,
+        stride=stride,
+        constraint=_only_arrays(getattr(controller.tuner, "constraint", None)),
     )
     if throw and _check.is_known(run.result.code):
         run.raise_if_failed()
@@ -131,9 +141,7 @@ class _Loop(eqx.Module):
 
 
 @eqx.filter_jit
-def _simulate_by_xla(
-    problem: _Problem, fields: tuple[str, ...], stride: int
-) -> tuple[dict[str, PyTree], Final, Result]:
+def _simulate_by_xla(problem: _Problem, fields: tuple[str, ...], stride: int) -> "_Outcome":
     controller, guard, nature, scenario, start, limit = problem
     # Shapes are checked here, inside the trace, and so once for each compilation.
     start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
@@ -200,11 +208,29 @@ def _simulate_by_xla(
     return now | left, final, Result(code, failed_at)
 
 
-def _simulate_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> Run:
-    """The native run; where JAX differentiates it, XLA's run, which can be differentiated."""
+def _first_and_last(cost: Any) -> Any:
+    """The mean of the first and of the last tenth of the rows."""
+    if cost is None or cost.shape[0] < 10:
+        return None
+    size = cost.shape[0] // 10
+    if _check.is_known(cost):  # NumPy: JAX would compile a program for each number of steps
+        rows = np.asarray(cost)
+        return jnp.asarray(np.stack([rows[:size].mean(), rows[-size:].mean()]))
+    return jnp.stack([jnp.mean(cost[:size]), jnp.mean(cost[-size:])])
+
+
+def _only_arrays(tree: PyTree) -> PyTree:
+    return tree if all(map(eqx.is_array, jax.tree.leaves(tree))) else None
+
+
+_Outcome = tuple[dict[str, PyTree], Final, Result]
+
+
+def _simulate_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> tuple[str, _Outcome]:
+    """The native run; where JAX differentiates it, XLA's run, which can be differentiated. With the engine's name."""
     numbers, rest = eqx.partition(problem, eqx.is_array)
     if all(map(_check.is_known, jax.tree.leaves(numbers))):
-        return Run(*_run_natively(problem, fields, stride), engine="native")
+        return "native", _run_natively(problem, fields, stride)
     ran: list[str] = []
 
     @jax.custom_jvp
@@ -217,10 +243,11 @@ def _simulate_natively(problem: _Problem, fields: tuple[str, ...], stride: int) 
         ran.append("xla")
         return jax.jvp(lambda numbers: _simulate_by_xla(eqx.combine(numbers, rest), fields, stride), primals, tangents)
 
-    return Run(*run(numbers), engine=ran[-1])
+    outcome = run(numbers)
+    return ran[-1], outcome
 
 
-def _run_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> tuple[dict[str, PyTree], Final, Result]:
+def _run_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> _Outcome:
     from .native.loop import run_loop
 
     controller, guard, nature, scenario, start, limit = problem
