@@ -21,10 +21,10 @@ import selftune as st
 from ._by_hand import BY_HAND, RECORD, hand_written
 from ._measure import interleaved, ratio, table
 from ._robots import PROBLEMS, Problem
-from .core import SMALL_LOOPS
 
 Engine: TypeAlias = Literal["xla", "native"]
 ENGINES: tuple[Engine, Engine] = ("xla", "native")
+SMALL_LOOPS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=65536"
 LONG, SHORT, CALLS, SEEDS = 1_000_000, 100_000, 20_000, 64
 
 

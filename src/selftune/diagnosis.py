@@ -13,8 +13,9 @@ from .guard import Decision
 if TYPE_CHECKING:
     from .run import Run
 
-WORSE = 10.0
-"""The mean cost of the last tenth is called high when it is more than this many times that of the first tenth."""
+WORSE = 100.0
+"""The cost has risen where the mean of its last tenth is more than this many times that of the first: a run that starts
+at rest may well rise tenfold."""
 ROWS = 2000
 """At most this many rows, spread evenly over the run, are read to find how often θ is at a bound."""
 ORDER = ("x", "theta", "a_hat", "f_hat", "u", "cost", "y", "gradient", "contraction", "f", "innovation")
@@ -105,7 +106,8 @@ def diagnose(run: "Run") -> Diagnosis:
     # What is computed after a failure means nothing.
     steps = run.steps if failed_at < 0 else failed_at - start
     good = -(-steps // run.stride)
-    first, last = tenths(rows["cost"][:good, 0]) if "cost" in rows else (None, None)
+    costs = tenths(rows["cost"][:good, 0]) if "cost" in rows else None
+    first, last = (None, None) if costs is None else map(float, costs)
     return Diagnosis(
         steps=steps,
         engine=run.engine,
@@ -121,10 +123,13 @@ def diagnose(run: "Run") -> Diagnosis:
     )
 
 
-def tenths(cost: np.ndarray) -> tuple[float, float] | tuple[None, None]:
-    """The mean cost of the first and of the last tenth of the rows."""
-    size = len(cost) // 10
-    return (float(cost[:size].mean()), float(cost[-size:].mean())) if size else (None, None)
+def tenths(cost: np.ndarray) -> np.ndarray | None:
+    """The mean cost of the first and of the last tenth of the rows, on a last axis; None for fewer than ten rows."""
+    size = cost.shape[-1] // 10
+    if not size:
+        return None
+    with np.errstate(all="ignore"):  # after a failure there may be anything
+        return np.stack([cost[..., :size].mean(axis=-1), cost[..., -size:].mean(axis=-1)], axis=-1)
 
 
 def is_worse(first: Any, last: Any) -> Any:

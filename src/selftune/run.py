@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from . import _check
-from .diagnosis import Diagnosis, diagnose, is_worse
+from .diagnosis import Diagnosis, diagnose, is_worse, tenths
 
 FIELDS = ("x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction", "guard")
 
@@ -37,10 +37,10 @@ class Result(eqx.Module):
     DIVERGED = 1
     NON_FINITE = 2
 
-    code: Int[Array, ""]
-    step: Int[Array, ""]
-    costs: Float[Array, " 2"] | None = None
-    """The mean cost of the first and of the last tenth of the run, where the cost was recorded."""
+    code: Int[Array, "*batch"]
+    step: Int[Array, "*batch"]
+    costs: Float[np.ndarray, "*batch 2"] | None = None
+    """The mean cost of the first and of the last tenth of the run, where the cost was recorded and is known."""
 
     @property
     def ok(self) -> Array:
@@ -58,7 +58,7 @@ class Result(eqx.Module):
         return text if code.size == 1 else f"{failed.size} of {code.size} runs failed; run {first}: {text}"
 
     def _rise(self) -> str:
-        """Words for a cost that rose more than tenfold: the numbers are finite, but the run may be ruined."""
+        """Words for a cost that rose more than a hundredfold: the numbers are finite, but the run may be ruined."""
         if self.costs is None:
             return ""
         costs = np.reshape(self.costs, (-1, 2))
@@ -96,7 +96,7 @@ class Run(eqx.Module):
 
     recorded: dict[str, PyTree]
     final: Final
-    result: Result
+    outcome: Result
     engine: str = eqx.field(static=True)
     """Which engine ran: `"native"` or `"xla"`."""
     steps: int = eqx.field(static=True)
@@ -105,6 +105,13 @@ class Run(eqx.Module):
     """Recorded rows are those of steps 0, stride, 2·stride, … of this call."""
     constraint: PyTree
     """Θ of the tuner; None where it has none, or one that is not made of arrays."""
+
+    @property
+    def result(self) -> Result:
+        """How it ended: a code, the step of a failure, and the cost of the first and of the last tenth."""
+        cost = self.recorded.get("cost")
+        costs = None if cost is None or not _check.is_known(cost) else tenths(np.asarray(cost))
+        return Result(self.outcome.code, self.outcome.step, costs)
 
     @property
     def x(self) -> Array:

@@ -104,17 +104,14 @@ def simulate(
         natively=lambda: _simulate_natively(problem, fields, stride),
         by_xla=lambda: ("xla", _simulate_by_xla(problem, fields, stride)),
     )
-    recorded, final, result = outcome
     run = Run(
-        recorded,
-        final,
-        Result(result.code, result.step, _first_and_last(recorded.get("cost"))),
+        *outcome,
         engine=ran,
         steps=scenario.steps,
         stride=stride,
         constraint=_only_arrays(getattr(controller.tuner, "constraint", None)),
     )
-    if throw and _check.is_known(run.result.code):
+    if throw and _check.is_known(run.outcome.code):
         run.raise_if_failed()
     return run
 
@@ -206,17 +203,6 @@ def _simulate_by_xla(problem: _Problem, fields: tuple[str, ...], stride: int) ->
     loop = loop_pack.unpack(packed)
     final = Final(loop.x, loop.state, t_index, loop.streams)
     return now | left, final, Result(code, failed_at)
-
-
-def _first_and_last(cost: Any) -> Any:
-    """The mean of the first and of the last tenth of the rows."""
-    if cost is None or cost.shape[0] < 10:
-        return None
-    size = cost.shape[0] // 10
-    if _check.is_known(cost):  # NumPy: JAX would compile a program for each number of steps
-        rows = np.asarray(cost)
-        return jnp.asarray(np.stack([rows[:size].mean(), rows[-size:].mean()]))
-    return jnp.stack([jnp.mean(cost[:size]), jnp.mean(cost[-size:])])
 
 
 def _only_arrays(tree: PyTree) -> PyTree:
