@@ -1,10 +1,16 @@
-"""Agreement with an independent program, array by array: `tests/golden/README.md`."""
+"""Agreement with the independent program, array by array, and of its files with it: `tests/golden/README.md`."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 import selftune as st
+from tests.independent import algorithms
+from tests.independent import golden as independent
 from tests.problems import SYSTEMS, golden, golden_controller, golden_scenario
 
 FIELDS = {
@@ -81,3 +87,29 @@ def test_by_hand(name, tuner):
         )
         x = system.dynamics(x, u, f, t) + now.w
     assert_golden(name, tuner, {key: np.stack([row[key] for row in rows]) for key in rows[0]})
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_the_stored_files_are_what_the_program_makes(name):
+    """All but the surrogates, which take seconds: of these a few steps, and the local regret from the stored ones."""
+    stored, problem = golden(name), independent.PROBLEMS[name]()
+    every, few = independent.arrays(problem, surrogates=False), range(0, len(problem), len(problem) // 12)
+    assert stored.keys() - every.keys() == {"surrogate", "surrogate_grad", "local_regret"}
+    found = [algorithms.surrogate(problem, every["mgaps_theta"], t) for t in few]
+    every["surrogate"], every["surrogate_grad"] = (np.stack(part) for part in zip(*found, strict=True))
+    gradients = stored["surrogate_grad"]
+    every["local_regret"] = algorithms.local_regret(problem, every["mgaps_theta"], gradients)
+    kept = stored | {key: stored[key][list(few)] for key in ("surrogate", "surrogate_grad")}
+    assert max(independent.differences(every, kept).values()) <= independent.TOLERANCE
+
+
+@pytest.mark.slow
+def test_the_program_finds_every_array_as_stored_and_any_change_to_one(tmp_path):
+    command = [sys.executable, "-m", "tests.independent", "--check"]
+    root = Path(__file__).parents[1]
+    assert subprocess.run(command, cwd=root, check=False).returncode == 0
+    for name in SYSTEMS:
+        changed = dict(golden(name))
+        changed["surrogate"] = changed["surrogate"] + 1e-9 * changed["surrogate"].max()
+        np.savez(tmp_path / f"{name}.npz", **changed)
+    assert subprocess.run([*command, "--out", tmp_path], cwd=root, check=False).returncode == 1

@@ -14,7 +14,7 @@ FIGURES = {
     "parameters": [r"$a^*$, $\hat a$", r"$\|\hat a - a^*\|$", r"$\hat a_1$", r"$a^*_3$", "step $t$ / 1000"],
     "gain_traces": [r"$\theta$", "M-GAPS", "fixed gain", "best static gain", "noise inside Δ(…)"],
     "model_error": [r"$|\phi(x)\hat a - \phi(x)a^*|$", r"from $\theta_0 = \theta_a = 0.5$"],
-    "tracking_error": ["RMS of $x$", "noise outside Δ(…)"],
+    "tracking_error": ["$x$", r"seed 0, from $\theta_0 = \theta_a = 0.5$"],
     "regret_difference": ["cumulative cost, M-GAPS minus fixed gain", r"$\theta_0 = 3$"],
     "local_regret": [r"$R^L_\eta(T)$", "$T$", "slope 1"],
     "overview": ["total cost / that of the best static gain", "GAPS", "exact model"],
@@ -67,6 +67,17 @@ def test_lines_are_the_data(data):
             drawn = figure.axes[2 * row + column].lines[0].get_ydata()
             # Both are sums of the same numbers, in another order.
             np.testing.assert_allclose(drawn, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+
+
+def test_the_tracking_error_is_x_of_one_seed_and_the_size_of_all(data):
+    figure = plots.tracking_error(data, seed=2, gain=3.0)
+    for axis, noise in zip(figure.axes, paper_run.NOISES, strict=True):
+        words = [str(_summary.NOISE[noise]), "\nRMS of all seeds: "]
+        for line, name in zip(axis.lines, ("fixed gain", "M-GAPS"), strict=False):
+            x = data.x.sel(noise=noise, gain=3.0, algorithm=name)
+            np.testing.assert_array_equal(line.get_ydata(), x.sel(seed=2))
+            words.append(f"{name} {np.sqrt(np.mean(x.values**2)):.3g}{', ' if name == 'fixed gain' else ''}")
+        assert axis.get_title(loc="left") == "".join(words)
 
 
 def test_the_slope_of_a_power_law_is_its_power(data):

@@ -61,8 +61,8 @@ def panels(dataset: xr.Dataset, gain: float) -> list[Panel]:
         ),
         Panel(
             "Tracking error: x",
-            f"Root mean square over seeds and over short stretches of time, {start}.",
-            _each(dataset, "tracking-error", "root mean square of x", lambda d, n: _tracking_error(d, n, gain)),
+            f"On seed {int(dataset.seed[0])}, {start}. In brackets, the root mean square over all seeds and steps.",
+            _each(dataset, "tracking-error", "x over time on one seed", lambda d, n: _tracking_error(d, n, gain)),
         ),
         Panel(
             "Regret difference",
@@ -223,12 +223,18 @@ def _under(dataset: xr.Dataset) -> list[tuple[int, str]]:
 
 
 def _tracking_error(dataset: xr.Dataset, noise: Any, gain: float) -> go.Figure:
-    figure = _plotly.figure("RMS of x")
+    figure, thinned = _plotly.figure("x"), _summary.thin(dataset)
     for i, name in _under(dataset):
-        squared = _summary.average(dataset.x.sel(noise=noise, gain=gain, algorithm=name) ** 2)
-        made = Band(*(np.sqrt(part) for part in _summary.band(squared)))
-        _plotly.band(figure, squared.time.values, made, _summary.color(name, i), name, shown=name in (OURS, FIXED))
-    figure.update_yaxes(rangemode="tozero")
+        of = dict(noise=noise, gain=gain, algorithm=name)
+        _plotly.line(
+            figure,
+            thinned.time.values,
+            thinned.x.sel(of).isel(seed=0),
+            _summary.color(name, i),
+            f"{escape(name)} ({_summary.root_mean_square(dataset.x.sel(of)):.3g})",
+            width=1.0,
+            visible=True if name in (OURS, FIXED) else "legendonly",
+        )
     figure.update_layout(legend_traceorder="reversed")
     return _plotly.time(_plotly.switches(figure, dataset), dataset)
 

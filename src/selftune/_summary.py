@@ -115,10 +115,9 @@ def thin(data: Any, most: int = 500) -> Any:
     return data.isel(time=slice(None, None, -(-data.sizes["time"] // most)))
 
 
-def average(data: xr.DataArray, most: int = 100) -> xr.DataArray:
-    """The mean over stretches of time, at most `most` of them, each at the middle of its stretch."""
-    width = -(-data.sizes["time"] // most)
-    return data.coarsen(time=width, boundary="trim").mean()  # pyright: ignore[reportAttributeAccessIssue]
+def root_mean_square(data: xr.DataArray) -> float:
+    """Over all seeds and recorded steps."""
+    return float(np.sqrt(np.mean(data.values.astype(float) ** 2)))
 
 
 def switches(dataset: xr.Dataset) -> np.ndarray:

@@ -193,20 +193,26 @@ def model_error(dataset: xr.Dataset, *, gain: float | None = None) -> Figure:
 
 
 @_styled
-def tracking_error(dataset: xr.Dataset, *, gain: float | None = None) -> Figure:
-    """The root mean square of x, over seeds and over stretches of time."""
+def tracking_error(dataset: xr.Dataset, *, seed: int | None = None, gain: float | None = None) -> Figure:
+    """x on one seed, and in words its root mean square over all seeds and recorded steps.
+
+    The sign of x is different on every seed, so that a mean of x over seeds would say nothing.
+    """
     data, gain = _prepared(dataset, gain)
-    figure, axes = _stack(data.sizes["noise"], height=1.6)
+    seed = int(data.seed[0]) if seed is None else seed
+    thinned = _summary.thin(data)
+    figure, axes = _stack(data.sizes["noise"], height=1.7)
     for axis, noise in zip(axes, data.noise.values, strict=True):
+        sizes = []
         for name in (FIXED, OURS):
-            squared = _summary.average(data.x.sel(noise=noise, gain=gain, algorithm=name) ** 2)
-            made = _summary.band(squared)
-            _band(axis, squared.time, Band(*(np.sqrt(part) for part in made)), COLORS[name], name)
-        axis.set_ylabel(r"RMS of $x$")
-        axis.set_ylim(bottom=0)
+            x = thinned.x.sel(noise=noise, gain=gain, algorithm=name, seed=seed)
+            axis.plot(thinned.time, x, color=COLORS[name], linewidth=0.6, label=name)
+            sizes.append(f"{name} {_summary.root_mean_square(data.x.sel(noise=noise, gain=gain, algorithm=name)):.3g}")
+        axis.set_ylabel("$x$")
         _switches(axis, data)
-        _title(axis, noise)
-    _legend(figure, axes[0], ncols=2, title=rf"from $\theta_0 = \theta_a = {gain:.3g}$")
+        title = f"{NOISE.get(noise, noise)}\nRMS of all seeds: {', '.join(sizes)}"
+        axis.set_title(title, loc="left", pad=3, linespacing=1.0)
+    _legend(figure, axes[0], ncols=2, title=rf"seed {seed}, from $\theta_0 = \theta_a = {gain:.3g}$")
     _time(axes[-1], data)
     return figure
 

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 from ..run import Run
 from ..scenario import Scenario
 from ..system import System
-from . import _inputs
+from . import _inputs, _words
 from ._companion import companion
 
 
@@ -20,6 +20,12 @@ class ExactModelGap(eqx.Module):
     r"""$\|(x_t, y_t) - (\tilde x_t, \tilde y_t)\|$, over all entries; None where the tuner keeps no y."""
     gap_x: Float[Array, " T"]
     r"""$\|x_t - \tilde x_t\|$."""
+
+    @_words.printed
+    def __str__(self) -> str:
+        named = {"of x": self.gap_x} | ({} if self.gap is None else {"of x and y together": self.gap})
+        lines = [f"  {name}: {_words.in_halves(rows)}; {_words.largest(rows)}" for name, rows in named.items()]
+        return "\n".join([f"distance to the run with the exact model over {_words.over(self.gap_x)}", *lines])
 
 
 def exact_model_gap(system: System, scenario: Scenario, run: Run) -> ExactModelGap:

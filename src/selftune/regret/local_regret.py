@@ -1,6 +1,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -8,13 +9,17 @@ from .. import _check, _descent
 from ..constraint import AbstractConstraint, Unconstrained
 from ..scenario import Scenario
 from ..system import System
-from . import _inputs, _parallel
+from . import _inputs, _parallel, _words
 from .surrogate import Surrogate
 from .surrogate import surrogate as compute_surrogate
 
 
 class LocalRegret(eqx.Module):
-    """How well θ follows the stationary points of the surrogate; row t is step t's."""
+    r"""How well θ follows the stationary points of the surrogate; row t is step t's.
+
+    `print` shows the regret with numbers to judge it by: the regret per step in each half of the run, the exponent of
+    its growth, and the same for $\theta_0$ held fixed.
+    """
 
     cumulative: Float[Array, " T"]
     r"""$R^L_\eta(t+1) = \sum_{\tau \le t} \|\nabla_{\Theta,\eta} F_\tau(\theta_\tau)\|^2$."""
@@ -22,7 +27,40 @@ class LocalRegret(eqx.Module):
     """How far `cumulative` may be from the exact one, by the surrogate's `gradient_error`."""
     projected_gradient: Float[Array, "T d"]
     r"""$\nabla_{\Theta,\eta} F_t(\theta_t)$, flat in θ."""
+    untuned: Float[Array, " T"]
+    r"""The same of $\theta_0$ held fixed: $\sum_{\tau \le t} \|\nabla_{\Theta,\eta} F_\tau(\theta_0)\|^2$, exact."""
     surrogate: Surrogate
+
+    @_words.printed
+    def __str__(self) -> str:
+        # Each number is followed by the same of θ_0 held fixed: both see the same disturbances.
+        both = np.stack([self.cumulative, self.untuned])
+        steps, total = both.shape[-1], both[..., -1]
+        say, middle = _words.number, steps // 2
+        error = np.asarray(self.cumulative_error)[..., -1]
+        lines = [
+            f"local regret {say(total[0])} over {_words.over(both[0])}: {say(total[0] / steps)} per step",
+            f"  θ_0 held fixed: {say(total[1])}; the tuner's regret is {say(total[0] / total[1])} of it",
+        ]
+        if np.any(error > 0):
+            lines.append(f"  estimated error of the tuner's regret: {say(error)}")
+        if not middle:
+            return "\n".join(lines)
+        early, late = both[..., middle - 1], total - both[..., middle - 1]
+        first, second = early / middle, late / (steps - middle)
+        growth = np.log(total / early) / np.log(steps / middle)
+        mean = np.linalg.norm(np.mean(np.asarray(self.projected_gradient)[..., middle:, :], axis=-2), axis=-1)
+        size = np.sqrt(second)
+        return "\n".join(
+            [
+                *lines,
+                f"  per step: first half {say(first[0])} (θ_0: {say(first[1])}), "
+                f"second half {say(second[0])} (θ_0: {say(second[1])})",
+                f"  growth: T^{say(growth[0])} (θ_0: T^{say(growth[1])}); at T^1 the regret per step does not fall",
+                f"  projected gradient in the second half: root mean square {say(size[0])} (θ_0: {say(size[1])}), "
+                f"size of the mean {say(mean)}",
+            ]
+        )
 
 
 def local_regret(
@@ -69,6 +107,8 @@ def local_regret(
         ... )
         >>> bool(regret.cumulative[-1] == regret.cumulative[100])  # θ is at the edge of the box, and stays there
         True
+        >>> print(str(regret).splitlines()[0])
+        local regret 14.92 over 200 steps: 0.0746 per step
     """
     rate = _check.positive("learning_rate", learning_rate)
     constraint = _descent.constraint(Unconstrained() if constraint is None else constraint)
@@ -85,11 +125,18 @@ def local_regret(
             f"surrogate: expected a gradient of shape ({len(scenario)}, {_inputs.width(thetas)}), "
             f"got {_check.describe(surrogate.gradient)}"
         )
-    return _local_regret(thetas, surrogate, rate, constraint)
+    return _local_regret(system, scenario, thetas, surrogate, rate, constraint)
 
 
 @eqx.filter_jit
-def _local_regret(thetas: PyTree, surrogate: Surrogate, rate: Array, constraint: AbstractConstraint) -> LocalRegret:
+def _local_regret(
+    system: System,
+    scenario: Scenario,
+    thetas: PyTree,
+    surrogate: Surrogate,
+    rate: Array,
+    constraint: AbstractConstraint,
+) -> LocalRegret:
     eta = rate.astype(surrogate.gradient.dtype)
 
     def projected(theta: PyTree, gradient: Array) -> Array:
@@ -101,4 +148,25 @@ def _local_regret(thetas: PyTree, surrogate: Surrogate, rate: Array, constraint:
 
     gradients = jax.vmap(projected)(thetas, surrogate.gradient)
     norm, error = jnp.linalg.norm(gradients, axis=1), surrogate.gradient_error
-    return LocalRegret(jnp.cumsum(norm**2), jnp.cumsum((2 * norm + error) * error), gradients, surrogate)
+    first = jax.tree.map(lambda rows: rows[0], thetas)
+    at_first = jax.vmap(lambda gradient: projected(first, gradient))(_gradients(system, scenario, first))
+    return LocalRegret(
+        jnp.cumsum(norm**2),
+        jnp.cumsum((2 * norm + error) * error),
+        gradients,
+        jnp.cumsum(jnp.sum(at_first**2, axis=1)),
+        surrogate,
+    )
+
+
+def _gradients(system: System, scenario: Scenario, theta: PyTree) -> Float[Array, "T d"]:
+    """∇F_t(θ) of one θ at every step: all of them are on one rollout."""
+    n, d = scenario.x0.shape[0], ravel_pytree(theta)[0].size
+
+    def step(packed: Array, tau: Array) -> tuple[Array, Array]:
+        now = scenario.row(tau)
+        x, y, _, gradient = system.sensitivity(packed[:n], packed[n:].reshape(n, d), theta, now.a_star, now.t)
+        return jnp.concatenate([x + now.w, y.reshape(-1)]), gradient
+
+    start = jnp.concatenate([scenario.x0, jnp.zeros(n * d, scenario.x0.dtype)])
+    return jax.lax.scan(step, start, jnp.arange(len(scenario)))[1]

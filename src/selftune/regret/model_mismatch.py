@@ -7,7 +7,7 @@ from .. import _check
 from ..run import Run
 from ..scenario import Scenario
 from ..system import System
-from . import _inputs
+from . import _inputs, _words
 
 
 class ModelMismatch(eqx.Module):
@@ -21,6 +21,14 @@ class ModelMismatch(eqx.Module):
     r"""$\sum_t \varepsilon_t$."""
     total_gradient: Float[Array, ""]
     r"""$\sum_t \varepsilon'_t$."""
+
+    @_words.printed
+    def __str__(self) -> str:
+        return (
+            f"model mismatch over {_words.over(self.mismatch)}\n"
+            f"  of f, ε: sum {_words.number(self.total)}; {_words.in_halves(self.mismatch)}\n"
+            f"  of ∇f, ε': sum {_words.number(self.total_gradient)}; {_words.in_halves(self.mismatch_gradient)}"
+        )
 
 
 def model_mismatch(system: System, scenario: Scenario, run: Run, *, plant: System | None = None) -> ModelMismatch:

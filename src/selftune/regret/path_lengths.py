@@ -9,7 +9,7 @@ from .. import _check
 from ..run import Run
 from ..scenario import Scenario
 from ..system import MatchedSystem, System
-from . import _inputs
+from . import _inputs, _words
 
 
 class PathLengths(eqx.Module):
@@ -21,6 +21,17 @@ class PathLengths(eqx.Module):
     r"""$\sum_{t \ge 1} \|a^*_t - a^*_{t-1}\|$."""
     system: Float[Array, ""] | None
     r"""$V_{sys}$, a lower estimate: each supremum is over samples. None where there was no run to sample from."""
+
+    @_words.printed
+    def __str__(self) -> str:
+        system = (
+            "not computed, as no run was given" if self.system is None else f"at least {_words.number(self.system)}"
+        )
+        return (
+            f"path length of w, V_w: {_words.number(self.w)}\n"
+            f"path length of a*: {_words.number(self.a_star)}\n"
+            f"variation of the system, V_sys: {system}"
+        )
 
 
 def path_lengths(

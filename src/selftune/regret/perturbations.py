@@ -11,7 +11,7 @@ from ..run import Run
 from ..scenario import Scenario
 from ..system import System
 from ..tuners.base import AbstractTuner
-from . import _inputs
+from . import _inputs, _words
 
 
 class Perturbations(eqx.Module):
@@ -23,6 +23,13 @@ class Perturbations(eqx.Module):
     r"""$\|\zeta_t\|$."""
     total: Float[Array, ""]
     r"""$\sum_t \|\zeta_t\|$."""
+
+    @_words.printed
+    def __str__(self) -> str:
+        return (
+            f"perturbations of θ over {_words.over(self.norm)}: sum of ‖ζ‖ {_words.number(self.total)}\n"
+            f"  ‖ζ‖: {_words.in_halves(self.norm)}; {_words.largest(self.norm)}"
+        )
 
 
 def perturbations(system: System, scenario: Scenario, run: Run, *, tuner: AbstractTuner) -> Perturbations:

@@ -1,10 +1,11 @@
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _check
 from ..run import Run
-from . import _inputs
+from . import _inputs, _words
 
 
 class QuasiRegret(eqx.Module):
@@ -13,6 +14,16 @@ class QuasiRegret(eqx.Module):
     difference: Float[Array, " T"]
     """$c_t - c^{ref}_t$."""
     cumulative: Float[Array, " T"]
+
+    @_words.printed
+    def __str__(self) -> str:
+        difference = np.asarray(self.difference)
+        return (
+            f"cost minus that of the reference over {_words.over(difference)}: "
+            f"{_words.number(np.asarray(self.cumulative)[..., -1])}\n"
+            f"  per step: {_words.in_halves(difference)}; lower than the reference in "
+            f"{_words.number(100 * np.mean(difference < 0, axis=-1))} % of the steps"
+        )
 
 
 def quasi_regret(run: Run, reference_run: Run) -> QuasiRegret:

@@ -3,6 +3,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
@@ -11,7 +12,7 @@ from ..constraint import AbstractConstraint, Unconstrained
 from ..run import Run
 from ..scenario import Scenario
 from ..system import System
-from . import _inputs
+from . import _inputs, _words
 from ._projected_descent import minimize
 
 _AGREE = 1e-6
@@ -35,6 +36,19 @@ class StaticRegret(eqx.Module):
     """The largest finite one of `minima` minus the least."""
     agreement: Float[Array, ""]
     """The share of starts that came to within 1e-6 of the least, relative: the nearer to 1, the surer it is global."""
+
+    @_words.printed
+    def __str__(self) -> str:
+        say, best, starts = _words.number, np.asarray(self.minimum), np.shape(self.minima)[-1]
+        lines = [
+            f"static regret {say(self.regret)} over {_words.over(self.cumulative)}: "
+            f"the run cost {say(best + np.asarray(self.regret))}, the best fixed θ {say(best)}",
+            f"  search: {starts} starts; {say(np.sum(self.converged, axis=-1))} converged, "
+            f"{say(np.asarray(self.agreement) * starts)} agree on the minimum",
+        ]
+        if np.ndim(self.regret) == 0:
+            lines.insert(1, f"  best fixed θ found: {_words.vector(self.theta)}")
+        return "\n".join(lines)
 
 
 def static_regret(

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from .. import _check
 from ..scenario import Scenario
 from ..system import System
-from . import _inputs, _parallel
+from . import _inputs, _parallel, _words
 from ._companion import companion
 from ._lockstep import Lanes, exact_block, lanes_for
 from ._plan import Plan, fixed, measured, repaired
@@ -29,6 +29,19 @@ class Surrogate(eqx.Module):
     """The same of `gradient`, in the Euclidean norm."""
     window: Int[Array, " T"]
     """How many steps back the rollout began; t itself where it began at step 0."""
+
+    @_words.printed
+    def __str__(self) -> str:
+        norm = np.linalg.norm(np.asarray(self.gradient), axis=-1)
+        errors = [np.max(error, axis=-1) for error in (self.value_error, self.gradient_error)]
+        exact = not any(np.any(error > 0) for error in errors)
+        value, gradient = (_words.number(error) for error in errors)
+        return (
+            f"surrogate cost over {_words.over(self.value)}\n"
+            f"  F: {_words.in_halves(self.value)}\n"
+            f"  ‖∇F‖: {_words.in_halves(norm)}\n"
+            f"  {'exact' if exact else f'estimated error: at most {value} in F, {gradient} in ‖∇F‖'}"
+        )
 
 
 def surrogate(
