@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -212,13 +210,6 @@ def test_only_figures_that_are_missing_are_drawn(tmp_path, monkeypatch):
     (tmp_path / "figures" / "bounds-outside.pdf").unlink()
     _present.present(screen, tmp_path, dataset, {"outside": {}}, anew=False)
     assert drawn == [tmp_path / "figures"]
-
-
-def test_without_the_extra_it_says_so():
-    script = "import sys; sys.modules['typer'] = None; from selftune.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr == "selftune: the command needs typer; install it with: pip install 'selftune[experiments]'\n"
 
 
 class TestVerify:

@@ -2,9 +2,6 @@
 
 # pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportOperatorIssue=false
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import xarray as xr
@@ -223,13 +220,6 @@ class TestBest:
             st.best("results/sweep")
         with pytest.raises(ValueError, match="sweep: expected at least one point and one seed"):
             st.best(sweeps.tuners().isel(seed=slice(0)))
-
-    def test_without_the_extra_the_name_says_so(self):
-        script = "import sys; sys.modules['xarray'] = None; import selftune as st; 'best' in dir(st) and st.best"
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-        assert done.stderr.endswith(
-            "selftune.best needs xarray; install it with: pip install 'selftune[experiments]'\n"
-        )
 
 
 class TestCompare:
