@@ -121,6 +121,16 @@ class TestChunks:
         environment = os.environ | {"XLA_FLAGS": "", "JAX_ENABLE_X64": "1", "PYTHONPATH": str(ROOT)}
         subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=True)
 
+    def test_the_final_of_another_controller_is_refused(self, controller, scenario):
+        other = simulate(golden_controller("planar", "gaps5"), scenario[:9], **START).final
+        with pytest.raises(ValueError, match="resume: expected the `final` of a run of such a controller"):
+            simulate(controller, scenario[9:], resume=other)
+
+    def test_a_context_without_numbers_goes_on_counting(self, controller, scenario, whole):
+        first = simulate(controller, scenario[:100], **START)
+        rest = st.Scenario(scenario.x0, scenario.a_star[100:], scenario.w[100:], scenario.v[100:])
+        np.testing.assert_array_equal(simulate(controller, rest, resume=first.final).x, whole.x[100:])
+
 
 def check_streams():
     controller = golden_controller("planar")
@@ -141,16 +151,6 @@ def check_streams():
     np.testing.assert_array_equal(np.concatenate([first.x, second.x]), one_go.x)
     written_out = simulate(controller, streams(60).materialize(), **START)
     np.testing.assert_allclose(written_out.x, one_go.x, rtol=1e-10, atol=1e-12)
-
-    def test_the_final_of_another_controller_is_refused(self, controller, scenario):
-        other = simulate(golden_controller("planar", "gaps5"), scenario[:9], **START).final
-        with pytest.raises(ValueError, match="resume: expected the `final` of a run of such a controller"):
-            simulate(controller, scenario[9:], resume=other)
-
-    def test_a_context_without_numbers_goes_on_counting(self, controller, scenario, whole):
-        first = simulate(controller, scenario[:100], **START)
-        rest = st.Scenario(scenario.x0, scenario.a_star[100:], scenario.w[100:], scenario.v[100:])
-        np.testing.assert_array_equal(simulate(controller, rest, resume=first.final).x, whole.x[100:])
 
 
 class TestTransformations:

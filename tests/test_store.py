@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -321,10 +322,10 @@ def test_the_schema_of_the_manifest():
 WRITER = """
 import sys, time
 from tests.test_store import begin, arrays
-print("go", flush=True)
 with begin(sys.argv[1]) as store:
     for task in store.tasks:
         if not store.done(task):
+            print("next", flush=True)
             store.write(task, arrays(task))
             time.sleep(0.02)
     store.finish()
@@ -333,19 +334,21 @@ with begin(sys.argv[1]) as store:
 
 def test_killed_at_any_moment(tmp_path, complete):
     """The lean one; `tests/experiments/test_paper.py` kills whole reproductions."""
-    root = Path(__file__).parent.parent
+    root, folder = Path(__file__).parent.parent, tmp_path / "killed"
     chance = random.Random(0)
-    for kill in (True, True, False):
+    for begun in (1, 2, None):  # how many tasks this writer begins before it is killed
         process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path / "killed")], cwd=root, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER, str(folder)], cwd=root, stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
-        assert process.stdout.readline() == "go\n"
-        if kill:
-            time.sleep(chance.uniform(0.0, 0.4))
+        if begun is None:
+            assert process.wait() == 0
+        else:
+            assert [process.stdout.readline() for _ in range(begun)] == ["next\n"] * begun
+            time.sleep(chance.uniform(0.0, 0.02))
             process.kill()
-        process.wait()
+            assert process.wait() == -signal.SIGKILL  # it was alive
+            with pytest.raises(StoreError, match="the run is not complete"):
+                open_run(folder)
         process.stdout.close()
-        assert kill or process.returncode == 0
-    killed, ours = contents(tmp_path / "killed"), contents(complete)
-    assert killed == ours
+    assert contents(folder) == contents(complete)

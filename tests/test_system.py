@@ -1,3 +1,9 @@
+import itertools
+import math
+import random
+import re
+import time
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -43,14 +49,186 @@ def test_check_returns_the_sizes():
         (dict(cost=lambda x, u, theta, t: jnp.int32(0)), r"cost: expected dtype float64, that of x, got int32\[\]"),
         (
             dict(policy=lambda x, theta, f, t: theta @ x),
-            r"policy: failed when traced with \(float64\[2\], float64\[3\]",
+            r"policy: failed when traced with \(x float64\[2\], theta float64\[3\], f .*\) at test_system.py, line",
         ),
         (dict(cost=lambda x, u, theta, t: theta["gain"]), "cost: failed when traced"),
+        (dict(policy=lambda x, theta, f, t: [f[0]]), r"policy: expected one array .*; write jnp.stack\(\[...\]\)"),
+        (
+            dict(cost=lambda x, u: 0.0),
+            r"cost: expected a function of 4 arguments, \(x, u, theta, t\). The function failed",
+        ),
     ],
 )
 def test_check_names_the_function_and_the_shapes(changes, message):
     with pytest.raises(ValueError, match=message):
         system(**changes).check(X, THETA, A, 0)
+
+
+def assign(x, a, t):
+    x[0] = a[0]
+    return x[:1]
+
+
+def fill(x, a, t):
+    made = np.zeros(1)
+    made[0] = x[0]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("residual", "instead"),
+    [
+        (lambda x, a, t: a * math.sin(x[0]), "write jnp.sin for math.sin"),
+        (lambda x, a, t: a * math.sin(x), "write jnp.sin for math.sin"),
+        (lambda x, a, t: a * float(x[0]), r"x for float\(x\)"),
+        (lambda x, a, t: a * np.sin(x[:1]), "write jnp.sin for np.sin"),
+        (lambda x, a, t: a if x[0] > 0 else -a, r"write jnp.where\(condition, a, b\) .* for Python's `if`"),
+        (lambda x, a, t: a if x > 0 else -a, r"write jnp.where\(condition, a, b\) .* for Python's `if`"),
+        (lambda x, a, t: a * max(x[0], 0.0), "jnp.maximum"),
+        (assign, r"write x = x.at\[0\].set\(value\) for x\[0\] = value"),
+        (fill, r"write jnp.stack\(\[a, b\]\)"),
+        (lambda x, a, t: a * [1.0, 2.0][t], r"write jnp.asarray\(values\)\[i\]"),
+        (lambda x, a, t: x[x > 0], r"write jnp.where\(mask, x, 0.0\) for x\[mask\]"),
+        (lambda x, a, t: x.append(1.0), r"write jnp.append\(x, value\)"),
+    ],
+)
+@pytest.mark.usefixtures("as_a_user")
+def test_what_is_no_jax_is_refused_with_what_to_write_instead(residual, instead):
+    """The name of the function, what to write, and the line where it is to be written."""
+    tried = system(residual=residual)
+    message = rf"^residual: .*{instead}.*\. The function failed when traced with \(x .*\) at test_system.py, line \d+: "
+    with pytest.raises(ValueError, match=message):
+        tried.check(X, THETA, A, jnp.int32(0))
+
+
+class Draws(eqx.Module):
+    """A policy with arrays of its own, as a neural network has."""
+
+    W: jax.Array
+
+    def __call__(self, x, theta, f, t):
+        return self.W @ x + np.random.default_rng().normal()
+
+
+COUNTER = itertools.count()
+KEPT = []
+
+
+IMPURE = {
+    "dynamics": lambda x, u, f, t: x + np.random.default_rng().normal(size=2),
+    "residual": lambda x, a, t: a * random.random(),
+    "policy": jax.jit(lambda x, theta, f, t: f + time.perf_counter()),
+    "cost": lambda x, u, theta, t: jnp.sum(x) ** next(COUNTER),
+}
+
+
+class TestPurity:
+    @pytest.mark.parametrize("name", list(IMPURE))
+    def test_a_number_that_would_be_frozen_is_refused(self, name):
+        tried = system(**{name: IMPURE[name]})
+        message = (
+            rf"^{name}: expected the same program whenever the function is traced.*Draw random numbers in the scenario"
+        )
+        controller = st.Controller(tried, st.MGAPS(0.1), st.GradientEstimator(0.1))
+        with pytest.raises(ValueError, match=message):
+            controller.init(X, theta=THETA, a_hat=A)
+        with pytest.raises(ValueError, match=message):
+            st.Agent(controller, x=X, theta=THETA, a_hat=A)
+        scenario = st.Scenario(X, a_star=jnp.zeros((5, 1)), w=jnp.zeros((5, 2)))
+        with pytest.raises(ValueError, match=message):
+            st.simulate(controller, scenario, theta=THETA, a_hat=A)
+
+    def test_so_is_a_plant_that_draws(self):
+        scenario = st.Scenario(X, a_star=jnp.zeros((5, 1)), w=jnp.zeros((5, 2)))
+        controller = st.Controller(system(), st.MGAPS(0.1), st.GradientEstimator(0.1))
+        plant = system(dynamics=IMPURE["dynamics"])
+        with pytest.raises(ValueError, match=r"plant .*: dynamics: expected the same program"):
+            st.simulate(controller, scenario, theta=THETA, a_hat=A, plant=plant)
+
+    def test_so_is_a_module_with_arrays_and_a_matched_actuation(self):
+        with pytest.raises(ValueError, match=r"^policy: expected the same program"):
+            system(policy=Draws(jnp.ones((1, 2)))).check(X, THETA, A, 0, thorough=True)
+        drawing = st.MatchedSystem(
+            lambda x, v, t: x + v,
+            lambda x, a, t: a,
+            jax.jit(lambda x, theta, t: theta * random.random()),
+            lambda *_: 0.0,
+        )
+        with pytest.raises(ValueError, match=r"^actuation: expected the same program"):
+            drawing.check(jnp.ones(1), jnp.ones(1), jnp.ones(1), 0, thorough=True)
+
+    @pytest.mark.parametrize(
+        "residual",
+        [
+            lambda x, a, t: a * np.array([3.0]) + np.random.default_rng(0).normal(size=1),  # a seed of its own
+            lambda x, a, t: a + jax.random.normal(jax.random.key(0), (1,)),
+            lambda x, a, t: jnp.where(x[:1] > 0, a, np.full(1, np.nan)),
+            lambda x, a, t: (next(COUNTER), a)[1],  # counts, but computes nothing with it
+            lambda x, a, t: jax.lax.scan(lambda c, _: (jnp.tanh(c) * np.float64(0.5), None), a, None, length=3)[0],
+            lambda x, a, t: jax.nn.relu(a) + jax.jit(jnp.sin)(x[:1]),
+        ],
+    )
+    def test_what_is_the_same_each_time_is_not_refused(self, residual):
+        assert system(residual=residual).check(X, THETA, A, 0, thorough=True) == (2, 1, 1, 3, 1)
+
+    def test_so_is_a_value_of_an_earlier_call(self):
+        def residual(x, a, t):
+            KEPT.append(a)
+            return a + KEPT[0]
+
+        with pytest.raises(ValueError, match=r"^residual: expected the same program .* an earlier call"):
+            system(residual=residual).check(X, THETA, A, 0, thorough=True)
+
+    def test_a_function_is_traced_twice_once(self):
+        traces = []
+
+        def residual(x, a, t):
+            traces.append(x.shape)
+            return a * jnp.sin(x[:1])
+
+        tried = system(residual=residual)
+        tried.check(X, THETA, A, 0, thorough=True)
+        assert len(traces) == 2
+        tried.check(X, THETA, A, 0)  # by JAX's own memory
+        count = len(traces)
+        tried.check(X, THETA, A, 0, thorough=True)
+        tried.check(X + 1, THETA, A, 7, thorough=True)
+        assert len(traces) == count
+
+
+class TestBlame:
+    """Another shape of θ, or of a, is all that is needed: so the error is not about the function that noticed."""
+
+    @pytest.mark.parametrize(
+        ("policy", "theta", "other", "noticed"),
+        [
+            (lambda x, theta, f, t: -theta * x[:1] - f, jnp.ones(3), (1,), "dynamics: failed when traced"),
+            (lambda x, theta, f, t: -theta[0] * x[:1], jnp.ones(()), (1,), "policy: failed when traced"),
+            (lambda x, theta, f, t: -(theta[0] + theta[1]) * f, jnp.ones(1), (2,), "policy: .* out of range"),
+            (lambda x, theta, f, t: -theta @ x, jnp.ones(2), (1, 2), "policy: expected shape"),
+            (lambda x, theta, f, t: -theta @ x, jnp.ones((2, 1)), (1, 2), "policy: failed when traced"),
+            (lambda x, theta, f, t: -theta["k"] * f, {"k": jnp.ones(2), "i": jnp.ones(1)}, (1,), "dynamics: failed"),
+        ],
+    )
+    def test_theta(self, policy, theta, other, noticed):
+        tried = system(policy=policy)
+        message = rf"^theta: expected another shape, such as {re.escape(str(other))}.*\({noticed}"
+        controller = st.Controller(tried, st.MGAPS(0.1), st.GradientEstimator(0.1))
+        with pytest.raises(ValueError, match=message):
+            controller.init(X, theta=theta, a_hat=A)
+        with pytest.raises(ValueError, match=message):
+            st.Agent(controller, x=X, theta=theta, a_hat=A)
+        scenario = st.Scenario(X, a_star=jnp.zeros((5, 1)), w=jnp.zeros((5, 2)))
+        with pytest.raises(ValueError, match=message):
+            st.simulate(controller, scenario, theta=theta, a_hat=A)
+
+    def test_a(self):
+        with pytest.raises(ValueError, match=r"^a: expected another shape, such as \(1,\) or \(\), .*got float64\[4\]"):
+            system().check(X, THETA, jnp.zeros(4), 0)
+
+    def test_a_function_that_fits_no_shape_is_blamed_itself(self):
+        with pytest.raises(ValueError, match=r"^dynamics: failed when traced with \(x float64\[2\], u float64\[2\]"):
+            system(policy=lambda x, theta, f, t: theta[0] * x).check(X, THETA, A, 0)
 
 
 @pytest.mark.usefixtures("as_a_user")

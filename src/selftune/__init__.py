@@ -1,9 +1,9 @@
 """Controllers that tune themselves while they run."""
 
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from . import _extras
 from .agent import Agent as Agent
 from .checks import ContractionCheck as ContractionCheck
 from .checks import GradientCheck as GradientCheck
@@ -94,23 +94,18 @@ if _TYPE_CHECKING:
     from .sweep_summary import Best as Best
     from .sweep_summary import best as best
 
-# These need the extra `experiments`, and are imported when they are first asked for.
-_EXPERIMENTS = {"Best": "sweep_summary", "best": "sweep_summary"}
+# These need the extra `experiments`: their modules are imported when one of the names is first asked for. `sweep` and
+# `Sweep` have no such package among their imports, and load what they need when they are called.
+_LAZY = {"Best": "sweep_summary", "best": "sweep_summary"}
 
 
 def __getattr__(name: str) -> _Any:
-    if name not in _EXPERIMENTS:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        value = getattr(_import_module(f"{__name__}.{_EXPERIMENTS[name]}"), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == __name__:
-            raise
-        message = f"selftune.{name} needs {error.name}; install it with: pip install 'selftune[experiments]'"
-        raise ModuleNotFoundError(message, name=error.name) from None
+    value = getattr(_extras.load(_LAZY[name], asked_for=f"selftune.{name}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPERIMENTS})
+    return sorted({*globals(), *_LAZY})

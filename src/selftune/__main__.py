@@ -2,16 +2,18 @@
 
 import sys
 
+from . import _extras
+
 
 def main() -> None:
     try:
-        from .cli import app
+        app = _extras.load("cli", asked_for="the command").app
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "selftune":
             raise
-        sys.exit(f"selftune: the command needs {error.name}; install it with: pip install 'selftune[experiments]'")
+        sys.exit(f"selftune: {error}")
     app()
 
 

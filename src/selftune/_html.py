@@ -1,6 +1,7 @@
 """The pieces of a page: tables, plots, and what is around them. Text from outside is escaped here, or by the caller."""
 
 import json
+import re
 from collections.abc import Iterable
 from html import escape
 from importlib import resources
@@ -10,7 +11,7 @@ import numpy as np
 import plotly.io
 from plotly.offline import get_plotlyjs
 
-from . import _plotly
+from . import _numbers, _plotly
 from ._interactive import Panel
 
 # The browser itself refuses whatever would leave the page.
@@ -76,8 +77,17 @@ def cards(cards: list[tuple[str, str]]) -> str:
 def cell(values: Any, form: str | None = None) -> str:
     """Mean, and under it the interval."""
     mean, low, high = (float(value) for value in values)
-    within = "" if np.isnan(low) else f"<small>[{number(low, form)}, {number(high, form)}]</small>"
-    return f"<td>{number(mean, form)}{within}</td>"
+    if np.isnan(low):
+        return f"<td>{number(mean, form)}</td>"
+    shown = _together(mean, low, high) if form is None else [number(value, form) for value in (mean, low, high)]
+    return f"<td>{shown[0]}<small>[{shown[1]}, {shown[2]}]</small></td>"
+
+
+def interval(made: Any) -> str:
+    """Mean and interval (an `Interval`) in one line."""
+    if made.low is None or made.high is None:
+        return number(made.mean)
+    return "{} [{}, {}]".format(*_together(made.mean, made.low, made.high))
 
 
 def checks(found: list[Any], note: str) -> str:
@@ -98,19 +108,22 @@ def checks(found: list[Any], note: str) -> str:
 
 
 def number(value: Any, form: str | None = None) -> str:
-    """For people: three decimals in the middle of the scale, thousands apart, powers of ten at its ends."""
+    """For people: four significant digits, thousands apart, powers of ten at the ends of the scale."""
     if value is None or np.isnan(float(value)):
         return '<span class="none">–</span>'
     value = float(value)
-    if np.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    size = abs(value)
-    if value != 0 and not 1e-3 <= size < 1e9:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa} × 10<sup>{int(exponent)}</sup>".replace("-", "−")
-    if form is None or size >= 1000:
-        form = ",.0f" if size >= 1000 else ".1f" if size >= 100 else ".3f"
-    return format(value, form).replace("-", "−")
+    if form is None or not np.isfinite(value) or (value != 0 and not 1e-3 <= abs(value) < 1e9):
+        return _together(value)[0]
+    return format(value, ",.0f" if abs(value) >= 1000 else form).replace("-", "−")
+
+
+def _together(*values: float) -> list[str]:
+    texts = (re.sub(r"e([+-]\d+)$", _power, text) for text in _numbers.together(*values))
+    return [text.replace("inf", "∞").replace("-", "−") for text in texts]
+
+
+def _power(found: re.Match[str]) -> str:
+    return f" × 10<sup>{int(found[1])}</sup>"
 
 
 def scroll(table: str, label: str) -> str:

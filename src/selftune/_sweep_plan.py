@@ -6,7 +6,6 @@ Nothing here looks at the machine: the same sweep has the same tasks everywhere,
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _check
+from . import _jaxprs
 from ._sweep_problem import AXIS, Problem, is_traced, kept, takes
 from .design import Design, Setting
 from .process import is_stream
@@ -274,26 +273,7 @@ def _digest(plan: Plan, group: Group, arguments: Any) -> str:
     """SHA-256 of the program, as JAX traces it for XLA: the native engine computes the same."""
     traced = replace(plan, problem=replace(plan.problem, engine="xla"), groups=(group,))
     closed = jax.make_jaxpr(traced.program(replace(group, shape=(1, 1))))(*arguments)
-    found = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr)).encode())
-    for constant in _constants(closed):
-        value = np.asarray(jax.random.key_data(constant) if _check.is_key(constant) else constant)
-        found.update(f"{value.dtype.str}{value.shape}".encode() + value.tobytes())
-    return found.hexdigest()
-
-
-def _constants(part: Any) -> Iterator[Any]:
-    """Every array that a program has inside: a jaxpr's text has their shapes alone."""
-    if hasattr(part, "consts"):
-        yield from part.consts
-        part = part.jaxpr
-    for equation in part.eqns:
-        yield from (one.val for one in equation.invars if hasattr(one, "val") and np.ndim(one.val))
-        inside = list(equation.params.values())
-        for one in jax.tree.leaves(inside, is_leaf=lambda leaf: hasattr(leaf, "eqns")):
-            if hasattr(one, "eqns"):
-                yield from _constants(one)
-            elif isinstance(one, (np.ndarray, jax.Array)):
-                yield one
+    return _jaxprs.digest(closed)
 
 
 def error_in_words(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """A sweep as a list: one row for each point of its design, whatever the design; what tables and figures ask of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -231,15 +231,24 @@ def chosen_by_others(cost: np.ndarray) -> np.ndarray:
     return np.take_along_axis(cost, others.argmin(axis=0)[None], axis=0)[0]
 
 
-class ToBest(NamedTuple):
-    """Differences in cost to the best point: means and, each way, the reach of their intervals, NaN of one seed.
-
-    `near`: the points that cannot be told from the best. `chance`: how often no difference is below zero when the seeds
-    are drawn anew.
-    """
+class Gap(NamedTuple):
+    """What points have on top of the best one: means over seeds and, each way, the reach of their intervals."""
 
     mean: np.ndarray
     reach: np.ndarray
+    """NaN of one seed."""
+
+
+class ToBest(NamedTuple):
+    """Each point against the best one, seed by seed.
+
+    `difference`: of costs. `log_ratio`: of their logarithms, NaN where a cost is not above zero. `near`: the points
+    that cannot be told from the best. `chance`: how often no mean difference is below zero when the seeds are drawn
+    anew.
+    """
+
+    difference: Gap
+    log_ratio: Gap
     near: np.ndarray
     chance: float | None
 
@@ -252,27 +261,57 @@ def to_best(cost: np.ndarray, *, level: float = 0.95, resamples: int = 2000) -> 
     bootstrap of Dunnett's comparison with one, as Hsu's with the best has it), by Student's distribution in place
     of the normal one. Who is in truth the best is then within reach of zero so often, however many points there are.
 
-    Costs near divergence have a tail that no standard error is right for. So a point is also told from the best
-    that is worse on more seeds than chance allows: by the sign test, for all points together.
+    A point is told from the best by the first of three that tells it: the difference of costs, for settings that add to
+    the cost; their ratio, for settings that multiply it, where costs of all sizes leave the difference no standard
+    error that is right; and the sign test, if the point is worse on more seeds than chance allows.
     """
     points, seeds = cost.shape
-    differences = cost - cost[int(np.argmin(cost.mean(axis=1)))]
+    best = cost[int(np.argmin(cost.mean(axis=1)))]
+    differences = cost - best
+    drawn = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples).astype(float)
+    difference = _gap(differences, drawn, level)
+    positive = (cost > 0).all(axis=1) & (best > 0).all()
+    log_ratio = Gap(np.full(points, np.nan), np.full(points, np.nan))
+    if positive.any():  # a difference of logarithms, as a ratio of costs may overflow
+        ratios = _gap(np.log(cost[positive]) - np.log(best), drawn, level)
+        for whole, part in zip(log_ratio, ratios, strict=True):
+            whole[positive] = part
+    if seeds == 1:
+        return ToBest(difference, log_ratio, np.ones(points, bool), None)
+    as_good = (differences <= 0).sum(axis=1)
+    worse = special.bdtr(as_good, seeds, 0.5) * max(points - 1, 1) < (1 - level) / 2
+    told = worse | (difference.mean > difference.reach) | (log_ratio.mean > log_ratio.reach)
+    lowest = np.ones(resamples, bool)
+    for part in _parts(points):
+        lowest &= (drawn @ differences[part].T >= 0).all(axis=1)
+    return ToBest(difference, log_ratio, ~told, float(lowest.mean()))
+
+
+def _gap(differences: np.ndarray, drawn: np.ndarray, level: float) -> Gap:
+    """Of differences (point, seed), and how often each seed is drawn in every resample."""
+    points, seeds = differences.shape
     mean = differences.mean(axis=1)
     if seeds == 1:
-        return ToBest(mean, np.full(points, np.nan), np.ones(points, bool), None)
+        return Gap(mean, np.full(points, np.nan))
     apart = differences - mean[:, None]
     size = np.abs(apart).max(axis=1, keepdims=True)  # beside which squares do not overflow
     unit = np.divide(apart, size, out=np.zeros_like(apart), where=size > 0)
     spread = np.sqrt((unit**2).sum(axis=1, keepdims=True))
     scaled = np.divide(unit, spread, out=np.zeros_like(unit), where=spread > 0)
-    drawn = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples).astype(float)
-    lowest, farthest = np.ones(resamples, bool), np.zeros(resamples)
-    for start in range(0, points, 4096):
-        part = slice(start, start + 4096)
-        lowest &= (drawn @ differences[part].T >= 0).all(axis=1)
+    farthest = np.zeros(len(drawn))
+    for part in _parts(points):
         farthest = np.maximum(farthest, np.abs(drawn @ scaled[part].T).max(axis=1))
-    errors = -special.stdtrit(seeds - 1, special.ndtr(-float(np.quantile(farthest, level))))
-    reach = errors * (size * spread)[:, 0] / np.sqrt(seeds * (seeds - 1))
-    as_good = (differences <= 0).sum(axis=1)
-    worse = special.bdtr(as_good, seeds, 0.5) * max(points - 1, 1) < (1 - level) / 2
-    return ToBest(mean, reach, (mean <= reach) & ~worse, float(lowest.mean()))
+    tail = special.ndtr(-float(np.quantile(farthest, level)))
+    if seeds < RESAMPLED:
+        tail = min(tail, (1 - level) / 2 / max(points - 1, 1))
+    errors = -special.stdtrit(seeds - 1, tail)
+    return Gap(mean, errors * (size * spread)[:, 0] / np.sqrt(seeds * (seeds - 1)))
+
+
+RESAMPLED = 4
+"""Fewer seeds have too few different resamples: an interval then reaches at least as far as by Bonferroni's inequality."""
+
+
+def _parts(points: int) -> Iterator[slice]:
+    """Of so many points as memory is for at once."""
+    return (slice(start, start + 4096) for start in range(0, points, 4096))

@@ -46,11 +46,13 @@ def _answer(won: Best | None, lost: list[Failed], found: Points) -> list[tuple[s
         text = f"Every one of {len(found):,} settings has a run that failed ({int(found.failed.sum()):,} of "
         text += f"{found.failed.size:,} runs): there is no best. The first: {escape(in_words(first.setting))}: "
         return [(text + f"{escape(first.reason)}.", " bad")]
-    text = f"<b>{escape(in_words(won.setting))}</b> has the lowest {escape(won.judged)}, {_written(won.cost)} over "
+    text = (
+        f"<b>{escape(in_words(won.setting))}</b> has the lowest {escape(won.judged)}, {_html.interval(won.cost)} over "
+    )
     text += f"{won.seeds} seed{'s' if won.seeds != 1 else ''}."
     if won.fair is not None:
-        text += f" A new run should be expected to cost {_written(won.fair)}: what the choice of all other seeds costs "
-        text += "on each seed."
+        text += f" A new run should be expected to cost {_html.interval(won.fair)}: what the choice of all other seeds "
+        text += "costs on each seed."
     said = [(text, "")]
     sure = "; ".join([won.sure(), *won.beyond()])
     said.append((f"{escape(sure[:1].upper() + sure[1:])}.", ""))
@@ -59,18 +61,13 @@ def _answer(won: Best | None, lost: list[Failed], found: Points) -> list[tuple[s
     return said
 
 
-def _written(made: Interval) -> str:
-    within = "" if made.low is None or made.high is None else f" [{_html.number(made.low)}, {_html.number(made.high)}]"
-    return f"{_html.number(made.mean)}{within}"
-
-
 def _headlines(won: Best | None, found: Points, design: str) -> list[tuple[str, str]]:
     cards = []
     if won is not None:
         cards.append((_html.number(won.cost.mean), f"{escape(won.judged)}, at best"))
         if won.chance is not None and len(found) > 1:
             cards.append((percent(won.chance), "of resamples of the seeds in which the best is the lowest"))
-        cards.append((f"{len(won.rivals):,}", "other settings that cannot be told from the best"))
+        cards.append((f"{len(won.rivals):,}", f"other settings that {won.undecided()}"))
     cards.append((f"{int(found.failed.sum()):,}", f"of {found.failed.size:,} runs failed"))
     size = f"settings, by {_article(design)}, each with {found.seeds.size:,} seeds"
     return [*cards, (f"{len(found):,}", escape(size))]
@@ -86,18 +83,19 @@ def _standings(found: Points, won: Best) -> str:
     shown = standings(found, MOST)
     head = "".join(f'<th scope="col" class="left">{escape(name)}</th>' for name in found.names)
     head += f'<th scope="col">{escape(won.judged)}</th><th scope="col">more than the best</th>'
+    head += '<th scope="col">times the best</th>'
     rows = []
     for i, one in enumerate(shown):
         near = i == 0 or one.near
         settings = _settings(one.setting)
-        more = "<td>–</td>" if i == 0 else _cell(one.difference)
+        more = "<td>–</td><td>–</td>" if i == 0 else _cell(one.difference) + _cell(one.ratio)
         rows.append(f"<tr{' class=ours' if near else ''}>{settings}{_cell(one.cost)}{more}</tr>")
     good = int(found.ok.sum())
     count = f"The best {len(shown)} of {good:,}. " if good > len(shown) else ""
     return (
         f'<p class="caption">{count}Settings of which no run failed, with 95 % bootstrap intervals over seeds. '
-        "Differences are taken within a seed, which draws the same noise at every setting, and their intervals hold "
-        "for all settings together. Coloured: the best, and what the seeds cannot tell from it.</p>"
+        "Differences and ratios are taken within a seed, which draws the same noise at every setting, and their "
+        f"intervals hold for all settings together. Coloured: the best, and what {won.undecided()}.</p>"
         + _table(head, rows, "settings")
     )
 

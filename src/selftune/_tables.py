@@ -73,13 +73,14 @@ def sweep(won: "Best", standing: "list[Standing]") -> list[Table | str]:
     """The best settings, in words the first of them, and what failed. `standing`: as many as are to be shown."""
     from ._sweep_points import show
 
-    table = new_table(f"{won.judged}, mean and 95 % interval over seeds", *won.setting, "cost", "more than the best")
+    title = f"{won.judged}, mean and 95 % interval over seeds"
+    table = new_table(title, *won.setting, "cost", "more than the best", "times the best")
     for i, one in enumerate(standing):
-        more = "–" if i == 0 else str(one.difference)
-        near = i > 0 and one.near
-        cells = (*map(show, one.setting.values()), str(one.cost), more + (" *" if near else ""))
+        more = ("–", "–") if i == 0 else (str(one.difference), "–" if one.ratio is None else str(one.ratio))
+        near = " *" if i > 0 and one.near else ""
+        cells = (*map(show, one.setting.values()), str(one.cost), more[0], more[1] + near)
         table.add_row(*map(escape, cells))
-    note = "* cannot be told from the best\n" if won.rivals else ""
+    note = f"* {won.undecided()}\n" if won.rivals else ""
     return [table, f"{note}best: {won}"]
 
 

@@ -89,11 +89,11 @@ class Controller(eqx.Module):
     def init(self, x: Any, *, theta: Any, a_hat: Any, t: Any = 0) -> ControllerState:
         r"""The state before step `t`, from the first x, $\theta_0 \in \Theta$ and $\hat a_0 \in \mathcal A$.
 
-        Everything is checked here, once: the shapes of the four functions, that all numbers are finite and of x's
-        dtype, and that θ and â are inside their constraints.
+        Everything is checked here, once: the shapes of the four functions, that each is the same program whenever it is
+        traced, that all numbers are finite and of x's dtype, and that θ and â are inside their constraints.
         """
         x, theta, a_hat = self.check_values(x, theta, a_hat)
-        self.system.check(x, theta, a_hat, t)
+        self.system.check(x, theta, a_hat, t, thorough=True)
         return ControllerState(
             theta=theta,
             a_hat=a_hat,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jax.typing import ArrayLike
 
-from . import _check, _files
+from . import _check, _extras, _files
 from ._sweep_plan import RAISED, Plan, make_plan
 from ._sweep_problem import Problem, parts_of
 from .controller import Controller
@@ -106,6 +106,7 @@ def sweep(
         ...     dict(done.to_dataset().mean_cost.sizes)
         {'learning_rate': 2, 'noise': 2, 'seed': 4}
     """
+    _extras.load("store", asked_for="selftune.sweep")
     from ._executors import check, run_tasks
     from .store import RunStore
 
@@ -166,6 +167,7 @@ class Sweep:
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
+        _extras.load("store", asked_for="selftune.Sweep")
         from .store import RunStore, StoreError
 
         self.folder = _files.place(folder)

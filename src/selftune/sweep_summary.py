@@ -2,7 +2,7 @@
 
 Seed s draws the same noise at every point of a sweep. So what two settings cost is compared seed by seed, and what all
 runs of a seed share drops out. Intervals are 95 %, by bootstrap over whole seeds: `selftune.bands`, and for the
-differences to the best, which was chosen among many, wider ones that hold for all together.
+comparison with the best, which was chosen among many, wider ones that hold for all together.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from . import _summary
-from ._sweep_points import Points, ToBest, chosen_by_others, in_words, points, show, to_best
+from ._sweep_points import Gap, Points, ToBest, chosen_by_others, in_words, points, show, to_best
 from .experiments.summary import Interval
 
 FEW = 8
@@ -22,9 +22,13 @@ Setting = dict[str, bool | int | float | str]
 
 
 class Standing(BaseModel):
-    """A setting of which no run failed; `difference`: its cost less that of the best one, seed by seed.
+    """A setting of which no run failed, compared with the best one seed by seed.
 
-    Its interval holds for all settings of the sweep together. `near`: it cannot be told from the best.
+    - `difference`: its cost less that of the best, the mean over seeds.
+    - `ratio`: its cost divided by that of the best, the geometric mean over seeds; None where a cost is not above zero.
+    - `near`: it cannot be told from the best.
+
+    The intervals of `difference` and `ratio` hold for all settings of the sweep together.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,6 +36,7 @@ class Standing(BaseModel):
     setting: Setting
     cost: Interval
     difference: Interval
+    ratio: Interval | None
     near: bool
 
 
@@ -55,9 +60,9 @@ class Best(BaseModel):
     - `chance` is how often this setting is the lowest when the seeds are drawn anew, with replacement, the same seeds
       for all settings: whether the same choice would be made again.
     - `rivals` are the settings that the seeds cannot tell from it, the nearest first: those whose `difference` has an
-      interval that reaches zero, and that are not worse on nearly every seed. The intervals hold for all settings
-      together: what is in truth the best is found here, or is the best, in about 95 % of sweeps, however many
-      settings there are.
+      interval that reaches zero and whose `ratio` has one that reaches one, and that are not worse on nearly every
+      seed. The intervals hold for all settings together: what is in truth the best is found here, or is the best,
+      in about 95 % of sweeps, however many settings there are.
     - `edge` are the numbers that are the lowest or the highest of three or more that were tried: the best may be
       further.
 
@@ -96,8 +101,14 @@ class Best(BaseModel):
         told = "the seeds tell it from each other one"
         if self.rivals:
             count = _count(len(self.rivals), "other")
-            told = f"{count} cannot be told from it, the nearest {in_words(self.rivals[0].setting)}"
+            told = f"{count} {self.undecided()}, the nearest {in_words(self.rivals[0].setting)}"
         return f"the lowest of {self.points - len(self.failed):,} in {percent(self.chance)} of resamples; {told}{few}"
+
+    def undecided(self) -> str:
+        """What is said of rivals: that there are too few seeds, where there are."""
+        if self.seeds >= FEW:
+            return "cannot be told from the best"
+        return f"cannot be told from the best by {_count(self.seeds, 'seed')}: more seeds may tell"
 
     def beyond(self) -> list[str]:
         """What is at the edge of what was tried, in words."""
@@ -217,17 +228,30 @@ def _standings(found: Points, less: ToBest, most: int | None = None) -> list[Sta
     costs = intervals(found.cost[good[order]].T)
     return [
         Standing(
-            setting=found.setting(int(good[i])), cost=cost, difference=_difference(less, i), near=bool(less.near[i])
+            setting=found.setting(int(good[i])),
+            cost=cost,
+            difference=_interval(less.difference, i),
+            ratio=_ratio(less.log_ratio, i),
+            near=bool(less.near[i]),
         )
         for i, cost in zip(order, costs, strict=True)
     ]
 
 
-def _difference(less: ToBest, row: Any) -> Interval:
-    mean, reach = float(less.mean[row]), float(less.reach[row])
+def _interval(gap: Gap, row: Any) -> Interval:
+    mean, reach = float(gap.mean[row]), float(gap.reach[row])
     return Interval(
         mean=mean, low=None if np.isnan(reach) else mean - reach, high=None if np.isnan(reach) else mean + reach
     )
+
+
+def _ratio(gap: Gap, row: Any) -> Interval | None:
+    if np.isnan(gap.mean[row]):
+        return None
+    with np.errstate(over="ignore"):
+        logs = _interval(gap, row)
+        ends = (None if one is None else float(np.exp(one)) for one in (logs.low, logs.high))
+        return Interval(mean=float(np.exp(logs.mean)), low=next(ends), high=next(ends))
 
 
 def failures(found: Points) -> list[Failed]:

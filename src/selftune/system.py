@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from . import _check
+from . import _check, _tracing
 
 
 class Sizes(NamedTuple):
@@ -64,31 +64,80 @@ class System(eqx.Module):
             if not callable(getattr(self, name)):
                 raise ValueError(f"{name}: expected a function, got {_check.describe(getattr(self, name))}")
 
-    def check(self, x: Any, theta: Any, a: Any, t: Any) -> Sizes:
+    def check(self, x: Any, theta: Any, a: Any, t: Any, *, thorough: bool = False) -> Sizes:
         """Trace the four functions by shape, without running them, and return the sizes.
 
-        Raises `ValueError` naming the function, the shape that was expected of it and the one that came.
+        Raises `ValueError` naming the function, the shape that was expected of it and the one that came. Where the
+        functions fit together for another shape of `theta` or `a`, the error names that argument instead.
+
+        `thorough`, as `Controller.init` asks for, refuses two more faults that JAX says nothing about. A function that
+        calls `np.random` or the like: each function is traced two times, and the two programs must be the same, as
+        the program of one trace runs at every step. And a fixed index that is out of range, such as `theta[2]` of two
+        numbers, for which JAX reads the last number.
         """
         x = _vector("x", x)
-        k = self.check_plant(x, a, t)
+        try:
+            return self._sizes(x, theta, a, t, thorough=thorough)
+        except _tracing.ImpureError:
+            raise
+        except ValueError as error:
+            self._blame_arguments(error, x, theta, a, t)
+            raise
+
+    def _sizes(self, x: Any, theta: Any, a: Any, t: Any, *, thorough: bool) -> Sizes:
+        options: Any = dict(dtype=x.dtype, thorough=thorough)
+        k = self._residual_shape(x, a, t, thorough=thorough).shape[0]
         f = jax.ShapeDtypeStruct((k,), x.dtype)
-        u = _traced("policy", self.policy, x, theta, f, t, rank=1, dtype=x.dtype, expected="(m,)")
-        self._check_dynamics(x, u, f, t)
-        _traced("cost", self.cost, x, u, theta, t, rank=0, dtype=x.dtype, expected="()")
+        given = {"x": x, "theta": theta, "f": f, "t": t}
+        u = _tracing.traced("policy", self.policy, given, rank=1, expected="(m,)", **options)
+        self._check_dynamics(x, u, f, t, thorough=thorough)
+        given = {"x": x, "u": u, "theta": theta, "t": t}
+        _tracing.traced("cost", self.cost, given, rank=0, expected="()", **options)
         return Sizes(n=x.shape[0], m=u.shape[0], k=k, d=_size(theta), p=_size(a))
 
+    def _blame_arguments(self, error: ValueError, x: Any, theta: Any, a: Any, t: Any) -> None:
+        """Raise again, against `theta` or `a`, where another shape of it is all that is needed."""
+
+        def fits(theta: Any, a: Any) -> bool:
+            try:
+                return bool(self._sizes(x, theta, a, t, thorough=True))
+            except ValueError:
+                return False
+
+        for name, value, fits_with in (
+            ("theta", theta, lambda other: fits(other, a)),
+            ("a", a, lambda other: fits(theta, other)),
+        ):
+            if shapes := _tracing.other_shapes(value, (x.shape[0],), fits_with):
+                raise ValueError(
+                    f"{name}: expected another shape, such as {' or '.join(map(str, shapes))}, with which the four "
+                    f"functions fit together, got {_check.describe_tree(value)}, with which they do not ({error})"
+                ) from error
+
     def check_plant(self, x: Any, a: Any, t: Any, u: Any = None, k: int | None = None) -> int:
-        """Trace `residual` (and, given `u`, `dynamics`) by shape; return k. What a plant needs, and no more."""
+        """Trace `residual` by shape and return k: what a plant needs, and no more.
+
+        Given `u`, `dynamics` is traced as well, and both are checked as thoroughly as in `check`.
+        """
         x = _vector("x", x)
-        f = _traced("residual", self.residual, x, a, t, rank=1, dtype=x.dtype, expected="(k,)")
+        f = self._residual_shape(x, a, t, thorough=u is not None)
         if k is not None and f.shape != (k,):
             raise ValueError(f"residual: expected shape ({k},), got {_check.describe(f)}")
         if u is not None:
-            self._check_dynamics(x, u, f, t)
+            self._check_dynamics(x, u, f, t, thorough=True)
         return f.shape[0]
 
-    def _check_dynamics(self, x: Any, u: Any, f: Any, t: Any) -> None:
-        x_next = _traced("dynamics", self.dynamics, x, u, f, t, rank=1, dtype=x.dtype, expected=f"{x.shape}")
+    def _residual_shape(self, x: Any, a: Any, t: Any, *, thorough: bool) -> Any:
+        given = {"x": x, "a": a, "t": t}
+        return _tracing.traced(
+            "residual", self.residual, given, rank=1, dtype=x.dtype, expected="(k,)", thorough=thorough
+        )
+
+    def _check_dynamics(self, x: Any, u: Any, f: Any, t: Any, *, thorough: bool = False) -> None:
+        given = {"x": x, "u": u, "f": f, "t": t}
+        x_next = _tracing.traced(
+            "dynamics", self.dynamics, given, rank=1, dtype=x.dtype, expected=f"{x.shape}", thorough=thorough
+        )
         if x_next.shape != x.shape:
             raise ValueError(f"dynamics: expected shape {x.shape}, that of x, got {_check.describe(x_next)}")
 
@@ -198,6 +247,7 @@ class _MatchedDynamics(eqx.Module):
 
 class _CancellingPolicy(eqx.Module):
     actuation: Callable[..., Any]
+    given_as: ClassVar[str] = "actuation"
 
     def __call__(self, x, theta, f, t):
         return -f + self.actuation(x, theta, t)
@@ -284,18 +334,3 @@ def _vector(name: str, value: Any) -> Any:
 
 def _size(tree: PyTree) -> int:
     return sum(math.prod(getattr(leaf, "shape", ())) for leaf in jax.tree.leaves(tree))
-
-
-def _traced(name: str, function: Callable[..., Any], *args: Any, rank: int, dtype: Any, expected: str) -> Any:
-    try:
-        out = jax.eval_shape(function, *args)
-    except Exception as error:
-        given = ", ".join(_check.describe_tree(arg) for arg in args)
-        raise ValueError(f"{name}: failed when traced with ({given}): {error}") from error
-    if not hasattr(out, "shape"):
-        raise ValueError(f"{name}: expected one array of shape {expected}, got {_check.describe_tree(out)}")
-    if len(out.shape) != rank or 0 in out.shape:
-        raise ValueError(f"{name}: expected shape {expected}, got {_check.describe(out)}")
-    if out.dtype != dtype:
-        raise ValueError(f"{name}: expected dtype {jnp.dtype(dtype).name}, that of x, got {_check.describe(out)}")
-    return out

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 import selftune as st
 
+from .. import _numbers
 from .paper import GIVEN, given
 
 
@@ -28,8 +29,8 @@ class Interval(BaseModel):
 
     def __str__(self) -> str:
         if self.low is None or self.high is None:
-            return f"{self.mean:.4g}"
-        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
+            return _numbers.together(self.mean)[0]
+        return "{} [{}, {}]".format(*_numbers.together(self.mean, self.low, self.high))
 
 
 class Row(BaseModel):

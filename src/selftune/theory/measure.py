@@ -96,10 +96,14 @@ class Problem:
             raise ValueError(f"controller: expected a Controller, got {_check.describe(controller)}")
         system, tuner = controller.system, controller.tuner
         if not isinstance(system, MatchedSystem):
-            raise ValueError(f"controller: expected one of a MatchedSystem, got {type(system).__name__}")
+            raise ValueError(
+                "controller: expected a controller whose system is a selftune.MatchedSystem, as the theorems are about "
+                f"matched disturbances, got a controller whose system is a {type(system).__name__}"
+            )
         if not isinstance(tuner, MGAPS) or not isinstance(tuner.learning_rate, jax.Array):
             raise ValueError(
-                f"controller: expected one with MGAPS and a number for its learning rate, got {_check.describe(tuner)}"
+                "controller: expected a controller whose tuner is MGAPS with a number as its learning rate, "
+                f"got the tuner {_check.describe(tuner)}"
             )
         if not isinstance(sets, Sets):
             raise ValueError(f"sets: expected Sets, got {_check.describe(sets)}")
