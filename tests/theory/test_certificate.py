@@ -53,7 +53,8 @@ class TestThePapersExample:
         assert regret.failed_hypotheses == ("η in its range",)
         assert not regret.must_hold
         assert "no less than T L_F²" in regret.vacuous
-        assert "small noise" in certificate.row("main theorem: regret").failed_hypotheses
+        assert "small noise" in certificate.row("gradient error").failed_hypotheses
+        assert "η in its range" in certificate.row("main theorem: regret").failed_hypotheses
 
     @pytest.mark.slow
     def test_its_constants_are_those_that_a_search_finds(self):

@@ -81,10 +81,10 @@ def estimator_rows(claims: Claims, noise: Noise | None) -> None:
         says="no less than T C_f²",
     )
     if noise is not None:
-        _excitation(claims, noise, loss, needs)
+        _excitation(claims, noise, reach, loss, needs)
 
 
-def _excitation(claims: Claims, noise: Noise, loss: float, needs: tuple[str, ...]) -> None:
+def _excitation(claims: Claims, noise: Noise, reach: float, loss: float, needs: tuple[str, ...]) -> None:
     ledger = claims.ledger
     m, k = claims.m, claims.k
     slope, curvature = 2 * k.L_f_x, 2 * k.ell_f_x
@@ -116,23 +116,42 @@ def _excitation(claims: Claims, noise: Noise, loss: float, needs: tuple[str, ...
         says="no less than T k β_e²",
         in_expectation=True,
     )
-    more: Any = dict(uses=("all", "contraction"), in_expectation=True)
+    _main_theorem(claims, reach, loss, gradient_loss, needs, excited)
+
+
+def _main_theorem(
+    claims: Claims, reach: float, loss: float, gradient_loss: float, needs: tuple[str, ...], excited: tuple[str, ...]
+) -> None:
+    r"""The rows of the main theorem, with the smaller of the proved bounds and of the bounds that the sets imply.
+
+    The sets alone imply $\varepsilon_t \le C_f$ and $\varepsilon_t'^2 \le k \beta_e^2$. Where such a bound is the
+    smaller one, the rows do not need the hypotheses of the estimator's lemma or of Theorem 2.
+    """
+    ledger, m, k = claims.ledger, claims.m, claims.k
+    dimension = int(claims.problem.run.f.shape[1])
+    one_step = dimension * (2 * k.L_f_x) ** 2
+    sure, sure_gradient = claims.steps * reach**2, claims.steps * one_step
+    gradient_loss += one_step  # Theorem 2 begins at step 1, because x_0 is not random
+    learns, excites = loss < sure, gradient_loss < sure_gradient
+    R0, R1 = min(loss, sure), min(gradient_loss, sure_gradient)
+    used = f"R_0 = {'R_0(ι)' if learns else 'T C_f²'}, R_1 = {'of Theorem 2' if excites else 'T k β_e²'}"
+    more: Any = dict(uses=("all", "contraction"), in_expectation=learns or excites)
     everything = (
         *claims.ROOM,
-        *excited,
+        *(needs if learns else ("a in 𝒜",)),
+        *(excited if excites else ()),
         "small mismatch of the state",
         "small mismatch of the update",
         "η in its range",
     )
+    everything = tuple(dict.fromkeys(everything))
     rows = m.rows
     ledger.inequality(
         "main theorem: distance",
-        "E Σ (‖x_t − x̃_t‖ + ‖y_t − ỹ_t‖) ≤ √2 C (α_x √(R_0 T) + β_x √(R_1 T)) = O(T^{3/4} + √(m ε̄) T)",
+        "E Σ (‖x_t − x̃_t‖ + ‖y_t − ỹ_t‖) ≤ √2 C (α_x √(R_0 T) + β_x √(R_1 T)) = O(T^{3/4} + √(m ε̄) T); " + used,
         'Theorem 3, "matched disturbance"',
         rows.apart.sum(),
-        estimation.main_distance_bound(
-            claims.lipschitz, claims.joint, loss=loss, gradient_loss=gradient_loss, steps=claims.steps
-        ),
+        estimation.main_distance_bound(claims.lipschitz, claims.joint, loss=R0, gradient_loss=R1, steps=claims.steps),
         needs=everything,
         trivial=2 * math.sqrt(2) * math.hypot(claims.sets.x_radius, claims.radii.y) * claims.steps,
         says="no less than T times the size of the balls",
@@ -140,7 +159,7 @@ def _excitation(claims: Claims, noise: Noise, loss: float, needs: tuple[str, ...
     )
     ledger.inequality(
         "main theorem: regret",
-        "E R^L_η(T) = O((1 + V_sys + ε̄ T)/η + η T + (√(m ε̄) + m ε̄) T), with its constants",
+        "E R^L_η(T) = O((1 + V_sys + ε̄ T)/η + η T + (√(m ε̄) + m ε̄) T), with its constants; " + used,
         'Theorem 3, "matched disturbance"',
         m.local_regret,
         estimation.main_regret_bound(
@@ -153,13 +172,14 @@ def _excitation(claims: Claims, noise: Noise, loss: float, needs: tuple[str, ...
             surrogate_smoothness=claims.F.ell,
             learning_rate=claims.eta,
             perturbation_limit=claims.zeta_limit,
-            loss=loss,
-            gradient_loss=gradient_loss,
+            loss=R0,
+            gradient_loss=R1,
             steps=claims.steps,
         ),
         needs=(*everything, "non-negative cost"),
         trivial=claims.steps * claims.F.L * claims.F.L,
         says="no less than T L_F²",
+        error=m.local_regret_error,
         **more,
     )
 
