@@ -235,7 +235,7 @@ class TestRefusals:
         )
         adam = st.MGAPS(optax.adam(0.1))
         self.refused(
-            case, "controller: expected one with MGAPS and a number", controller=st.Controller(system, adam, estimator)
+            case, "controller: expected one with MGAPS or GAPS", controller=st.Controller(system, adam, estimator)
         )
         general = st.System(system.dynamics, system.residual, system.policy, system.cost)
         self.refused(case, "of a MatchedSystem", controller=st.Controller(general, tuner, estimator))
