@@ -74,6 +74,7 @@ from .system import infer_residual as infer_residual
 from .theory import Certificate as Certificate
 from .theory import Constants as Constants
 from .theory import Contraction as Contraction
+from .theory import Joint as Joint
 from .theory import LearningRates as LearningRates
 from .theory import Noise as Noise
 from .theory import Sets as Sets

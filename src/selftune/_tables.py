@@ -61,6 +61,7 @@ def robots(summary: "RobotsSummary") -> list[Table | str]:
 def certificate(name: str, made: Any) -> Table:
     table = new_table(name, "", "property or theorem", "measured", "bound", "notes")
     colors = {"holds": "green", "vacuous": "yellow", "fails": "yellow", "does not hold": "yellow", "VIOLATED": "red"}
+    colors["not applicable"] = "dim"
     for row in made.rows:
         verdict = f"[{colors[row.verdict]}]{row.verdict}[/]"
         table.add_row(

@@ -127,7 +127,12 @@ class Agent:
         self._log_observation()
 
     def observe_state(self, x_next: Any) -> None:
-        r"""The same, where no residual is measured: from the state that followed, by `infer_residual`."""
+        r"""The same, where no residual is measured: from the state that followed, by `infer_residual`.
+
+        The disturbance $w_t$ then ends up in $\tilde f_t$, and the estimator has seen $w_t$ before it meets $x_{t+1}$.
+        The paper's Property "perturb the input" (excitation given the past) does not hold in this case, so Theorem 2
+        and the main theorem promise nothing about such a run.
+        """
         measured = self._vector("x_next", x_next, self._n)
         self._after_act("observe_state")
         self._code = self._machine.observe_state(measured)

@@ -82,6 +82,10 @@ class Stream(eqx.Module):
 class OrnsteinUhlenbeck(AbstractProcess):
     r"""$w_0 = 0$, $w_{t+1} = \gamma w_t + \delta_t$ with $\delta_t \sim \mathcal N(0, \sigma^2)$ (simulation appendix).
 
+    The paper simulates with this noise, but its main theorem does not cover it: Assumption "estimator and environment"
+    asks for $\|w_t\| \le \bar\epsilon$ and $E[w_t \mid \mathcal F_t'] = 0$, and this noise is unbounded and, for γ > 0,
+    predictable. `Uniform` has both properties.
+
     **Arguments:** `decay`, γ in [0, 1); `sigma`, σ ≥ 0, a number or one for each component.
 
     !!! Example

@@ -272,6 +272,10 @@ def infer_residual(
     observation noise of size $\|(\partial g/\partial f)^+ w_t\|$. Where the transition says nothing about a
     direction of f, that direction stays as it was in `f`.
 
+    Two of the paper's hypotheses need an observation that was made in another way. Property "perturb the input" fails,
+    because $\hat a_{t+1}$ depends on the $w_t$ that $x_{t+1}$ is made of. Under noise with a memory, such as
+    `OrnsteinUhlenbeck`, $E[\tilde f_t \mid \mathcal F_t] = f_t$ fails too, because $w_t$ can be predicted.
+
     **Arguments:**
 
     - `f`: where to start, best $f_t(x_t, \hat a_t)$, of shape (k,). Its default, zeros like `u`, is right when k = m.

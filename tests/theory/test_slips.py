@@ -32,6 +32,37 @@ def test_alpha_x():
     assert printed < 1.0 <= theory.model_lipschitz(k, radii, learning_rate=0.1).alpha_x
 
 
+def test_c_0_of_the_main_theorem():
+    """x' = ρx + b(u + f), u = θ − f̂, h = x²/2 and a model that is off by ε: x − x̃ → b ε / (1 − ρ), y → b / (1 − ρ), so
+    ζ = η (x − x̃) y. Printed: C_0 has ℓ_hu L_ψθ, here 0, in the place of α_x, and all that remains is R_y ℓ_hx."""
+    k, eta, eps, steps = PUSHED.replace(L_h_x=20.0, ell_h_x=1.0, L_f_a=1.0), 1e-6, 0.01, 400
+    radii = theory.radii(k, LOOP, x_radius=20.0)
+    x = y = total = 0.0
+    for _ in range(steps):
+        total += eta * x * y
+        x, y = RHO * x + B * eps, RHO * y + B
+    printed = radii.y * k.ell_h_x * eta * eps * steps
+    bound = theory.total_perturbation_bound(
+        theory.model_lipschitz(k, radii, learning_rate=eta), theory.joint_contraction(k, LOOP, radii),
+        mismatch=eps * steps, mismatch_gradient=0.0,
+    )  # fmt: skip
+    assert 2 * printed < total <= bound
+
+
+@pytest.mark.parametrize("rho", [0.72, 0.75, 0.9])
+def test_the_sum_of_squares(rho):
+    """Σ k² ρ^k = ρ (1 + ρ) / (1 − ρ)³. Printed: at most 1/(1 − ρ)² + 1/(1 − ρ)³, which fails above √3 − 1.
+
+    There are k (k − 1) / 2 terms where the text has k², and their sum is below the printed bound for every ρ.
+    """
+    k = np.arange(2000)
+    printed = 1 / (1 - rho) ** 2 + 1 / (1 - rho) ** 3
+    assert np.sum(k**2 * rho**k) == pytest.approx(rho * (1 + rho) / (1 - rho) ** 3)
+    assert (np.sum(k**2 * rho**k) > printed) == (rho > math.sqrt(3) - 1)
+    assert np.sum(k * (k - 1) / 2 * rho**k) == pytest.approx(rho**2 / (1 - rho) ** 3)
+    assert rho**2 / (1 - rho) ** 3 < printed
+
+
 def test_the_margin_of_y():
     """Printed: R_y* = C_Lgθ / (1 − ρ) = R_y, so that no mismatch at all would be allowed."""
     radii = theory.radii(PUSHED, LOOP, x_radius=20.0)

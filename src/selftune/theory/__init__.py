@@ -10,6 +10,7 @@ from .bounds import surrogate_gap_bound as surrogate_gap_bound
 from .bounds import surrogate_variation_bound as surrogate_variation_bound
 from .bounds import total_gap_bound as total_gap_bound
 from .bounds import total_perturbation_bound as total_perturbation_bound
+from .bounds import truncation_bias as truncation_bias
 from .certificate import Certificate as Certificate
 from .certificate import Row as Row
 from .certify import certify as certify
@@ -23,6 +24,7 @@ from .estimation import gradient_error_bound as gradient_error_bound
 from .estimation import main_distance_bound as main_distance_bound
 from .estimation import main_regret_bound as main_regret_bound
 from .estimator_claims import Noise as Noise
+from .joint import Joint as Joint
 from .matched import gradient_bias as gradient_bias
 from .matched import joint_contraction as joint_contraction
 from .matched import learning_rate_limit as learning_rate_limit

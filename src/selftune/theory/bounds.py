@@ -69,19 +69,22 @@ def mismatch_limit(
     )
 
 
-def gradient_bias_bound(bias: GradientBias, *, learning_rate: float, perturbations: np.ndarray) -> np.ndarray:
+def gradient_bias_bound(
+    bias: GradientBias, *, learning_rate: float, perturbations: np.ndarray, truncation: float = 0.0
+) -> np.ndarray:
     r"""Theorem "Gradient Bias", row t for every step.
 
     $$\|G_t - \nabla F_t(\theta_t)\| \le K \eta + \sum_{\tau=0}^{t-1} \Big(\frac{\hat C_3}{1-\rho} + \frac{\hat
     C_4}{(1-\rho)^2} + \hat C_5 (t-\tau)\Big) \rho^{t-\tau} \|\zeta_\tau\|$$
 
-    with K of `GradientBias.per_rate`. **Arguments:** `perturbations`: $\|\zeta_t\|$ by row.
+    with K of `GradientBias.per_rate`; for GAPS plus `truncation`, of `truncation_bias`. **Arguments:** `perturbations`:
+    $\|\zeta_t\|$ by row.
     """
     s = 1 - bias.rho
     # Shifted by one step: t − τ is at least 1 here.
     constant = bias.rho * (bias.C3 / s + bias.C4 / s**2 + bias.C5)
     sums = fading_sum(bias.rho, constant, bias.rho * bias.C5, perturbations)
-    return bias.per_rate * learning_rate + np.concatenate([[0.0], sums[:-1]])
+    return bias.per_rate * learning_rate + truncation + np.concatenate([[0.0], sums[:-1]])
 
 
 def surrogate_gap_bound(
@@ -148,8 +151,26 @@ def surrogate_variation_bound(
     return factor * (system + residual + w) + scale / (1 - rho) * 2 * x_radius
 
 
+def truncation_bias(constants: Constants, contraction: Contraction, *, buffer: int) -> float:
+    r"""What a buffer of B steps adds to the bias of GAPS's gradient ("Useful Lemmas").
+
+    $$\|G_t - G'_t\| \le \sum_{\tau > B} C_{L,h,\theta} \rho^\tau = \frac{C_{L,h,\theta}\, \rho^{B+1}}{1 - \rho}$$
+
+    B of order log T makes this as small as the other terms. M-GAPS has no such term.
+    """
+    if not contraction.contracts:
+        return math.inf
+    return multi_step_cost(constants, contraction).L_theta * contraction.rho ** (buffer + 1) / (1 - contraction.rho)
+
+
 def bias_sums(
-    bias: GradientBias, *, learning_rate: float, perturbations: float, squared_perturbations: float, steps: int
+    bias: GradientBias,
+    *,
+    learning_rate: float,
+    perturbations: float,
+    squared_perturbations: float,
+    steps: int,
+    truncation: float = 0.0,
 ) -> tuple[float, float]:
     r"""$S_1$ and $S_2$, which bound $\sum_t \beta_t$ and $\sum_t \beta_t^2$ (Lemma "matched-disturbance robustness").
 
@@ -158,11 +179,12 @@ def bias_sums(
     $$S_1 = (1/\eta + Z) \sum_t \|\zeta_t\| + K \eta T, \qquad S_2 = (1 + K + Z) \Big((1/\eta^2 + Z) \sum_t
     \|\zeta_t\|^2 + K \eta^2 T\Big)$$
 
-    **Arguments:** `perturbations`, `squared_perturbations`: the two sums over ζ.
+    GAPS's truncation b (`truncation_bias`) adds $b T$ to $S_1$, and b to the first factor and $b T$ to the second of
+    $S_2$. **Arguments:** `perturbations`, `squared_perturbations`: the two sums over ζ; `truncation`: b.
     """
-    K, Z, eta = bias.per_rate, bias.per_perturbation, learning_rate
-    first = _times(1 / eta + Z, perturbations) + K * eta * steps
-    second = (1 + K + Z) * (_times(1 / eta**2 + Z, squared_perturbations) + K * eta**2 * steps)
+    K, Z, eta, b = bias.per_rate, bias.per_perturbation, learning_rate, truncation
+    first = _times(1 / eta + Z, perturbations) + (K * eta + b) * steps
+    second = (1 + K + Z + b) * (_times(1 / eta**2 + Z, squared_perturbations) + (K * eta**2 + b) * steps)
     return first, second
 
 

@@ -35,6 +35,8 @@ class Row:
     """The constants that the bound is made of, by source."""
     failed_hypotheses: tuple[str, ...] = ()
     """Names of hypotheses that the inequality needs and that do not hold on this run."""
+    not_applicable: str = ""
+    """Why the theorem says nothing about this controller or system; both sides are then NaN. Empty where it applies."""
 
     @property
     def holds(self) -> bool:
@@ -49,11 +51,14 @@ class Row:
     def must_hold(self) -> bool:
         """Whether the mathematics leaves no other choice: hypotheses hold, constants are given, and it is not about a
         mean."""
-        return self.kind == "inequality" and not (self.failed_hypotheses or self.sampled or self.in_expectation)
+        unsure = self.failed_hypotheses or self.sampled or self.in_expectation or self.not_applicable
+        return self.kind == "inequality" and not unsure
 
     @property
     def notes(self) -> list[str]:
         """What stands in the way of the bound, or of reading much into it."""
+        if self.not_applicable:
+            return [self.not_applicable]
         notes = [self.vacuous] if self.vacuous else []
         if self.in_expectation:
             notes.append("about the mean over runs")
@@ -66,6 +71,8 @@ class Row:
     @property
     def verdict(self) -> str:
         """In a few words."""
+        if self.not_applicable:
+            return "not applicable"
         if self.kind == "hypothesis":
             return "holds" if self.holds else "fails"
         if not self.holds:
@@ -78,8 +85,9 @@ class Certificate:
     """What the theory says about a run: rows to read, and the constants they rest on."""
 
     rows: tuple[Row, ...]
-    constants: Constants
-    contraction: Contraction
+    constants: Constants | None
+    """None where the properties of the joint dynamics were given instead (`Joint`)."""
+    contraction: Contraction | None
     derived: dict[str, float]
     """The numbers on the way, by the paper's symbol."""
 
@@ -116,18 +124,19 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it: numbers that are not finite become the words "inf", "-inf" and "nan"."""
         rows = [
-            asdict(row) | {"holds": row.holds, "slack": row.slack, "must_hold": row.must_hold, "verdict": row.verdict}
+            asdict(row)
+            | {"holds": None if row.not_applicable else row.holds, "slack": row.slack}
+            | {"must_hold": row.must_hold, "verdict": row.verdict}
             for row in self.rows
         ]
-        constants = {
-            name: {"value": getattr(self.constants, name), "source": self.constants.source[name]} for name in NAMES
-        }
+        k = self.constants
+        constants = {} if k is None else {n: {"value": getattr(k, n), "source": k.source[n]} for n in NAMES}
         return _plain(
             {
                 "ok": self.ok,
                 "rows": rows,
                 "constants": constants,
-                "contraction": asdict(self.contraction),
+                "contraction": None if self.contraction is None else asdict(self.contraction),
                 "derived": self.derived,
             }
         )

@@ -15,6 +15,7 @@ from .certificate import Certificate
 from .claims import Claims
 from .constants import Constants, Contraction, Sets, _number
 from .estimator_claims import Noise, estimator_rows
+from .joint import Joint
 from .measure import Problem, residual_variation
 
 
@@ -26,26 +27,40 @@ def certify(
     *,
     constants: Constants | None = None,
     contraction: Contraction | None = None,
+    joint: Joint | None = None,
     noise: Noise | None = None,
     variation: float | None = None,
     key: PRNGKeyArray | None = None,
     window: int | str | None = "auto",
 ) -> Certificate:
-    r"""Hold the paper's theorems against a run of M-GAPS on a matched-disturbance system.
+    r"""Hold the paper's theorems against a run.
 
-    Each row of the certificate is a hypothesis or an inequality, with both sides as numbers, the constants it rests on
-    and whether they were given or sampled, and the hypotheses that fail. An inequality whose hypotheses hold on the run
-    with given constants *must* hold: `Certificate.ok` says whether all of these do. A bound that says no more than the
-    sets themselves is called vacuous.
+    Each row of the certificate is a hypothesis or an inequality, with both sides as numbers, the constants that it
+    rests on and whether they were given or sampled, and the hypotheses that fail. An inequality whose hypotheses hold
+    on the run with given constants *must* hold: `Certificate.ok` says whether all of these do. A bound that says no
+    more than the sets themselves is called vacuous. A theorem that says nothing about this controller is called not
+    applicable, with the reason.
 
     The theorems ask for small model errors in order to conclude that states and parameters stay in their sets. Where
-    the run itself shows that they did, the inequalities that follow are checked without asking how that came about.
+    the run itself shows that they did, the inequalities that follow are checked without asking why they did.
+
+    How much can be said depends on the controller:
+
+    | controller | rows |
+    |---|---|
+    | `MGAPS` with a number, on a `MatchedSystem` | all |
+    | `GAPS` with a number | all; its truncation is added to the gradient bias and to the regret bounds |
+    | a schedule for the learning rate | Theorem 1, gradient bias, distance; no regret, whose theorem has one η |
+    | any `System`, with `joint` | Theorem 1; with `constants` for f also the estimator and the distance |
 
     **Arguments:**
 
     - `run`: one of this controller on this scenario, that recorded every field at every step, from the first.
     - `constants`, `contraction`: yours, or None to have them sampled.
-    - `noise`: for the theorems on the estimator's gradient error; None leaves those rows out.
+    - `joint`: the properties of the joint dynamics, for a system that is not matched; `contraction` is then not used,
+      and of `constants`, which may be None, only those of f are.
+    - `noise`: for the theorems on the estimator's gradient error; None leaves those rows out. How the noise entered is
+      read from the scenario: w with a memory, or v that tells w (as inferred observations do), are failed hypotheses.
     - `variation`: $V_{sys}$ (`path_lengths`), and where f depends on t itself also $\sum_t \sup_{x,a} \|f_t(x, a) -
       f_{t-1}(x, a)\|$; None samples both. Zero where nothing depends on t. What a* adds is known, and counted apart.
     - `key`: for whatever is sampled.
@@ -79,7 +94,28 @@ def certify(
         >>> certificate.ok, row.verdict, f"{row.measured:.2f} ≤ {row.bound:.2f}"
         (True, 'holds', '0.20 ≤ 0.31')
     """
-    problem = Problem.make(controller, scenario, run, sets)
+    problem = Problem.make(controller, scenario, run, sets, joint)
+    if noise is not None and not isinstance(noise, Noise):
+        raise ValueError(f"noise: expected Noise or None, got {_check.describe(noise)}")
+    if joint is not None:
+        if constants is not None and not isinstance(constants, Constants):
+            raise ValueError(f"constants: expected Constants or None, got {_check.describe(constants)}")
+        claims = Claims(problem, problem.measure(window), constants, None, joint=joint)
+    else:
+        claims = _matched_claims(problem, constants, contraction, variation, key, window)
+    claims.rows()
+    estimator_rows(claims, noise)
+    return Certificate(tuple(claims.ledger.rows), claims.k, claims.c, claims.derived())
+
+
+def _matched_claims(
+    problem: Problem,
+    constants: Constants | None,
+    contraction: Contraction | None,
+    variation: float | None,
+    key: PRNGKeyArray | None,
+    window: int | str | None,
+) -> Claims:
     needs_key = [
         name
         for name, v in {"constants": constants, "contraction": contraction, "variation": variation}.items()
@@ -89,17 +125,13 @@ def certify(
         raise ValueError(f"key: expected a PRNG key, for what is to be sampled ({', '.join(needs_key)}), got None")
     keys: Any = (None,) * 3 if key is None else jax.random.split(_check.key("key", key), 3)
     constants, contraction = problem.known(constants, contraction, keys)
-    variation_source = "given"
+    source = "given"
     if variation is None:
-        variation_source = "sampled"
-        sampled: Any = path_lengths(problem.system, problem.scenario, run, key=keys[2]).system
+        source = "sampled"
+        sampled: Any = path_lengths(problem.system, problem.scenario, problem.run, key=keys[2]).system
+        sets = problem.sets
         own = residual_variation(problem.system, problem.scenario, Ball(sets.x_radius), sets.a, keys[2])
         variation = float(sampled) + float(own)
     variation = _number("variation", variation)
-    if noise is not None and not isinstance(noise, Noise):
-        raise ValueError(f"noise: expected Noise or None, got {_check.describe(noise)}")
     measured = problem.measure(window)
-    claims = Claims(problem, measured, constants, contraction, variation=variation, variation_source=variation_source)
-    claims.rows()
-    estimator_rows(claims, noise)
-    return Certificate(tuple(claims.ledger.rows), constants, contraction, claims.derived())
+    return Claims(problem, measured, constants, contraction, variation=variation, variation_source=source)

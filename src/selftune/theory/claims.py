@@ -7,52 +7,85 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..tuners import GAPS
 from . import bounds, matched, multi_step
 from .constants import Constants, Contraction
+from .joint import Joint
 from .ledger import Ledger, times
 from .measure import Measured, Problem
 from .sampling import diameter
 
+MATCHED_ONLY = "its constants are known for a MatchedSystem, from Constants and Contraction, and not from Joint"
+ONE_RATE = "the theorem and the local regret have one η for all steps, and the learning rate is a schedule"
+
 
 class Claims:
-    """The theory's numbers for one problem, and the rows that they make with what was measured."""
+    """The theory's numbers for one problem, and the rows that they make with what was measured.
 
-    BALLS = ("state in its ball", "control in its ball", "sensitivity in its ball", "θ in Θ", "a in 𝒜")
-    CONTRACTS = ("contraction", "contraction's ball", "x_0 in the contraction's ball", "slow θ", *BALLS)
-    # Trajectories that mix two others, or repeat one θ, are in the proofs though nobody drove them.
-    ROOM = (*CONTRACTS, "room for every trajectory", "room for every control")
+    With a `Joint` the rows of Theorem 1 rest on it alone, and the rows that need more are marked as not applicable.
+    """
 
     def __init__(
         self,
         problem: Problem,
         measured: Measured,
-        constants: Constants,
-        contraction: Contraction,
+        constants: Constants | None,
+        contraction: Contraction | None,
         *,
-        variation: float,
-        variation_source: str,
+        joint: Joint | None = None,
+        variation: float = 0.0,
+        variation_source: str = "given",
     ):
-        self.problem, self.m, self.k, self.c = problem, measured, constants, contraction
+        self.problem, self.m, self.k, self.c, self.general = problem, measured, constants, contraction, joint
         self.ledger = Ledger(constants, contraction, float(jnp.finfo(problem.scenario.x0.dtype).eps))
         self.eta, self.sets, self.steps = problem.learning_rate, problem.sets, len(problem.scenario)
-        x0 = float(jnp.linalg.norm(problem.scenario.x0))
-        self.radii = matched.radii(constants, contraction, x_radius=self.sets.x_radius, x0_norm=x0)
-        self.lipschitz = matched.model_lipschitz(constants, self.radii, learning_rate=self.eta)
-        self.joint = matched.joint_contraction(constants, contraction, self.radii)
-        self.F = multi_step.surrogate_constants(constants, contraction)
-        self.rate_limit = matched.learning_rate_limit(constants, contraction, theta_step=self.sets.theta_step)
-        self.zeta_limit = matched.perturbation_limit(
-            constants, contraction, learning_rate=self.eta, theta_step=self.sets.theta_step
-        )
-        self.bias = matched.gradient_bias(constants, contraction)
+        self.buffer = problem.tuner.buffer if isinstance(problem.tuner, GAPS) else None
+        if joint is not None:
+            self.radii, self.lipschitz, self.joint = (
+                joint.radii(self.sets.x_radius),
+                joint.lipschitz,
+                joint.contraction,
+            )
+            self.zeta_limit, self.uses = joint.perturbation_limit, ("joint",)
+        else:
+            self._from_constants()
         theta0 = jax.tree.map(lambda leaf: leaf[0], problem.run.theta)
         a0 = jax.tree.map(lambda leaf: leaf[0], problem.scenario.a_star)
         self.theta_size, self.a_size = diameter(self.sets.theta, theta0), diameter(self.sets.a, a0)
         self.variation, self.variation_source = variation, variation_source
+        self._names()
         # The sizes of the numbers whose differences are measured.
         self.scale_x = float(max(measured.rows.x.max(), measured.rows.y.max()))
         # One step of θ is rounded a few times; what a loop has made of itself, some thousand.
         self.scale_theta = measured.theta_scale / 2**8
+
+    def _from_constants(self) -> None:
+        k, c, step = self.k, self.c, self.sets.theta_step
+        assert k is not None
+        assert c is not None
+        x0 = float(jnp.linalg.norm(self.problem.scenario.x0))
+        self.radii = matched.radii(k, c, x_radius=self.sets.x_radius, x0_norm=x0)
+        self.lipschitz = matched.model_lipschitz(k, self.radii, learning_rate=self.eta)
+        self.joint = matched.joint_contraction(k, c, self.radii)
+        self.F = multi_step.surrogate_constants(k, c)
+        self.rate_limit = matched.learning_rate_limit(k, c, theta_step=step)
+        self.zeta_limit = matched.perturbation_limit(k, c, learning_rate=self.eta, theta_step=step)
+        self.bias = matched.gradient_bias(k, c)
+        self.truncation = 0.0 if self.buffer is None else bounds.truncation_bias(k, c, buffer=self.buffer)
+        self.uses = ("all", "contraction")
+
+    def _names(self) -> None:
+        """Of the hypotheses: where the properties hold, where the loop contracts, and where every trajectory does."""
+        balls = ("state in its ball", "sensitivity in its ball", "θ in Θ", "a in 𝒜")
+        buffer = ("partial sums of the buffer",) if self.buffer is not None else ()
+        if self.general is not None:
+            self.BALLS = balls
+            self.CONTRACTS = self.ROOM = ("contraction", "slow θ", *balls, *buffer)
+            return
+        self.BALLS = (*balls[:1], "control in its ball", *balls[1:])
+        self.CONTRACTS = ("contraction", "contraction's ball", "x_0 in the contraction's ball", "slow θ", *self.BALLS)
+        # Trajectories that mix two others, or repeat one θ, are in the proofs though nobody drove them.
+        self.ROOM = (*self.CONTRACTS, "room for every trajectory", "room for every control", *buffer)
 
     def rows(self) -> None:
         """Write them all."""
@@ -67,27 +100,13 @@ class Claims:
         m, sets = self.m, self.sets
         rows = m.rows
         where = 'Assumption "contractive and stability"'
-        self.ledger.hypothesis("contraction", "ρ < 1", where, self.c.rho, math.nextafter(1.0, 0.0))
-        self.ledger.hypothesis("contraction's ball", "R_x ≤ R_C", where, sets.x_radius, self.c.R_C)
-        x0 = (self.radii.x_star - self.c.R_S) if self.c.contracts else math.inf
-        self.ledger.hypothesis(
-            "x_0 in the contraction's ball", "R_S + C̄ ‖x_0‖ ≤ R_C", where, self.c.R_S + x0, self.c.R_C
-        )
-        farthest = max(self.c.R_S + x0, float(rows.x.max()))
-        self.ledger.hypothesis(
-            "room for every trajectory",
-            "C̄ max{R_S + C̄ ‖x_0‖, ‖x_t‖} + R_S ≤ R_x",
-            where,
-            self.c.C_bar * farthest + self.c.R_S,
-            sets.x_radius,
-        )
-        self.ledger.hypothesis(
-            "room for every control",
-            "‖ψ_t(x, θ) − f_t(x, a)‖, ‖ψ_t(x, θ)‖ ≤ R_u on 𝒳 × Θ × 𝒜, by samples",
-            where,
-            m.largest_control,
-            sets.u_radius,
-        )
+        if self.general is None:
+            self.matched_hypotheses(where)
+        else:
+            where = 'Property "Contraction Stability"'
+            self.ledger.hypothesis("contraction", "ρ < 1", where, self.joint.rho, math.nextafter(1.0, 0.0))
+        if self.buffer is not None:
+            self.buffer_hypothesis(where)
         self.ledger.hypothesis(
             "state in its ball",
             "‖x_t‖, ‖x̃_t‖ ≤ R_x",
@@ -95,13 +114,14 @@ class Claims:
             max(rows.x.max(), rows.x_exact.max()),
             sets.x_radius,
         )
-        self.ledger.hypothesis(
-            "control in its ball",
-            "‖u_t‖, ‖u_t + f_t‖ ≤ R_u",
-            "Property 1",
-            max(rows.u.max(), rows.u_exact.max()),
-            sets.u_radius,
-        )
+        if self.general is None:
+            self.ledger.hypothesis(
+                "control in its ball",
+                "‖u_t‖, ‖u_t + f_t‖ ≤ R_u",
+                "Property 1",
+                max(rows.u.max(), rows.u_exact.max()),
+                sets.u_radius,
+            )
         self.ledger.hypothesis(
             "sensitivity in its ball",
             "‖y_t‖, ‖ỹ_t‖ ≤ R_y",
@@ -121,9 +141,10 @@ class Claims:
         self.ledger.hypothesis(
             "non-negative cost", "F_{T−1}(θ_T) ≥ 0", 'Theorem "nonconvex biased OGD"', -m.last_surrogate, 0.0
         )
-        self.ledger.hypothesis(
-            "η in its range", "η ≤ η̄", 'Lemma "matched-disturbance robustness"', self.eta, self.rate_limit
-        )
+        if self.general is None:
+            self.ledger.hypothesis(
+                "η in its range", "η ≤ η̄", 'Lemma "matched-disturbance robustness"', self.eta, self.rate_limit
+            )
         limit = bounds.mismatch_limit(
             self.lipschitz, self.joint, margin=self.radii.margin, perturbation_limit=self.zeta_limit
         )
@@ -141,51 +162,109 @@ class Claims:
             "small mismatch of the update", "α_θ ε_t + β_θ ε'_t ≤ ζ̄/2", "Theorem 1", turned.max(), self.zeta_limit / 2
         )
 
+    def matched_hypotheses(self, where: str) -> None:
+        m, sets, c = self.m, self.sets, self.c
+        assert c is not None
+        self.ledger.hypothesis("contraction", "ρ < 1", where, c.rho, math.nextafter(1.0, 0.0))
+        self.ledger.hypothesis("contraction's ball", "R_x ≤ R_C", where, sets.x_radius, c.R_C)
+        x0 = (self.radii.x_star - c.R_S) if c.contracts else math.inf
+        self.ledger.hypothesis("x_0 in the contraction's ball", "R_S + C̄ ‖x_0‖ ≤ R_C", where, c.R_S + x0, c.R_C)
+        farthest = max(c.R_S + x0, float(m.rows.x.max()))
+        self.ledger.hypothesis(
+            "room for every trajectory",
+            "C̄ max{R_S + C̄ ‖x_0‖, ‖x_t‖} + R_S ≤ R_x",
+            where,
+            c.C_bar * farthest + c.R_S,
+            sets.x_radius,
+        )
+        self.ledger.hypothesis(
+            "room for every control",
+            "‖ψ_t(x, θ) − f_t(x, a)‖, ‖ψ_t(x, θ)‖ ≤ R_u on 𝒳 × Θ × 𝒜, by samples",
+            where,
+            m.largest_control,
+            sets.u_radius,
+        )
+
+    def buffer_hypothesis(self, where: str) -> None:
+        """GAPS drops old slots, so that sums of some slots, and not of all, meet the difference of two Jacobians.
+
+        With C̄ = 1 each slot shrinks by ρ a step and such sums stay within R_y*; with a closed loop that is linear in x
+        the difference is zero. Of a `Joint` neither is known.
+        """
+        k, c, safe = self.k, self.c, False
+        if self.general is None and k is not None and c is not None:
+            safe = c.C_bar == 1 or multi_step.multi_step_dynamics(k, c).l_x_x == 0
+        self.ledger.hypothesis(
+            "partial sums of the buffer",
+            "C̄ = 1, or a closed loop that is linear in x, so that every sum of GAPS's slots is within R_y (0: yes)",
+            where,
+            float(not safe),
+            0.0,
+        )
+
     def lipschitzness(self) -> None:
         m, L = self.m, self.lipschitz
-        where = 'Property "Lipschitzness", Lemma "matched-disturbance Lipschitz"'
+        where = 'Property "Lipschitzness"'
+        where += ', Lemma "matched-disturbance Lipschitz"' if self.general is None else ""
         self.ledger.inequality(
             "Lipschitzness of x",
             "‖q_t^x(â_t) − q_t^x(a*_t)‖ ≤ α_x ε_t + β_x ε'_t",
             where,
             m.rows.change_x,
             L.alpha_x * m.mismatch + L.beta_x * m.mismatch_gradient,
-            uses=("L_phi_u",),
+            uses=("L_phi_u",) if self.general is None else ("joint",),
             needs=self.BALLS,
             scale=self.scale_x,
         )
+        if self.general is not None and self.buffer is None:
+            self.ledger.inequality(
+                "Lipschitzness of y",
+                "‖q_t^y(â_t) − q_t^y(a*_t)‖ ≤ α_y ε_t + β_y ε'_t",
+                where,
+                m.rows.change_y,
+                L.alpha_y * m.mismatch + L.beta_y * m.mismatch_gradient,
+                uses=self.uses,
+                needs=self.BALLS,
+                scale=self.scale_x,
+            )
         self.ledger.inequality(
             "Lipschitzness of θ",
             "‖q_t^θ(â_t) − q_t^θ(a*_t)‖ ≤ α_θ ε_t + β_θ ε'_t",
             where,
             m.rows.change_theta,
-            times(L.alpha_theta, m.mismatch) + times(L.beta_theta, m.mismatch_gradient),
-            uses=("all", "contraction"),
+            self.share() * (times(L.alpha_theta, m.mismatch) + times(L.beta_theta, m.mismatch_gradient)),
+            uses=self.uses,
             needs=self.BALLS,
             scale=self.scale_theta,
         )
 
+    def share(self) -> np.ndarray:
+        """η_t / η: the constants of θ are for the largest η of a schedule, and proportional to η."""
+        return self.problem.rates / self.eta
+
     def stability(self) -> None:
-        where = 'Property "Contraction Stability", Lemma "matched-disturbance contraction and stability"'
+        where = 'Property "Contraction Stability"'
+        where += ', Lemma "matched-disturbance contraction and stability"' if self.general is None else ""
         rows = self.m.rows
+        general = self.general is not None
         self.ledger.inequality(
             "stability of x",
-            "‖x̃_t‖ ≤ R_x* = R_S + C̄ ‖x_0‖",
+            "‖x̃_t‖ ≤ R_x*" + ("" if general else " = R_S + C̄ ‖x_0‖"),
             where,
             rows.x_exact,
             self.radii.x_star,
-            uses=("contraction",),
-            needs=("contraction", "x_0 in the contraction's ball", "slow θ", "θ in Θ"),
+            uses=("joint",) if general else ("contraction",),
+            needs=("contraction", *(() if general else ("x_0 in the contraction's ball",)), "slow θ", "θ in Θ"),
             trivial=self.sets.x_radius,
             says="no less than R_x",
         )
         self.ledger.inequality(
             "stability of y",
-            "‖ỹ_t‖ ≤ R_y* = C̄ L_φu L_ψθ / (1 − ρ)",
+            "‖ỹ_t‖ ≤ R_y*" + ("" if general else " = C̄ L_φu L_ψθ / (1 − ρ)"),
             where,
             rows.y_exact,
             self.radii.y_star,
-            uses=("L_phi_u", "L_psi_theta", "contraction"),
+            uses=("joint",) if general else ("L_phi_u", "L_psi_theta", "contraction"),
             needs=self.CONTRACTS,
         )
 
@@ -194,7 +273,7 @@ class Claims:
         sums: Any = dict(mismatch=float(m.mismatch.sum()), mismatch_gradient=float(m.mismatch_gradient.sum()))
         apart = 2 * math.hypot(self.sets.x_radius, self.radii.y)
         where = 'Theorem 1, "meta-framework"'
-        uses = ("all", "contraction")
+        uses = self.uses
         per_step = bounds.gap_bound(L, J, m.mismatch, m.mismatch_gradient)
         self.ledger.inequality(
             "distance, at every step",
@@ -225,9 +304,12 @@ class Claims:
             "‖ζ_t‖ ≤ α_θ ε_t + β_θ ε'_t + √2 (L_θx + L_θy) ‖(x_t, y_t) − (x̃_t, ỹ_t)‖",
             where + ", proof",
             m.zeta,
-            times(L.alpha_theta, m.mismatch)
-            + times(L.beta_theta, m.mismatch_gradient)
-            + times(math.sqrt(2) * (L.L_theta_x + L.L_theta_y), m.rows.gap),
+            self.share()
+            * (
+                times(L.alpha_theta, m.mismatch)
+                + times(L.beta_theta, m.mismatch_gradient)
+                + times(math.sqrt(2) * (L.L_theta_x + L.L_theta_y), m.rows.gap)
+            ),
             uses=uses,
             needs=self.BALLS,
             scale=self.scale_theta,
@@ -254,13 +336,27 @@ class Claims:
             max(self.zeta_limit, 0.0),
             uses=uses,
             scale=self.scale_theta,
-            needs=(*self.ROOM, "small mismatch of the state", "small mismatch of the update", "η in its range"),
+            needs=(
+                *self.ROOM,
+                "small mismatch of the state",
+                "small mismatch of the update",
+                *(("η in its range",) if self.general is None else ()),
+            ),
         )
 
     def gradient_bias(self) -> None:
-        m = self.m
-        uses = ("all", "contraction")
+        m, k, c, uses = self.m, self.k, self.c, self.uses
         where = 'Theorem "trajectory distance"'
+        if self.general is not None:
+            for name, place in (
+                ("size of the gradient", where),
+                ("cost against surrogate", where),
+                ("gradient bias", 'Theorem "Gradient Bias"'),
+            ):
+                self.ledger.not_applicable(name, "", place, MATCHED_ONLY)
+            return
+        assert k is not None
+        assert c is not None
         norm = np.linalg.norm(m.rows.gradient, axis=1)
         self.ledger.inequality(
             "size of the gradient",
@@ -278,21 +374,24 @@ class Claims:
             "(ρ C_{L,h,θ} η / (1−ρ)³ + Σ ρ^{t−τ} ‖ζ_τ‖ / (1−ρ))",
             where,
             np.abs(m.rows.cost - m.surrogate),
-            bounds.surrogate_gap_bound(self.k, self.c, learning_rate=self.eta, perturbations=m.zeta),
+            bounds.surrogate_gap_bound(k, c, learning_rate=self.eta, perturbations=m.zeta),
             uses=uses,
             scale=float(np.abs(m.surrogate).max()),
             error=m.surrogate_error,
             needs=self.ROOM,
-            trivial=2 * self.k.L_h * (1 + self.k.L_u_x) * self.sets.x_radius,
+            trivial=2 * k.L_h * (1 + k.L_u_x) * self.sets.x_radius,
             says="no less than the cost can differ on 𝒳",
         )
         self.ledger.inequality(
             "gradient bias",
-            "‖G̃_t − ∇F_t(θ_t)‖ ≤ K η + Σ (Ĉ_3/(1−ρ) + Ĉ_4/(1−ρ)² + Ĉ_5 (t−τ)) ρ^{t−τ} ‖ζ_τ‖",
+            "‖G̃_t − ∇F_t(θ_t)‖ ≤ K η + Σ (Ĉ_3/(1−ρ) + Ĉ_4/(1−ρ)² + Ĉ_5 (t−τ)) ρ^{t−τ} ‖ζ_τ‖"
+            + ("" if self.buffer is None else " + C_{L,h,θ} ρ^{B+1} / (1−ρ)"),
             'Theorem "Gradient Bias"',
             m.bias,
-            bounds.gradient_bias_bound(self.bias, learning_rate=self.eta, perturbations=m.zeta)
-            if self.c.contracts
+            bounds.gradient_bias_bound(
+                self.bias, learning_rate=self.eta, perturbations=m.zeta, truncation=self.truncation
+            )
+            if c.contracts
             else math.inf,
             uses=uses,
             scale=float(m.surrogate_gradient.max()),
@@ -304,6 +403,12 @@ class Claims:
 
     def regret(self) -> None:
         m = self.m
+        name = "regret of M-GAPS" if self.buffer is None else "regret of GAPS"
+        if self.general is not None or self.problem.scheduled:
+            reason = MATCHED_ONLY if self.general is not None else ONE_RATE
+            self.ledger.not_applicable("regret of biased OGD", "", 'Theorem "nonconvex biased OGD"', reason)
+            self.ledger.not_applicable(name, "", 'Lemma "matched-disturbance robustness"', reason)
+            return
         trivial: Any = dict(trivial=self.steps * self.F.L * self.F.L, says="no less than T L_F²")
         more: Any = dict(uses=("all", "contraction"), **trivial)
         if self.variation_source == "sampled":
@@ -337,9 +442,10 @@ class Claims:
             perturbations=float(m.zeta.sum()),
             squared_perturbations=float((m.zeta**2).sum()),
             steps=self.steps,
+            truncation=self.truncation,
         )
         self.ledger.inequality(
-            "regret of M-GAPS",
+            name,
             "R^L_η(T) ≤ 2/η (F_0(θ_0) + S_0) + 2 (L_F S_1 + ℓ_F η S_2), ζ measured",
             'Lemma "matched-disturbance robustness"',
             m.local_regret,
@@ -351,6 +457,8 @@ class Claims:
         )
 
     def surrogate_variation(self) -> float:
+        assert self.k is not None
+        assert self.c is not None
         return bounds.surrogate_variation_bound(
             self.k,
             self.c,
@@ -362,14 +470,18 @@ class Claims:
 
     def derived(self) -> dict[str, float]:
         """The numbers on the way, by the paper's symbol."""
-        L, J, R, B = self.lipschitz, self.joint, self.radii, self.bias
-        g, h = multi_step.multi_step_dynamics(self.k, self.c), multi_step.multi_step_cost(self.k, self.c)
-        limits = matched.mismatch_limits(L, J, R, perturbation_limit=self.zeta_limit)
+        L, J, R = self.lipschitz, self.joint, self.radii
         named = {
             "α_x": L.alpha_x, "β_x": L.beta_x, "α_y": L.alpha_y, "β_y": L.beta_y, "α_θ": L.alpha_theta,
             "β_θ": L.beta_theta, "L_θx": L.L_theta_x, "L_θy": L.L_theta_y, "C": J.total, "γ(0)": J.gamma(0),
-            "R_x": R.x, "R_x*": R.x_star, "R_y": R.y, "R_y*": R.y_star, "η": self.eta, "η̄": self.rate_limit,
-            "ζ̄": self.zeta_limit, "L_F": self.F.L, "ℓ_F": self.F.ell, "C_f": limits.C_f, "C_f'": limits.C_f_prime,
+            "R_x": R.x, "R_x*": R.x_star, "R_y": R.y, "R_y*": R.y_star, "η": self.eta, "ζ̄": self.zeta_limit,
+        }  # fmt: skip
+        if self.general is not None or self.k is None or self.c is None:
+            return named
+        B, limits = self.bias, matched.mismatch_limits(L, J, R, perturbation_limit=self.zeta_limit)
+        g, h = multi_step.multi_step_dynamics(self.k, self.c), multi_step.multi_step_cost(self.k, self.c)
+        named |= {
+            "η̄": self.rate_limit, "L_F": self.F.L, "ℓ_F": self.F.ell, "C_f": limits.C_f, "C_f'": limits.C_f_prime,
         }  # fmt: skip
         for letter, each in (("g", g), ("h", h)):
             named |= {

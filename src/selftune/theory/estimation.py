@@ -100,6 +100,7 @@ def main_regret_bound(
     loss: float,
     gradient_loss: float,
     steps: int,
+    truncation: float = 0.0,
 ) -> float:
     r"""The main theorem's local regret, with its constants.
 
@@ -111,7 +112,8 @@ def main_regret_bound(
     T\big)$$
 
     (Theorem "application, matched disturbance".) **Arguments:** `first`: $F_0(\theta_0)$; `variation`: $S_0$;
-    `perturbation_limit`: $\bar\zeta$; `loss`, `gradient_loss`: $R_0$, $R_1$.
+    `perturbation_limit`: $\bar\zeta$; `loss`, `gradient_loss`: $R_0$, $R_1$; `truncation`: of GAPS
+    (`truncation_bias`).
     """
     zeta = total_perturbation_bound(
         lipschitz,
@@ -125,6 +127,7 @@ def main_regret_bound(
         perturbations=zeta,
         squared_perturbations=max(perturbation_limit, 0.0) * zeta,
         steps=steps,
+        truncation=truncation,
     )
     return local_regret_bound(
         first=first,

@@ -18,7 +18,7 @@ DIFFERENCE = 2.0**12
 class Ledger:
     """Rows in the order in which they are settled: a hypothesis before the inequality that needs it."""
 
-    def __init__(self, constants: Constants, contraction: Contraction, precision: float):
+    def __init__(self, constants: Constants | None, contraction: Contraction | None, precision: float):
         self.k, self.c, self.precision = constants, contraction, precision
         self.rows: list[Row] = []
 
@@ -89,14 +89,29 @@ class Ledger:
             )
         )
 
+    def not_applicable(self, name: str, statement: str, reference: str, reason: str) -> None:
+        self.rows.append(
+            Row(
+                name=name,
+                kind="inequality",
+                statement=statement,
+                reference=reference,
+                measured=math.nan,
+                bound=math.nan,
+                not_applicable=reason,
+            )
+        )
+
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
 
     def _by_source(self, uses: tuple[str, ...], source: str) -> tuple[str, ...]:
-        """Names of constants; "all" is every one of them, "contraction" is C̄, ρ and R_S."""
-        names = [name for name in NAMES if name in uses or "all" in uses]
-        found = [name for name in names if self.k.source[name] == source]
-        if "contraction" in uses and self.c.source == source:
+        """Names of constants; "all" is every one of them, "contraction" is C̄, ρ and R_S, "joint" is a `Joint`."""
+        found = ["joint"] if "joint" in uses and source == "given" else []
+        if self.k is not None:
+            names = [name for name in NAMES if name in uses or "all" in uses]
+            found += [name for name in names if self.k.source[name] == source]
+        if self.c is not None and "contraction" in uses and self.c.source == source:
             found += ["C_bar", "rho", "R_S"]
         return tuple(found)
 

@@ -217,8 +217,10 @@ def gradient_bias(constants: Constants, contraction: Contraction) -> GradientBia
     \hat C_5 = \frac{C_{L,g,\theta} C_{\ell,h,(\theta,x)}}{1-\rho}.
     \end{aligned}$$
 
-    Following the proof: the text has $(\theta,x)$ and $(\theta,\theta)$ interchanged in $\hat C_1$, leaves the second
-    term out of $\hat C_3$, and has a factor ρ too many in $\hat C_5$.
+    The text, in the statement and in the proof, has $(\theta,x)$ and $(\theta,\theta)$ interchanged in $\hat C_1$,
+    leaves the second term out of $\hat C_3$, and has a factor ρ too many in $\hat C_5$. The formulas here follow from
+    the step of the proof before,
+    $C_{\ell,h,(\theta,x)} \|x_\tau - \hat x_\tau\| + C_{\ell,h,(\theta,\theta)} \|\theta_t - \theta_\tau\|$.
     """
     g, h, rho = multi_step_dynamics(constants, contraction), multi_step_cost(constants, contraction), contraction.rho
     if not contraction.contracts:

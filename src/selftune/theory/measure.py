@@ -8,8 +8,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from .. import _check
 from ..constraint import Ball, Unconstrained
@@ -18,9 +19,10 @@ from ..regret import _inputs, local_regret, model_mismatch, path_lengths, pertur
 from ..regret._companion import companion
 from ..run import Run
 from ..scenario import Scenario
-from ..system import MatchedSystem
-from ..tuners import MGAPS
+from ..system import MatchedSystem, System
+from ..tuners import GAPS, MGAPS
 from .constants import Constants, Contraction, Sets
+from .joint import Joint
 from .sampling import diameter, edge_or_inside, sample_constants, sample_contraction
 
 
@@ -38,6 +40,7 @@ class Rows(NamedTuple):
     """‖x − x̃‖ + ‖y − ỹ‖."""
     change_x: Array
     """‖q^x(â) − q^x(a*)‖ at the run's own (x, y, θ)."""
+    change_y: Array
     change_theta: Array
     steps_theta: Array
     off_x: Array
@@ -74,6 +77,12 @@ class Measured:
     observation_noise: float
     path: float
     path_w: float
+    memory_w: float
+    """The largest correlation of an entry of w_t with an entry of w_{t−1}."""
+    memory_v: float
+    """The same of v_t with v_{t−1} and w_{t−1}, which are past; or |mean| / RMS of an entry of v, if larger."""
+    revealed: float
+    """The largest correlation of an entry of v_t with an entry of w_t."""
     theta_scale: float
     inside_theta: bool
     inside_a: bool
@@ -83,27 +92,44 @@ class Measured:
 @dataclass(frozen=True)
 class Problem:
     controller: Controller
-    system: MatchedSystem
-    tuner: MGAPS
+    system: Any
+    """A `MatchedSystem`, unless a `Joint` was given."""
+    tuner: MGAPS | GAPS
     scenario: Scenario
     run: Run
     sets: Sets
-    learning_rate: float
+    rates: np.ndarray
+    """η_t by row: one number, repeated, or a schedule's."""
 
     @staticmethod
-    def make(controller: Any, scenario: Any, run: Any, sets: Any) -> "Problem":
+    def make(controller: Any, scenario: Any, run: Any, sets: Any, joint: Any = None, plain: bool = False) -> "Problem":
+        """Refuse what the theory says nothing about; `plain` admits only M-GAPS with a number on a `MatchedSystem`."""
         if not isinstance(controller, Controller):
             raise ValueError(f"controller: expected a Controller, got {_check.describe(controller)}")
         system, tuner = controller.system, controller.tuner
-        if not isinstance(system, MatchedSystem):
-            raise ValueError(
-                "controller: expected a controller whose system is a selftune.MatchedSystem, as the theorems are about "
-                f"matched disturbances, got a controller whose system is a {type(system).__name__}"
+        if joint is not None and not isinstance(joint, Joint):
+            raise ValueError(f"joint: expected Joint or None, got {_check.describe(joint)}")
+        if joint is None and not isinstance(system, MatchedSystem):
+            hint = (
+                "" if plain else "; for any other System, give joint=Joint(...), the properties of the joint dynamics"
             )
-        if not isinstance(tuner, MGAPS) or not isinstance(tuner.learning_rate, jax.Array):
             raise ValueError(
-                "controller: expected a controller whose tuner is MGAPS with a number as its learning rate, "
-                f"got the tuner {_check.describe(tuner)}"
+                "controller: expected a controller whose system is a selftune.MatchedSystem, got a controller whose "
+                f"system is a {type(system).__name__}{hint}"
+            )
+        admitted = MGAPS if plain else (MGAPS, GAPS)
+        rate = tuner.learning_rate if isinstance(tuner, (MGAPS, GAPS)) else None
+        if not isinstance(tuner, admitted) or isinstance(rate, optax.GradientTransformation):
+            kinds = "MGAPS and its learning rate is a number"
+            kinds = kinds if plain else "MGAPS or GAPS and its learning rate is a number or a schedule"
+            raise ValueError(
+                f"controller: expected a controller whose tuner is {kinds} (the theory has no Lipschitz constants for "
+                f"the step of an optax transformation), got the tuner {_check.describe(tuner)}"
+            )
+        if plain and not isinstance(rate, jax.Array):
+            raise ValueError(
+                "controller: expected a controller whose tuner is MGAPS and its learning rate is a number, got the "
+                f"learning rate {_check.describe(rate)}"
             )
         if not isinstance(sets, Sets):
             raise ValueError(f"sets: expected Sets, got {_check.describe(sets)}")
@@ -116,7 +142,20 @@ class Problem:
         for name, value, constraint in (("theta", theta, sets.theta), ("a", a, sets.a)):
             if not math.isfinite(diameter(constraint, value)):
                 raise ValueError(f"sets.{name}: expected a bounded Box, Ball, Simplex or Product, got {constraint!r}")
-        return Problem(controller, system, tuner, scenario, run, sets, float(tuner.learning_rate))
+        return Problem(controller, system, tuner, scenario, run, sets, _rates(rate, len(scenario)))
+
+    @property
+    def learning_rate(self) -> float:
+        """η, or the largest of a schedule's."""
+        return float(self.rates.max())
+
+    @property
+    def scheduled(self) -> bool:
+        return not isinstance(self.tuner.learning_rate, jax.Array)
+
+    @property
+    def matched(self) -> bool:
+        return isinstance(self.system, MatchedSystem)
 
     def known(self, constants: Any, contraction: Any, keys: Any) -> tuple[Constants, Contraction]:
         """What was given; what was not, sampled."""
@@ -145,7 +184,8 @@ class Problem:
         )
         F = regret.surrogate
         final = run.final.state.theta
-        rows = step_rows(system, self.tuner, scenario, run.x, run.y, run.theta, run.a_hat, final, run.final.x)
+        rates = jnp.asarray(self.rates, scenario.x0.dtype)
+        rows = step_rows(system, self.tuner, scenario, run.x, run.y, run.theta, run.a_hat, final, run.final.x, rates)
         self._check_belongs(rows)
         # The estimator projects onto a set of its own, which must contain a* for its lemma to hold.
         own = getattr(self.controller.estimator, "constraint", None) or Unconstrained()
@@ -153,6 +193,8 @@ class Problem:
             system, scenario, run.x, run.theta, run.a_hat, sets.theta, sets.a, own
         )
         lengths = path_lengths(system, scenario)
+        w = np.asarray(scenario.w, float)
+        v = np.zeros((len(w), 1)) if scenario.v is None else np.asarray(scenario.v, float)
         return Measured(
             rows=jax.tree.map(lambda leaf: np.asarray(leaf, float), rows),
             mismatch=np.asarray(mismatch.mismatch, float),
@@ -166,11 +208,16 @@ class Problem:
             local_regret=float(regret.cumulative[-1]),
             local_regret_error=float(regret.cumulative_error[-1]),
             last_surrogate=float(_last_surrogate(system, scenario, final)),
-            largest_control=float(_largest_control(system, scenario, Ball(sets.x_radius), sets.theta, sets.a, final)),
+            largest_control=float(_largest_control(system, scenario, Ball(sets.x_radius), sets.theta, sets.a, final))
+            if self.matched
+            else 0.0,
             excess=float(excess),
             observation_noise=float(noise),
             path=float(lengths.a_star),
             path_w=float(lengths.w),
+            memory_w=_correlation(w[1:], w[:-1]),
+            memory_v=max(_correlation(v[1:], v[:-1]), _correlation(v[1:], w[:-1]), _mean(v)),
+            revealed=_correlation(v, w),
             theta_scale=float(jnp.max(jnp.abs(_inputs.flat_rows(run.theta)))),
             inside_theta=bool(inside_theta) and bool(sets.theta.contains(final)),
             inside_a=bool(inside_a),
@@ -193,10 +240,38 @@ class Problem:
             raise ValueError("run: expected one from the scenario's first step, with y = 0, got one that was resumed")
 
 
+def _rates(rate: Any, steps: int) -> np.ndarray:
+    if isinstance(rate, jax.Array):
+        return np.full(steps, float(rate))
+    with jax.numpy_dtype_promotion("standard"):
+        return np.asarray(jax.vmap(rate)(jnp.arange(steps, dtype=jnp.int32)), float).reshape(-1) * np.ones(steps)
+
+
+def _correlation(left: np.ndarray, right: np.ndarray) -> float:
+    """The largest |Pearson correlation| of a column of one with a column of the other; zero for constant columns."""
+
+    def standard(columns: np.ndarray) -> np.ndarray:
+        centered = columns - columns.mean(axis=0)
+        size = np.linalg.norm(centered, axis=0)
+        # A column that is constant to rounding has no direction of its own.
+        still = size <= 1e-12 * np.sqrt(len(columns)) * (np.abs(columns).max(axis=0) + 1e-300)
+        return np.where(still, 0.0, centered / np.where(still, 1.0, size))
+
+    if len(left) < 2:
+        return 0.0
+    return float(np.abs(standard(left).T @ standard(right)).max())
+
+
+def _mean(columns: np.ndarray) -> float:
+    """The largest |mean| / RMS of a column; zero for columns of zeros."""
+    size = np.sqrt(np.mean(columns**2, axis=0))
+    return float((np.abs(columns.mean(axis=0)) / np.where(size > 0, size, 1.0)).max())
+
+
 @eqx.filter_jit
 def step_rows(
-    system: MatchedSystem,
-    tuner: MGAPS,
+    system: System,
+    tuner: MGAPS | GAPS,
     scenario: Scenario,
     x: Array,
     y: Array,
@@ -204,59 +279,80 @@ def step_rows(
     a_hats: PyTree,
     final: PyTree,
     final_x: Array,
+    rates: Array,
 ) -> Rows:
-    x_exact, y_exact = companion(system, scenario, thetas)
+    x_exact, y_exact = _companion(system, tuner, scenario, thetas)
+    matched = isinstance(system, MatchedSystem)
 
     def append(rows: Array, last: Array) -> Array:
         return jnp.concatenate([rows[1:], last[None]])
 
     following = (append(x, final_x), jax.tree.map(append, thetas, final))
 
-    def at(tau: Array, x: Array, y: Array, theta: PyTree, a_hat: PyTree, after: Any, xe: Array, ye: Array) -> Any:
+    def at(
+        tau: Array, eta: Array, x: Array, y: Array, theta: PyTree, a_hat: PyTree, after: Any, xe: Array, ye: Array
+    ) -> Any:
         x_after, theta_after = after
         now = scenario.row(tau)
         flat, unravel = ravel_pytree(theta)
-        eta = jnp.asarray(tuner.learning_rate, flat.dtype)
 
-        def update(x: Array, y: Array, a: PyTree) -> tuple[Array, Array]:
-            _, _, cost, G = system.sensitivity(x, y, theta, a, now.t)
-            return ravel_pytree(tuner.constraint.project(unravel(flat - eta * G)))[0], jnp.append(G, cost)
+        def update(x: Array, y: Array, a: PyTree) -> tuple[Array, Array, Array]:
+            _, y_next, cost, G = system.sensitivity(x, y, theta, a, now.t)
+            return ravel_pytree(tuner.constraint.project(unravel(flat - eta * G)))[0], y_next, jnp.append(G, cost)
 
-        act = system.actuation(x, theta, now.t)
-        error = system.residual(x, now.a_star, now.t) - system.residual(x, a_hat, now.t)
-        change_x = system.phi(x, act + error, now.t) - system.phi(x, act, now.t)
-        updated = update(x, y, a_hat)[0]
-        change_theta = updated - update(x, y, now.a_star)[0]
+        def control(x: Array, a: PyTree, true: Array) -> tuple[Array, Array]:
+            """u, and the largest norm of what φ and h are given: u, and where it is matched u + f."""
+            u = system.policy(x, theta, system.residual(x, a, now.t), now.t)
+            size = jnp.linalg.norm(u)
+            return u, jnp.maximum(size, jnp.linalg.norm(u + true)) if matched else size
+
+        true, true_exact = (system.residual(each, now.a_star, now.t) for each in (x, xe))
+        (u, size), (u_true, size_true) = (control(x, a, true) for a in (a_hat, now.a_star))
+        moved = system.dynamics(x, u, true, now.t)
+        updated, y_model, _ = update(x, y, a_hat)
+        updated_true, y_true, _ = update(x, y, now.a_star)
         flat_after = ravel_pytree(theta_after)[0]
-        _, exact = update(xe, ye, now.a_star)
-        control = jnp.maximum(
-            jnp.linalg.norm(act - system.residual(x, a_hat, now.t)),
-            jnp.maximum(jnp.linalg.norm(act + error), jnp.linalg.norm(act - system.residual(x, now.a_star, now.t))),
-        )
-        act_exact = system.actuation(xe, theta, now.t)
-        control_exact = jnp.maximum(
-            jnp.linalg.norm(act_exact), jnp.linalg.norm(act_exact - system.residual(xe, now.a_star, now.t))
-        )
+        _, _, exact = update(xe, ye, now.a_star)
         return Rows(
             x=jnp.linalg.norm(x),
             y=_operator_norm(y),
-            u=control,
+            u=jnp.maximum(size, size_true),
             x_exact=jnp.linalg.norm(xe),
             y_exact=_operator_norm(ye),
-            u_exact=control_exact,
+            u_exact=control(xe, now.a_star, true_exact)[1],
             gap=jnp.hypot(jnp.linalg.norm(x - xe), _operator_norm(y - ye)),
             apart=jnp.linalg.norm(x - xe) + _operator_norm(y - ye),
-            change_x=jnp.linalg.norm(change_x),
-            change_theta=jnp.linalg.norm(change_theta),
+            change_x=jnp.linalg.norm(moved - system.dynamics(x, u_true, true, now.t)),
+            change_y=_operator_norm(y_model - y_true),
+            change_theta=jnp.linalg.norm(updated - updated_true),
             steps_theta=jnp.linalg.norm(flat_after - flat),
-            off_x=jnp.linalg.norm(x_after - now.w - system.phi(x, act + error, now.t)),
+            off_x=jnp.linalg.norm(x_after - now.w - moved),
             off_theta=jnp.linalg.norm(flat_after - updated),
             gradient=exact[:-1],
             cost=exact[-1],
         )
 
     steps = jnp.arange(len(scenario))
-    return jax.vmap(at)(steps, x, y, thetas, a_hats, following, x_exact, y_exact)
+    return jax.vmap(at)(steps, rates, x, y, thetas, a_hats, following, x_exact, y_exact)
+
+
+def _companion(
+    system: System, tuner: MGAPS | GAPS, scenario: Scenario, thetas: PyTree
+) -> tuple[Float[Array, "T n"], Float[Array, "T n d"]]:
+    """x̃ and ỹ; GAPS's ỹ is the sum of its own buffer."""
+    if isinstance(tuner, MGAPS):
+        return companion(system, scenario, thetas)
+
+    def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
+        x, state = carry
+        tau, theta = inputs
+        now = scenario.row(tau)
+        _, state, info = tuner.update(system, x, theta, now.a_star, now.t, state)
+        return (system.step(x, theta, now.a_star, now.t)[0] + now.w, state), (x, info.y)
+
+    first = jax.tree.map(lambda rows: rows[0], thetas)
+    start = (scenario.x0, tuner.init(system, scenario.x0, first))
+    return jax.lax.scan(step, start, (jnp.arange(len(scenario)), thetas))[1]
 
 
 def _operator_norm(matrix: Array) -> Array:
@@ -265,7 +361,7 @@ def _operator_norm(matrix: Array) -> Array:
 
 @eqx.filter_jit
 def _facts(
-    system: MatchedSystem,
+    system: System,
     scenario: Scenario,
     x: Array,
     thetas: PyTree,
@@ -291,7 +387,7 @@ def _facts(
 
 
 @eqx.filter_jit
-def _last_surrogate(system: MatchedSystem, scenario: Scenario, theta: PyTree) -> Array:
+def _last_surrogate(system: System, scenario: Scenario, theta: PyTree) -> Array:
     def step(x: Array, tau: Array) -> tuple[Array, Array]:
         now = scenario.row(tau)
         x_next, cost = system.step(x, theta, now.a_star, now.t)

@@ -94,7 +94,7 @@ def suggest_learning_rate(
         >>> print(f"{rates.admissible:.2g} {rates.measured:.2g}")  # the worst case is worse than what happened
         0.2 25
     """
-    problem = Problem.make(controller, scenario, run, sets)
+    problem = Problem.make(controller, scenario, run, sets, plain=True)
     directions = _check.count("directions", directions)
     keys = jax.random.split(_check.key("key", key), directions + 2)
     theta = jax.tree.map(lambda leaf: leaf[0], run.theta)
