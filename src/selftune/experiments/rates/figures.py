@@ -1,0 +1,95 @@
+"""A figure for each finding, in the style of `selftune.plots`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from ..._summary import BLUE, GREY, VERMILLION, band
+from ...plots import _band, _styled, save
+from .finding import Finding
+
+WIDE = 7.0  # inches: two columns
+THEORY: dict[str, Any] = dict(color="black", linestyle=(0, (4, 1.5)), linewidth=0.9)
+STARTS = {"near": ("start near the optimum", BLUE, "o"), "far": ("start far from it", VERMILLION, "s")}
+NAMES = {
+    "Σε²": r"$\sum\varepsilon_t^2$",
+    "Σε′²": r"$\sum\varepsilon_t'^{\,2}$",
+    "Σ‖ξ−ξ̃‖": r"$\sum\Vert\xi_t-\tilde\xi_t\Vert$",
+    "Σ‖ζ‖/η": r"$\sum\Vert\zeta_t\Vert/\eta$",
+    "R_L": r"$R^L_\eta(T)$",
+}
+POWERS = {0.5: "1/2", 5 / 6: "5/6", 11 / 12: "11/12"}
+
+
+def draw(finding: Finding, folder: Path) -> list[Path]:
+    """The finding's figure as PNG and PDF."""
+    return save(FIGURES[finding.name](finding), Path(folder) / finding.name)
+
+
+@_styled
+def rates(finding: Finding) -> Figure:
+    """Each sum against T with the theory's slope, and the fitted slopes beside the theory's."""
+    data = finding.data
+    horizons = np.array(data["horizons"])
+    figure = Figure(figsize=(WIDE, 4.3), layout="constrained")
+    axes = figure.subplots(2, 3)
+    for axis, (name, by_start) in zip(axes.flat, data["sums"].items(), strict=False):
+        near, power = np.array(by_start["near"]), data["powers"][name]
+        # The theory says nothing about the constant: its line is drawn above the data, to compare the slopes.
+        line = 1.6 * max(np.mean(by_start[start], axis=0)[0] for start in STARTS)
+        axis.plot(horizons, line * (horizons / horizons[0]) ** power, label="slope of the theory", **THEORY)
+        for start, (label, color, marker) in STARTS.items():
+            values = np.array(by_start[start])
+            _band(axis, horizons[: values.shape[1]], band(values), color, label, marker=marker, markersize=3)
+        if "untuned" in by_start:
+            values = np.array(by_start["untuned"])
+            _band(axis, horizons[: values.shape[1]], band(values), GREY, "without tuning", marker="^", markersize=3)
+        axis.set_title(f"{NAMES[name]}: {_slopes(data['slopes'][name], power)}", loc="left", pad=4)
+        _log_log(axis)
+        axis.set_ylim(bottom=near.min() / 2.5)
+    _compare(axes[1, 2], data)
+    for axis in axes[1, :2]:
+        axis.set_xlabel("$T$")
+    axes[0, 2].set_xlabel("$T$")
+    figure.legend(*axes[1, 1].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def _slopes(fits: dict[str, Any], power: float) -> str:
+    return rf"slope {fits['near']['mean']:.2f} $\leq$ {POWERS[power]}"
+
+
+def _compare(axis: Axes, data: dict[str, Any]) -> None:
+    """Fitted slopes with their intervals; the theory's are bars."""
+    names = list(data["slopes"])
+    for i, name in enumerate(names):
+        axis.plot([data["powers"][name]] * 2, [i - 0.32, i + 0.32], color="black", linewidth=1.4)
+        for shift, (start, (_, color, marker)) in zip((-0.12, 0.12), STARTS.items(), strict=True):
+            fit = data["slopes"][name][start]
+            axis.plot([fit["low"], fit["high"]], [i + shift] * 2, color=color, linewidth=1.2)
+            axis.plot(fit["mean"], i + shift, marker, color=color, markersize=3.5)
+    untuned = data["slopes"]["R_L"]["untuned"]["mean"]
+    axis.plot(untuned, len(names) - 1, "^", color=GREY, markersize=3.5)
+    axis.axvline(1, color=GREY, linewidth=0.6, linestyle=":")
+    axis.set_yticks(range(len(names)), [NAMES[name] for name in names])
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.set_xlim(0.3, max(1.05, untuned + 0.03))
+    axis.tick_params(axis="y", length=0)
+    axis.spines["left"].set_visible(False)
+    axis.set_xlabel("slope; the bar is the theory's")
+
+
+def _log_log(axis: Axes) -> None:
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.xaxis.set_major_locator(LogLocator(numticks=6))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+FIGURES: dict[str, Callable[[Finding], Figure]] = {"rates": rates}
