@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from ..._summary import BLUE, GREY, VERMILLION, band
-from ...plots import _band, _styled, save
+from ..._summary import BLUE, GREY, SKY, VERMILLION, Band, band
+from ...plots import WIDTH, _band, _legend, _styled, save
 from .finding import Finding
 
 WIDE = 7.0  # inches: two columns
@@ -84,6 +84,28 @@ def _compare(axis: Axes, data: dict[str, Any]) -> None:
     axis.set_xlabel("slope; the bar is the theory's")
 
 
+@_styled
+def gradient_errors(finding: Finding) -> Figure:
+    """E Σε′² against T between the theorem's bound and zero, with the bound that 𝒜 alone gives."""
+    data = finding.data
+    horizons = np.array(data["horizons"])
+    figure = Figure(figsize=(WIDTH, 3.7), layout="constrained")
+    axis = figure.subplots()
+    axis.plot(horizons, data["trivial"], color=GREY, linewidth=0.9, label=r"trivial: $\beta_e^2 T$")
+    axis.plot(horizons, data["bound"], label=r"Theorem 2: $6\bar\epsilon T \sim T^{5/6}$", **THEORY)
+    shown = zip(data["measured"].items(), (BLUE, SKY, VERMILLION), "oDs", strict=True)
+    for (name, values), color, marker in shown:
+        made = Band(*(np.array([one[part] for one in values]) for part in ("mean", "low", "high")))
+        label = f"{name}, slope {data['slopes'][name]['mean']:.2f}"
+        _band(axis, horizons, made, color, label, marker=marker, markersize=3.5)
+    _log_log(axis)
+    axis.set_xlabel("$T$")
+    axis.set_xticks(horizons, [f"{steps:,}" for steps in horizons])
+    axis.set_ylabel(r"$\mathrm{E}\,\sum_t \varepsilon_t'^{\,2}$")
+    _legend(figure, axis, ncols=1)
+    return figure
+
+
 def _log_log(axis: Axes) -> None:
     axis.set_xscale("log")
     axis.set_yscale("log")
@@ -92,4 +114,4 @@ def _log_log(axis: Axes) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-FIGURES: dict[str, Callable[[Finding], Figure]] = {"rates": rates}
+FIGURES: dict[str, Callable[[Finding], Figure]] = {"rates": rates, "gradient-errors": gradient_errors}

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ... import _files
-from . import growth
+from . import gradient_errors, growth
 from .finding import Finding
 
-EXPERIMENTS: dict[str, Callable[..., Finding]] = {"rates": growth.find}
+EXPERIMENTS: dict[str, Callable[..., Finding]] = {"rates": growth.find, "gradient-errors": gradient_errors.find}
 """By name, each a function of `workers` and `progress`."""
 NAME = "findings.json"
 
