@@ -27,7 +27,7 @@ app = typer.Typer(
 app.add_typer(_bench.app, name="bench")
 Workers = Annotated[int | None, typer.Option(min=1, help="How many threads; as many as there are cores by default.")]
 
-_THEORY = ("rates", "gradient-errors")
+_THEORY = ("rates", "gradient-errors", "gaps")
 """The experiments of `selftune.experiments.rates`, whose import is heavy."""
 
 

@@ -2,8 +2,9 @@
 
 import jax
 import numpy as np
+import pytest
 
-from selftune.experiments.rates import gradient_errors
+from selftune.experiments.rates import gradient_errors, truncation
 from selftune.experiments.rates.finding import DEVELOPMENT_SEEDS
 
 FIRST = DEVELOPMENT_SEEDS[0]
@@ -35,3 +36,24 @@ class TestGradientErrors:
     def test_the_held_error_is_half_the_bound(self):
         _, gradient = gradient_errors.one_run(20_000, gradient_errors.CASES[2], jax.random.key(FIRST))
         np.testing.assert_allclose(gradient, 2.7 * 0.05 * 19_999)
+
+
+class TestGAPS:
+    def test_the_buffer_that_it_needs_grows_with_the_logarithm_of_t(self):
+        found = truncation.find(
+            horizons=(1_000, 100_000, 1_000_000),
+            buffers=(8, 14, 16, 20, 22, 24, 26),
+            seeds=2,
+            first_seed=FIRST,
+            timed=(),
+        )
+        assert not found.failed
+        assert len(found.checks) == 4
+
+    def test_the_needed_buffer_by_hand(self):
+        """An error of floor + 0.5^B: an excess of 5 % of the floor is reached at B = log2(20 / floor)."""
+        buffers = (2, 4, 8, 16)
+        errors = 1e-3 + 0.5 ** np.array(buffers)
+        assert truncation.needed(buffers, errors, 1e-3) == pytest.approx(np.log2(20e3))
+        assert np.isnan(truncation.needed(buffers[:2], errors[:2], 1e-3))
+        assert truncation.needed(buffers, np.full(4, 1e-3), 1e-3) == 2

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from ..._summary import BLUE, GREY, SKY, VERMILLION, Band, band
+from ..._summary import BLUE, GREEN, GREY, PURPLE, SKY, VERMILLION, Band, band
 from ...plots import WIDTH, _band, _legend, _styled, save
 from .finding import Finding
 
@@ -106,6 +106,42 @@ def gradient_errors(finding: Finding) -> Figure:
     return figure
 
 
+@_styled
+def gaps(finding: Finding) -> Figure:
+    """Errors of the gradient against B; the B that GAPS needs against T; the cost of a step against B."""
+    data = finding.data
+    horizons, buffers = np.array(data["horizons"]), np.array(data["buffers"])
+    figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
+    error, enough, cost = figure.subplots(1, 3)
+    shown = [0, len(horizons) // 2, len(horizons) - 1]
+    for j, color, marker in zip(shown, (BLUE, VERMILLION, GREEN), "osD", strict=True):
+        truncated, whole = np.array(data["truncated"])[:, j], np.array(data["whole"])[:, j]
+        label = rf"$T = 10^{{{round(np.log10(horizons[j]))}}}$"
+        _band(error, buffers, band(truncated), color, label, marker=marker, markersize=3)
+        error.axhline(whole.mean(), color=color, linestyle=":", linewidth=0.9)
+    error.set_yscale("log")
+    error.set_xlabel("buffer $B$")
+    error.set_title(r"GAPS: $\Vert G'_t - \nabla F_t \Vert$; dotted: M-GAPS", loc="left", pad=4)
+    error.legend()
+    measured = np.array(data["needed"])
+    _band(enough, horizons, band(measured), BLUE, "measured", marker="o", markersize=3)
+    slope = 1 / (2 * np.log(1 / data["rho"]))
+    line = measured.mean() + slope * (np.log(horizons) - np.log(horizons).mean())
+    enough.plot(horizons, line, label=r"$\ln T\, /\, (2 \ln \rho^{-1}) + c$", **THEORY)
+    enough.set_xscale("log")
+    enough.set_ylim(bottom=0)
+    enough.set_xlabel(r"$T$, with $\eta = T^{-1/2}/2$")
+    enough.set_title("$B$ that GAPS needs", loc="left", pad=4)
+    enough.legend(loc="lower right")
+    cost.plot(data["timed"], data["cost_ratios"], color=PURPLE, marker="o", markersize=3, label="GAPS")
+    cost.axhline(1, color=BLUE, linewidth=1.1, label="M-GAPS")
+    cost.set_ylim(bottom=0)
+    cost.set_xlabel("buffer $B$")
+    cost.set_title("time of a step, relative", loc="left", pad=4)
+    cost.legend(loc="upper left")
+    return figure
+
+
 def _log_log(axis: Axes) -> None:
     axis.set_xscale("log")
     axis.set_yscale("log")
@@ -114,4 +150,4 @@ def _log_log(axis: Axes) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-FIGURES: dict[str, Callable[[Finding], Figure]] = {"rates": rates, "gradient-errors": gradient_errors}
+FIGURES: dict[str, Callable[[Finding], Figure]] = {"rates": rates, "gradient-errors": gradient_errors, "gaps": gaps}

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ... import _files
-from . import gradient_errors, growth
+from . import gradient_errors, growth, truncation
 from .finding import Finding
 
-EXPERIMENTS: dict[str, Callable[..., Finding]] = {"rates": growth.find, "gradient-errors": gradient_errors.find}
+EXPERIMENTS: dict[str, Callable[..., Finding]] = {
+    "rates": growth.find,
+    "gradient-errors": gradient_errors.find,
+    "gaps": truncation.find,
+}
 """By name, each a function of `workers` and `progress`."""
 NAME = "findings.json"
 
