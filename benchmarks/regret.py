@@ -16,13 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 
 import selftune as st
-from selftune.experiments.paper import example_system
+from selftune.experiments import paper
 
 from ._measure import interleaved
-from ._slope import scenario
 
 SHORT, LONG = 20_000, 200_000
 ROUNDS = 3
+
+
+def scenario(key: jax.Array, steps: int) -> st.Scenario:
+    periods = -(-steps // paper.Settings.period)
+    return paper.scenario(paper.Settings(periods=periods), key)[:steps]
 
 
 def tuned(example: st.System, nature: st.Scenario) -> jax.Array:
@@ -36,7 +40,7 @@ def tuned(example: st.System, nature: st.Scenario) -> jax.Array:
 
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
-    example, long = example_system(), scenario(jax.random.key(0), LONG)
+    example, long = paper.example_system(), scenario(jax.random.key(0), LONG)
     thetas, short = tuned(example, long), long[:SHORT]
     cores = len(os.sched_getaffinity(0))
     last: dict[str, st.Surrogate] = {}

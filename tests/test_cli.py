@@ -6,6 +6,7 @@ import signal
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 import xarray as xr
@@ -212,11 +213,21 @@ def test_only_figures_that_are_missing_are_drawn(tmp_path, monkeypatch):
     assert drawn == [tmp_path / "figures"]
 
 
+def growth_finding(slope):
+    """As the experiment makes it, of sums that are powers of T."""
+    from selftune.experiments.rates import growth
+
+    horizons = (1_000, 10_000, 100_000)
+    sums = np.ones((3, 1, 1)) * np.array(horizons)[:, None] ** np.full(6, slope)
+    linear = np.ones((3, 1, 1)) * np.array(horizons)[:, None]
+    return growth.judge({"near": sums, "far": 2 * sums, "untuned": linear}, horizons)
+
+
 class TestVerify:
     def test_the_theory_holds(self):
-        result = invoke("verify", "--steps", 400, "--json")
+        result = invoke("verify", "certificates", "--steps", 400, "--json")
         assert result.exit_code == 0
-        made = json.loads(result.stdout)
+        made = json.loads(result.stdout)["certificates"]
         assert len(made) == 3
         for name, certificate in made.items():
             rows = {row["name"]: row for row in certificate["rows"]}
@@ -237,7 +248,7 @@ class TestVerify:
 
         honest = verify.example_constants
         monkeypatch.setattr(verify, "example_constants", lambda radius: honest(radius).replace(L_phi_u=0.001))
-        result = invoke("verify", "--steps", 400)
+        result = invoke("verify", "certificates", "--steps", 400)
         assert result.exit_code == 1
         assert "VIOLATED" in result.stdout
         assert "Lipschitzness of x" in result.stdout
@@ -253,7 +264,33 @@ class TestVerify:
         made = Certificate((row,), constants, contraction, {})
         monkeypatch.setattr(verify, "certify_example", lambda **size: made)
         monkeypatch.setattr(verify, "made_for_it", lambda **size: made)
-        result = invoke("verify")
+        result = invoke("verify", "certificates")
         assert result.exit_code == 1
         assert "VIOLATED" in result.stdout
         assert "false" in result.stdout
+
+    def test_a_slope_that_is_too_large_is_exit_code_1(self, monkeypatch, tmp_path):
+        """The figure and the page are made all the same, and the fault is named on stderr."""
+        from selftune.experiments.rates import run
+
+        monkeypatch.setitem(run.EXPERIMENTS, "rates", lambda workers, progress: growth_finding(slope=1.0))
+        result = invoke("verify", "rates", "-o", tmp_path)
+        assert result.exit_code == 1
+        assert "failed: rates: slope of R_L, near, all T: expected ≤ 11/12, got 1" in result.stderr
+        assert (tmp_path / "figures" / "rates.png").is_file()
+        assert "FAILS" in result.stdout
+        assert "checks fail" in (tmp_path / "report.html").read_text()
+
+    def test_slopes_as_promised_are_exit_code_0(self, monkeypatch, tmp_path):
+        from selftune.experiments.rates import run
+
+        monkeypatch.setitem(run.EXPERIMENTS, "rates", lambda workers, progress: growth_finding(slope=0.4))
+        result = invoke("verify", "rates", "-o", tmp_path, "--data-only", "--json")
+        assert result.exit_code == 0
+        made = json.loads(result.stdout)["experiments"]["rates"]
+        assert made == json.loads((tmp_path / "findings.json").read_text())["rates"]
+
+    def test_an_unknown_part_is_exit_code_2(self):
+        result = invoke("verify", "rate")
+        assert result.exit_code == 2
+        assert "rate: expected any of certificates, rates" in result.stderr

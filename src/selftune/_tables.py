@@ -8,6 +8,7 @@ from rich.table import Table
 from ._screen import new_table
 
 if TYPE_CHECKING:
+    from .experiments.rates.finding import Finding
     from .experiments.robots_summary import RobotsSummary
     from .experiments.summary import Check, Summary
     from .sweep_summary import Best, Comparison, Standing
@@ -68,6 +69,14 @@ def certificate(name: str, made: Any) -> Table:
             verdict, escape(row.name), f"{row.measured:.4g}", f"{row.bound:.4g}", escape("; ".join(row.notes))
         )
     return table
+
+
+def finding(made: "Finding") -> list[Table | str]:
+    """The main numbers of one of the theory's experiments, and its checks."""
+    table = new_table(made.title, *made.columns)
+    for row in made.rows:
+        table.add_row(*map(escape, row))
+    return [table, _checks(made.checks)]
 
 
 def sweep(won: "Best", standing: "list[Standing]") -> list[Table | str]:

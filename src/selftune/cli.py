@@ -27,6 +27,9 @@ app = typer.Typer(
 app.add_typer(_bench.app, name="bench")
 Workers = Annotated[int | None, typer.Option(min=1, help="How many threads; as many as there are cores by default.")]
 
+_THEORY = ("rates", "gradient-errors", "gaps")
+"""The experiments of `selftune.experiments.rates`, whose import is heavy."""
+
 
 def _print_version(asked: bool) -> bool:
     if asked:
@@ -102,36 +105,75 @@ def reproduce(
     end(screen, faults + _failed_runs(dataset))
 
 
-@app.command(epilog="Examples:  selftune verify   |   selftune verify --steps 5000 --json")
+@app.command(epilog="Examples:  selftune verify   |   selftune verify rates   |   selftune verify certificates --json")
 def verify(
-    steps: Annotated[int, typer.Option(min=4, help="Of each run that is looked at.")] = 20_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the runs' randomness.")] = 0,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"Any of: certificates, {', '.join(_THEORY)}. All of them by default."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the experiments' data and figures.")] = Path(
+        "results/verify"
+    ),
+    steps: Annotated[int, typer.Option(min=4, help="Of each run that a certificate is made of.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the certificates' runs.")] = 0,
+    workers: Workers = None,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Without figures and report.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Hold the paper's theorems against runs of its example, and of a problem made for them.
+    """Check the paper's theorems: certificates of single runs, and experiments that show the rates.
 
-    Ends with 1 if an inequality that must hold does not.
+    Ends with 1 if an inequality that must hold does not, or if a slope is larger than the theory allows.
     """
     screen = Screen(quiet, as_json)
+    names = ["certificates", *_THEORY]
     with refusing():
-        from .experiments.verify import verify as verify_all
+        for name in what or ():
+            if name not in names:
+                raise InputError(f"{name}: expected any of {', '.join(names)}")
+        asked = [name for name in names if not what or name in what]
+        certificates = _certificates(screen, steps, seed) if "certificates" in asked else {}
+        faults = [f"{name}: {row.name} is violated" for name, one in certificates.items() for row in one.violated]
+        findings = {}
+        if experiments := [name for name in asked if name in _THEORY]:
+            from .experiments.rates import run as theory
 
-        with screen.progress("verifying") as progress:
-            count = 0
+            for name in experiments:
+                with screen.progress(name) as progress:
+                    findings |= theory.run(
+                        [name], workers=workers, progress=lambda _, done, total, tell=progress: tell(done, total)
+                    )
+                for part in _tables.finding(findings[name]):
+                    screen.show(part)
+            written = theory.write(out, findings, data_only=data_only)
+            screen.show(f"{'data' if data_only else 'report':6}  {written}")
+        for name, finding in findings.items():
+            faults += [f"{name}: {c.name}: expected {c.expected}, got {c.measured}" for c in finding.failed]
+        screen.show("everything that must hold does" if not faults else "not everything that must hold does")
+        screen.give(
+            {
+                "certificates": {name: one.to_dict() for name, one in certificates.items()},
+                "experiments": {name: plain(one) for name, one in findings.items()},
+            }
+        )
+    end(screen, faults)
 
-            def tell(name: str) -> None:
-                nonlocal count
-                progress(count, 3)
-                count += 1
 
-            certificates = verify_all(steps=steps, seed=seed, progress=tell)
-        for name, certificate in certificates.items():
-            screen.show(_tables.certificate(name, certificate))
-        bad = {name: [row.name for row in one.violated] for name, one in certificates.items() if not one.ok}
-        screen.show("every inequality that must hold does" if not bad else f"violated: {bad}")
-        screen.give({name: certificate.to_dict() for name, certificate in certificates.items()})
-    end(screen, [f"{name}: {row} is violated" for name, rows in bad.items() for row in rows])
+def _certificates(screen: Screen, steps: int, seed: int) -> dict[str, Any]:
+    from .experiments.verify import verify as verify_all
+
+    with screen.progress("certificates") as progress:
+        count = 0
+
+        def tell(name: str) -> None:
+            nonlocal count
+            progress(count, 3)
+            count += 1
+
+        made = verify_all(steps=steps, seed=seed, progress=tell)
+    for name, certificate in made.items():
+        screen.show(_tables.certificate(name, certificate))
+    return made
 
 
 @app.command(epilog="Example:  selftune run examples/cart.toml -o results/cart")

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import selftune as st
 from selftune import theory
 
 from .families import planar_case, scalar_case
@@ -134,33 +133,3 @@ def test_joint_contraction(family):
         assert np.all(ratio <= 1 + 1e-9)
         tightest = max(tightest, ratio[1:].max())
     assert tightest > 0.1
-
-
-def test_gradient_error_in_expectation():
-    """Theorem 2, over 200 runs: bounded noise without memory, a residual linear in x, an estimator that learns."""
-    steps, bound = 4000, 0.25
-    system = st.MatchedSystem(
-        dynamics=lambda x, v, t: 0.3 * x + v,
-        residual=lambda x, a, t: a * x,
-        actuation=lambda x, theta, t: -theta * x,
-        cost=lambda x, u, theta, t: jnp.sum(x**2),
-    )
-    controller = st.Controller(system, st.Fixed(), st.GradientEstimator(0.05, constraint=st.Box(-0.3, 0.3)))
-
-    @jax.jit
-    @jax.vmap
-    def run(key):
-        scenario = st.Scenario(jnp.zeros(1), a_star=jnp.full((steps, 1), 0.3), w=st.Uniform(bound)(key, steps, 1))
-        result = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.full(1, -0.3))
-        mismatch = st.model_mismatch(system, scenario, result)
-        return jnp.sum(mismatch.mismatch**2), jnp.sum(mismatch.mismatch_gradient**2)
-
-    losses, gradients = run(jax.random.split(jax.random.key(0), 200))
-    assert float(losses.mean()) <= bound**3 * steps  # the hypothesis
-    slope, curvature = 0.6, 0.0
-    assert bound <= theory.excitation_limit(slope=slope, curvature=curvature)
-    right = theory.gradient_error_bound(
-        noise_bound=bound, noise_covariance=bound**2 / 3, slope=slope, curvature=curvature, dimension=1, steps=steps
-    )
-    assert 0 < float(gradients.mean()) <= right
-    assert right < steps * slope**2 * 10

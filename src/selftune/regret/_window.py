@@ -205,4 +205,5 @@ def _largest(values: Float[Array, "kinds lanes"], back: Array) -> Float[Array, "
         best = jnp.where(width <= length, jnp.maximum(covered, shift(covered, length - width)), best)
         return jnp.maximum(covered, shift(covered, width)), best
 
-    return jax.lax.fori_loop(0, lanes.bit_length() + 1, double, (values, values))[1]
+    doublings = jnp.sum(2 ** jnp.arange(lanes.bit_length() + 1) <= length)
+    return jax.lax.fori_loop(0, doublings, double, (values, values))[1]

@@ -1,0 +1,66 @@
+"""The common form of what the experiments find: data, a table, checks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from ..summary import Check, Interval, interval
+
+DEVELOPMENT_SEEDS = range(100)
+"""The experiments were designed on these seeds."""
+FIRST_SEED = 1_000
+"""The first of the seeds that are reported: none of them was used in the design."""
+
+
+class Finding(BaseModel):
+    """The result of one experiment."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """Also the name of the figure's files."""
+    title: str
+    claim: str
+    """The statement of the paper that the experiment shows, in words."""
+    columns: list[str]
+    rows: list[list[str]]
+    """A table of the main numbers, as text."""
+    checks: list[Check]
+    data: dict[str, Any]
+    """Everything that the figure draws: numbers and lists of numbers."""
+
+    @property
+    def failed(self) -> list[Check]:
+        return [check for check in self.checks if check.holds is False]
+
+
+def slopes(horizons: Sequence[int], values: np.ndarray) -> np.ndarray:
+    """The slope of log value against log T by least squares, for each row of `values`, (seeds, horizons)."""
+    logs = np.log(np.asarray(horizons, float))
+    centred = logs - logs.mean()
+    return np.log(values) @ (centred / np.sum(centred**2))
+
+
+def at_most(name: str, limit: float, values: Any, *, said: str | None = None) -> Check:
+    """A promise about a mean over seeds: the upper end of its interval may not exceed the limit."""
+    return judged(name, limit, interval(values), said=said)
+
+
+def judged(name: str, limit: float, measured: Interval, *, said: str | None = None) -> Check:
+    return Check(
+        name=name,
+        expected=f"≤ {limit:.4g}" if said is None else f"≤ {said}",
+        measured=measured,
+        holds=bool(measured.highest <= limit),
+    )
+
+
+def by_horizon(horizons: Sequence[int], columns: Mapping[str, np.ndarray]) -> tuple[list[str], list[list[str]]]:
+    """A table of means over seeds, one row for each T."""
+    rows = [
+        [f"{steps:,}", *(f"{float(np.mean(values[:, j])):.4g}" for values in columns.values() if j < values.shape[1])]
+        for j, steps in enumerate(horizons)
+    ]
+    return ["T", *columns], rows

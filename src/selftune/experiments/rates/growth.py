@@ -1,0 +1,255 @@
+r"""How the regret and the errors grow with T, on a family of problems that follows the main theorem as T grows.
+
+$$x_{t+1} = \tfrac14 x_t + \tfrac12 v_t + w_t, \quad f = a_0 \sin 2x + a_1 \cos x, \quad \psi = \theta_0 - \theta_1 x,
+\quad h = \tfrac12 (x - 1)^2 + 0.1 u^2$$
+
+on $\Theta = [0, 1.5] \times [0, 0.4]$, where the closed loop contracts with $\rho \le 1/4$. $a^*$ makes one circle of
+radius 0.3 in T steps, so its path length does not depend on T, and $V_{sys} = 0$. With $q = T / 1000$ the noise w is
+uniform of size $\bar\epsilon = 0.25 q^{-1/6}$, the smallest size that the assumption on the environment admits; the
+learning rates are $\eta = 0.05 q^{-1/12}$, which minimizes the theorem's bound for this noise, and $\iota = 0.3
+q^{-1/2}$. Observations of f have a noise that is uniform in [-0.05, 0.05] for every T.
+
+The optimum keeps x near 1, where $\nabla_\theta F$ does not vanish with the noise. Regulation to 0 would not do: its
+gradients vanish with $\bar\epsilon^2$, and any θ would have a small regret.
+"""
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import selftune as st
+
+from ...regret import _parallel
+from ..summary import Check, interval
+from .finding import FIRST_SEED, Finding, at_most, by_horizon, slopes
+
+HORIZONS = (1_000, 4_000, 16_000, 64_000, 256_000, 1_024_000)
+SEEDS = 16
+LAST = 3
+"""The slope is also taken over the last horizons alone, which no transient of the first ones can improve."""
+FAR_LIMIT = 256_000
+"""From far the horizons end here: the way to the optimum takes some hundred steps and no longer matters."""
+RADIUS = 0.3
+CONSTRAINT = st.Box(np.array([0.0, 0.0]), np.array([1.5, 0.4]))
+UNTUNED_LIMIT = 64_000
+"""The comparison without tuning ends here: three horizons and more show that its regret grows with T."""
+LINEAR = 0.95
+"""Without tuning the slope must be at least this: the experiment can tell linear growth from the theorem's."""
+FAR = (0.0, 0.4)
+"""θ₀ of the start that is far from the optimum: a corner of Θ, at the largest distance."""
+WINDOW = 10
+"""The rollouts of the surrogate begin this many steps back: ρ¹⁰ is below 10⁻⁶."""
+
+SYSTEM = st.MatchedSystem(
+    dynamics=lambda x, v, t: x / 4 + v / 2,
+    residual=lambda x, a, t: a[:1] * jnp.sin(2 * x) + a[1:] * jnp.cos(x),
+    actuation=lambda x, theta, t: theta[:1] - theta[1:] * x,
+    cost=lambda x, u, theta, t: 0.5 * jnp.sum((x - 1) ** 2) + 0.1 * jnp.sum(u**2),
+)
+
+
+class Quantity(NamedTuple):
+    """A sum over t whose growth a theorem bounds."""
+
+    name: str
+    power: Fraction
+    """The exponent of T that the theory gives."""
+    source: str
+
+
+QUANTITIES = (
+    Quantity("Σε²", Fraction(1, 2), "Lemma on the gradient estimator"),
+    Quantity("Σε′²", Fraction(5, 6), "Corollary of Theorem 2"),
+    Quantity("Σ‖ξ−ξ̃‖", Fraction(11, 12), "main theorem"),
+    Quantity("Σ‖ζ‖/η", Fraction(11, 12), "Theorem 1"),
+    Quantity("R_L", Fraction(11, 12), "main theorem"),
+)
+REGRET = len(QUANTITIES) - 1
+
+
+def noise_size(steps: int) -> float:
+    return 0.25 * (steps / 1000) ** (-1 / 6)
+
+
+def learning_rate(steps: int) -> float:
+    return 0.05 * (steps / 1000) ** (-1 / 12)
+
+
+def controller(steps: int) -> st.Controller:
+    """M-GAPS and the gradient estimator with the learning rates for T = `steps`."""
+    estimator = st.GradientEstimator(0.3 * (steps / 1000) ** -0.5, constraint=st.Ball(RADIUS))
+    return st.Controller(SYSTEM, st.MGAPS(learning_rate(steps), constraint=CONSTRAINT), estimator)
+
+
+def scenario(steps: int, key: jax.Array) -> st.Scenario:
+    """One circle of a*, and the noises."""
+    angle = jnp.linspace(0.0, 2 * jnp.pi, steps, endpoint=False)
+    key_w, key_v = jax.random.split(key)
+    return st.Scenario(
+        jnp.zeros(1),
+        a_star=RADIUS * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1),
+        w=st.Uniform(noise_size(steps))(key_w, steps, 1),
+        v=st.Uniform(0.05)(key_v, steps, 1),
+    )
+
+
+def optimum(steps: int) -> jax.Array:
+    """The best fixed θ for a* held at its first value, and the noise for T = `steps`: the start near the optimum."""
+    trial = 2_000
+    drawn = st.Uniform(noise_size(steps))(jax.random.key(0), trial, 1)
+    held = st.Scenario(jnp.zeros(1), a_star=jnp.tile(jnp.array([RADIUS, 0.0]), (trial, 1)), w=drawn)
+    fixed = st.Controller(SYSTEM, st.Fixed(), st.Known())
+    guess = jnp.array([1.2, 0.2])
+    run = st.simulate(fixed, held, theta=guess, record=("cost", "theta"))
+    return st.static_regret(SYSTEM, held, run, constraint=CONSTRAINT, starts=guess[None]).theta
+
+
+class Start(NamedTuple):
+    name: str
+    theta: jax.Array
+    a_hat: jax.Array
+
+
+def starts(steps: int) -> list[Start]:
+    """Near: the optimum, and a* known. Far: a corner of Θ, and the point of 𝒜 that is farthest from a*₀."""
+    first = jnp.array([RADIUS, 0.0])
+    made = [Start("near", optimum(steps), first)]
+    if steps <= FAR_LIMIT:
+        made.append(Start("far", jnp.array(FAR), -first))
+    return made
+
+
+def one_run(steps: int, nature: st.Scenario, start: Start) -> np.ndarray:
+    """The five sums of one run, in the order of `QUANTITIES`; and the largest error of R_L by its window."""
+    control, rate = controller(steps), learning_rate(steps)
+    run = st.simulate(
+        control,
+        nature,
+        theta=start.theta,
+        a_hat=start.a_hat,
+        record=("x", "theta", "a_hat", "y"),
+        engine="native",
+    )
+    mismatch = st.model_mismatch(SYSTEM, nature, run)
+    gap = st.exact_model_gap(SYSTEM, nature, run).gap
+    zeta = st.perturbations(SYSTEM, nature, run, tuner=control.tuner)
+    regret = local_regret(steps, nature, run.theta)
+    assert gap is not None  # M-GAPS keeps y
+    return np.array(
+        [
+            float(jnp.sum(mismatch.mismatch**2)),
+            float(jnp.sum(mismatch.mismatch_gradient**2)),
+            float(jnp.sum(gap)),
+            float(zeta.total) / rate,
+            float(regret.cumulative[-1]),
+            float(regret.cumulative_error[-1]),
+        ]
+    )
+
+
+def untuned(steps: int, nature: st.Scenario) -> float:
+    """R_L of the far start's θ, held for the whole run."""
+    return float(local_regret(steps, nature, jnp.tile(jnp.array(FAR), (steps, 1))).cumulative[-1])
+
+
+def local_regret(steps: int, nature: st.Scenario, thetas: jax.Array) -> st.LocalRegret:
+    """R_L on one thread, as the seeds run side by side."""
+    return st.local_regret(
+        SYSTEM, nature, thetas, learning_rate=learning_rate(steps), constraint=CONSTRAINT, window=WINDOW, workers=1
+    )
+
+
+def measure(
+    *,
+    horizons: Sequence[int] = HORIZONS,
+    seeds: int = SEEDS,
+    first_seed: int = FIRST_SEED,
+    workers: int | None = None,
+    progress: Callable[[int, int], Any] | None = None,
+) -> dict[str, np.ndarray]:
+    """For each start the sums of all runs: (seeds, horizons, 6), as `one_run` gives them.
+
+    "untuned" has R_L alone, of the far start's θ without tuning: (seeds, horizons, 1).
+    """
+    workers = _parallel.check(workers, progress)
+    origins = {steps: starts(steps) for steps in horizons}
+    # Seed by seed and the longest first: two threads then rarely compile the same program at once.
+    items = [(i, j) for i in range(seeds) for j in reversed(range(len(horizons)))]
+
+    def task(item: tuple[int, int]) -> dict[str, np.ndarray]:
+        i, steps = item[0], horizons[item[1]]
+        nature = scenario(steps, jax.random.fold_in(jax.random.key(first_seed + i), steps))
+        made = {start.name: one_run(steps, nature, start) for start in origins[steps]}
+        if steps <= UNTUNED_LIMIT:
+            made["untuned"] = np.array([untuned(steps, nature)])
+        return made
+
+    order = list(range(len(items), 0, -1))
+    done = _parallel.run(task, items, order, workers, _parallel.Meter(progress, sum(order)))
+    sums = dict(zip(items, done, strict=True))
+    return {
+        name: np.array([[sums[i, j][name] for j in range(len(horizons)) if name in sums[i, j]] for i in range(seeds)])
+        for name in ("near", "far", "untuned")
+    }
+
+
+def find(
+    *,
+    horizons: Sequence[int] = HORIZONS,
+    seeds: int = SEEDS,
+    first_seed: int = FIRST_SEED,
+    workers: int | None = None,
+    progress: Callable[[int, int], Any] | None = None,
+) -> Finding:
+    """Slopes over seeds against the theory's. Horizons ascend, at least two of them within `UNTUNED_LIMIT`."""
+    found = measure(horizons=horizons, seeds=seeds, first_seed=first_seed, workers=workers, progress=progress)
+    return judge(found, horizons)
+
+
+def judge(found: dict[str, np.ndarray], horizons: Sequence[int]) -> Finding:
+    """The sums that `measure` gives, against the theory."""
+    held, found = found["untuned"], {name: found[name] for name in ("near", "far")}
+    checks, sums, fits = [], {}, {}
+    for k, quantity in enumerate(QUANTITIES):
+        limit, fits[quantity.name], sums[quantity.name] = float(quantity.power), {}, {}
+        for start, values in found.items():
+            used = horizons[: values.shape[1]]
+            parts = {"all T": used} if len(used) <= LAST else {"all T": used, f"last {LAST} T": used[-LAST:]}
+            for part, which in parts.items():
+                each = slopes(which, values[:, -len(which) :, k])
+                name = f"slope of {quantity.name}, {start}, {part}"
+                checks.append(at_most(name, limit, each, said=str(quantity.power)))
+            fits[quantity.name][start] = interval(slopes(used, values[:, :, k])).model_dump()
+            sums[quantity.name][start] = values[:, :, k].tolist()
+    for start, values in found.items():
+        mean = values[:, :, REGRET] / np.array(horizons[: values.shape[1]])
+        falls = (mean[:, 1:] / mean[:, :-1]).max(axis=1)
+        checks.append(at_most(f"R_L/T over that of the T before, {start}", 1.0, falls, said="1"))
+    slope = interval(slopes(horizons[: held.shape[1]], held[:, :, 0]))
+    holds = (slope.mean if slope.low is None else slope.low) >= LINEAR
+    checks.append(Check(name="slope of R_L without tuning", expected=f"≥ {LINEAR}", measured=slope, holds=holds))
+    sums["R_L"]["untuned"], fits["R_L"]["untuned"] = held[:, :, 0].tolist(), slope.model_dump()
+    near = found["near"]
+    shown = {quantity.name: near[:, :, k] for k, quantity in enumerate(QUANTITIES)}
+    columns, rows = by_horizon(horizons, shown | {"R_L/T": near[:, :, REGRET] / np.array(horizons)})
+    return Finding(
+        name="rates",
+        title="How regret and errors grow with T",
+        claim="The main theorem: with noise of size T^(−1/6) and η ~ T^(−1/12) the expected local regret of M-GAPS "
+        "with the gradient estimator is O(T^(11/12)), and so is the distance to the trajectory with the exact model. "
+        "On the way there, Σε² is O(T^(1/2)) and Σε′² is O(T^(5/6)).",
+        columns=columns,
+        rows=rows,
+        checks=checks,
+        data={
+            "horizons": list(horizons),
+            "powers": {quantity.name: float(quantity.power) for quantity in QUANTITIES},
+            "sums": sums,
+            "slopes": fits,
+            "window_error": max(float(np.max(one[:, :, REGRET + 1] / one[:, :, REGRET])) for one in found.values()),
+        },
+    )

@@ -1,0 +1,40 @@
+"""One page with all findings: claim, figure, table and checks of each."""
+
+import base64
+from html import escape
+from pathlib import Path
+
+from ... import _files, _html
+from .finding import Finding
+
+
+def write(folder: Path, findings: dict[str, Finding]) -> Path:
+    """`report.html`, with the figures of `folder`/figures inside it."""
+    folder = Path(folder)
+    sections = [(name, escape(one.title), section(one, folder / "figures")) for name, one in findings.items()]
+    failed = sum(len(one.failed) for one in findings.values())
+    checks = sum(len(one.checks) for one in findings.values())
+    verdict = f"All {checks} checks hold." if not failed else f"{failed} of {checks} checks fail."
+    head = f'<p class="lead">The paper\'s statements, each with the experiment that shows it. {verdict}</p>'
+    path = folder / "report.html"
+    eyebrow = "selftune · Online Policy Optimization in Unknown Nonlinear Systems"
+    _files.write(path, _html.page("The theory in experiments", eyebrow, head, sections).encode())
+    return path
+
+
+def section(finding: Finding, figures: Path) -> str:
+    """The part of a page that shows one finding; the figure is left out where it was not drawn."""
+    image, file = "", figures / f"{finding.name}.png"
+    if file.is_file():
+        data = base64.b64encode(file.read_bytes()).decode()
+        image = (
+            f'<section class="panel"><figure><img style="max-width:100%;background:white" '
+            f'alt="{escape(finding.title)}" src="data:image/png;base64,{data}"></figure></section>'
+        )
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in finding.columns)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in finding.rows)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    note = "Means over seeds with 95 % bootstrap intervals. The end of the interval is judged, not the mean."
+    return f"<p>{escape(finding.claim)}</p>{image}{_html.scroll(table, finding.title)}" + _html.checks(
+        finding.checks, note
+    )

@@ -1,0 +1,58 @@
+"""Run the experiments, and keep what they find in a folder."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ... import _files
+from . import gradient_errors, growth, truncation
+from .finding import Finding
+
+EXPERIMENTS: dict[str, Callable[..., Finding]] = {
+    "rates": growth.find,
+    "gradient-errors": gradient_errors.find,
+    "gaps": truncation.find,
+}
+"""By name, each a function of `workers` and `progress`."""
+NAME = "findings.json"
+
+
+def run(
+    names: Sequence[str] = tuple(EXPERIMENTS),
+    *,
+    workers: int | None = None,
+    progress: Callable[[str, int, int], Any] = lambda name, done, total: None,
+) -> dict[str, Finding]:
+    """The findings of the named experiments. `progress` is called with (name, done, total)."""
+    return {
+        name: EXPERIMENTS[name](workers=workers, progress=lambda done, total, name=name: progress(name, done, total))
+        for name in names
+    }
+
+
+def write(folder: Path, findings: dict[str, Finding], *, data_only: bool = False) -> Path:
+    """`findings.json` and, unless `data_only`, a figure for each finding and `report.html`; the last file written.
+
+    Findings that the folder has of other experiments stay.
+    """
+    path = Path(folder) / NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = read(folder) | findings
+    findings = {name: kept[name] for name in EXPERIMENTS if name in kept}
+    _files.write(path, _files.as_json({name: json.loads(one.model_dump_json()) for name, one in findings.items()}))
+    if data_only:
+        return path
+    from . import figures, page
+
+    for finding in findings.values():
+        figures.draw(finding, Path(folder) / "figures")
+    return page.write(folder, findings)
+
+
+def read(folder: Path) -> dict[str, Finding]:
+    """The findings that `write` kept; none where there is no file."""
+    path = Path(folder) / NAME
+    if not path.is_file():
+        return {}
+    return {name: Finding.model_validate(one) for name, one in json.loads(path.read_text(encoding="utf-8")).items()}
