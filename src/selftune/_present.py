@@ -34,6 +34,21 @@ def certify(screen: Screen, folder: Path, *, steps: int) -> tuple[dict[str, Any]
     return made, True
 
 
+def rates(screen: Screen, folder: Path) -> tuple[dict[str, Any], bool]:
+    """The growth of the regret with T, with its figure, in the folder; and whether it was measured just now."""
+    from .experiments.rates import figures, run
+
+    there = run.read(folder)
+    if there:
+        return there, False
+    with screen.progress("measuring how the regret grows with T") as progress:
+        made = run.run(["rates"], progress=lambda _, done, total: progress(done, total))
+    run.write(folder, made, data_only=True)
+    for finding in made.values():
+        figures.draw(finding, folder / "figures")
+    return made, True
+
+
 def present(
     screen: Screen, folder: Path, dataset: xr.Dataset, certificates: dict[str, Any], *, anew: bool = True
 ) -> Path:

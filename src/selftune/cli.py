@@ -27,7 +27,7 @@ app = typer.Typer(
 app.add_typer(_bench.app, name="bench")
 Workers = Annotated[int | None, typer.Option(min=1, help="How many threads; as many as there are cores by default.")]
 
-_THEORY = ("rates", "gradient-errors", "gaps")
+_THEORY = ("rates", "gradient-errors", "gaps", "switches")
 """The experiments of `selftune.experiments.rates`, whose import is heavy."""
 
 
@@ -82,13 +82,16 @@ def reproduce(
         if reused:
             say_reused(screen, out, manifest)
         summary = summarize(dataset, manifest.settings)
-        certificates, report = {}, None
+        certificates, findings, report = {}, {}, None
         if not data_only:
-            from ._present import certify, present
+            from ._present import certify, present, rates
 
             certificates, made = certify(screen, out, steps=min(settings.steps, 20_000))
+            if settings == paper.Settings():  # a smaller run is asked for where time matters
+                findings, grown = rates(screen, out)
+                made = made or grown
             report = present(screen, out, dataset, certificates, anew=made or not reused)
-        for part in _tables.paper(summary):
+        for part in [*_tables.paper(summary), *(part for one in findings.values() for part in _tables.finding(one))]:
             screen.show(part)
         screen.show(f"data    {out / 'data.zarr'}" + ("" if report is None else f"\nreport  {report}"))
         screen.give(
@@ -102,6 +105,7 @@ def reproduce(
     faults = [f"check: {c.name}: expected {c.expected}, got {c.measured}" for c in summary.checks if c.holds is False]
     for noise, one in certificates.items():
         faults += [f"theory, noise {noise}: {row['name']} is violated" for row in one["rows"] if _is_violated(row)]
+    faults += _failed_findings(findings)
     end(screen, faults + _failed_runs(dataset))
 
 
@@ -147,8 +151,7 @@ def verify(
                     screen.show(part)
             written = theory.write(out, findings, data_only=data_only)
             screen.show(f"{'data' if data_only else 'report':6}  {written}")
-        for name, finding in findings.items():
-            faults += [f"{name}: {c.name}: expected {c.expected}, got {c.measured}" for c in finding.failed]
+        faults += _failed_findings(findings)
         screen.show("everything that must hold does" if not faults else "not everything that must hold does")
         screen.give(
             {
@@ -390,6 +393,15 @@ def _describe_settings(settings: Any) -> str:
     given = paper.given(vars(settings))
     chosen = [name for name in vars(settings) if name not in given]
     return f"given by the paper: {listed(given)}\nchosen here: {listed(chosen)}"
+
+
+def _failed_findings(findings: dict[str, Any]) -> list[str]:
+    """Each check of the theory's experiments that failed, in words."""
+    return [
+        f"{name}: {check.name}: expected {check.expected}, got {check.measured}"
+        for name, one in findings.items()
+        for check in one.failed
+    ]
 
 
 def _is_violated(row: dict[str, Any]) -> bool:

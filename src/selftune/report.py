@@ -25,7 +25,7 @@ COLUMNS = {
 
 
 def write(folder: Path) -> Path:
-    """Read a complete run and, where there is one, its `certificate.json`; write `report.html` beside them.
+    """Read a complete run and, where there are, its `certificate.json` and `findings.json`; write `report.html`.
 
     The page is put in place whole: a reader sees the old one or the new one. It depends on the run alone, and opens
     without a network. Of a run of anything but the paper's simulation, the robots' comparison and a sweep it shows
@@ -53,7 +53,7 @@ def write(folder: Path) -> Path:
             _summary.check(dataset)
         except ValueError as error:
             raise StoreError(f"{folder}: cannot be reported on: {error}") from None
-        page = _paper(manifest, kept, failed, _certificates.read(folder))
+        page = _paper(manifest, kept, failed, _certificates.read(folder), _experiments(folder))
     else:
         page = _generic(manifest, kept, failed, folder.resolve().name)
     _files.write(path, page.encode())
@@ -71,7 +71,20 @@ def opened(folder: Path) -> tuple[xr.Dataset, Manifest]:
     return sweep.to_dataset(), sweep.manifest
 
 
-def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], theory: dict[str, Any] | None) -> str:
+def _experiments(folder: Path) -> list[tuple[str, str, str]]:
+    """A section for each of the theory's experiments that the folder has."""
+    from .experiments.rates import page, run
+
+    return [(name, escape(one.title), page.section(one, folder / "figures")) for name, one in run.read(folder).items()]
+
+
+def _paper(
+    manifest: Manifest,
+    dataset: xr.Dataset,
+    failed: list[int],
+    theory: dict[str, Any] | None,
+    experiments: list[tuple[str, str, str]],
+) -> str:
     standings = _summary.standings(dataset)
     panels = _interactive.panels(dataset, _summary.start(dataset))
     sections = [
@@ -82,6 +95,7 @@ def _paper(manifest: Manifest, dataset: xr.Dataset, failed: list[int], theory: d
     if theory is not None and theory["certificates"]:
         parts = "".join(_theory(certificate, noise) for noise, certificate in theory["certificates"].items())
         sections.append(("theory", "Theory, checked on a run", _which_run(theory.get("settings", {})) + parts))
+    sections += experiments
     sections.append(("about", "About this run", _about(manifest, _command(manifest.settings))))
     lead = "".join(f'<p class="lead">{sentence}</p>' for sentence in _answer(dataset, standings))
     head = lead + _left_out(failed) + _html.cards(_headlines(dataset, standings, failed))

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from selftune.experiments.rates import gradient_errors, truncation
+from selftune.experiments.rates import gradient_errors, run, switches, truncation
 from selftune.experiments.rates.finding import DEVELOPMENT_SEEDS
 
 FIRST = DEVELOPMENT_SEEDS[0]
@@ -57,3 +57,38 @@ class TestGAPS:
         assert truncation.needed(buffers, errors, 1e-3) == pytest.approx(np.log2(20e3))
         assert np.isnan(truncation.needed(buffers[:2], errors[:2], 1e-3))
         assert truncation.needed(buffers, np.full(4, 1e-3), 1e-3) == 2
+
+
+class TestSwitches:
+    def test_recovery_and_growth(self):
+        found = switches.find(
+            rates=(0.01, 0.04), sizes=(0.1, 0.4), horizons=(4_000, 16_000), switches=8, seeds=4, first_seed=FIRST
+        )
+        assert not found.failed
+        assert len(found.checks) == 10
+
+    def test_recovery_by_hand(self):
+        """ε² falls from 1 by 0.9 a step after each switch: to a tenth in ln 10 / ln(1/0.9) steps, and to 10 in all."""
+        errors = np.tile(0.9 ** np.arange(switches.SPACING), 3)
+        found = switches.recovery(switches.Trace(errors, 2 * errors))
+        assert found.time == pytest.approx(np.log(10) / np.log(1 / 0.9), rel=1e-3)
+        assert found.squared_error == pytest.approx(10.0)
+        assert found.cost == pytest.approx(20.0)
+
+    def test_a_star_switches_as_often_as_asked(self):
+        a_star = np.asarray(switches.scenario(1_000, 7, 0.2, jax.random.key(0)).a_star)
+        assert np.count_nonzero(np.diff(a_star[:, 0])) == 7
+        assert abs(a_star).max() == 0.1
+
+
+def test_findings_are_kept_and_read_back(tmp_path):
+    """Of a second experiment beside the first, whose findings stay; the page has both figures."""
+    small = dict(horizons=(20_000, 40_000), seeds={20_000: 2, 40_000: 2}, first_seed=FIRST)
+    first = gradient_errors.find(**small)
+    run.write(tmp_path, {"gradient-errors": first})
+    second = first.model_copy(update={"name": "gradient-errors", "title": "another"})
+    page = run.write(tmp_path, {"gaps": second})
+    assert run.read(tmp_path) == {"gradient-errors": first, "gaps": second}
+    text = page.read_text()
+    assert text.count("data:image/png;base64,iVBOR") == 2
+    assert "All 24 checks hold." in text

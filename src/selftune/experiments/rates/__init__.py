@@ -1,5 +1,8 @@
-"""The paper's rates and comparisons as experiments: one file an experiment, their figures and their page.
+"""The paper's rates and comparisons as experiments: one file an experiment, with their figures and their page.
 
 - `growth`: the local regret and the errors grow with T as the main theorem says.
-- `finding`: the form of what an experiment finds.
+- `gradient_errors`: Theorem 2 and its corollary.
+- `truncation`: GAPS against M-GAPS.
+- `switches`: what a switch of a* costs.
+- `run`: all of them, and what is kept of them; `finding`: the form of what an experiment finds.
 """

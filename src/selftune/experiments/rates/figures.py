@@ -1,6 +1,7 @@
 """A figure for each finding, in the style of `selftune.plots`."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,45 @@ def gaps(finding: Finding) -> Figure:
     return figure
 
 
+@_styled
+def switches(finding: Finding) -> Figure:
+    """Time to recover and excess cost against ι; Σε² against T for numbers of switches that grow with T."""
+    data = finding.data
+    rates, sizes, horizons = (np.array(data[name]) for name in ("rates", "sizes", "horizons"))
+    by_rate, by_size = np.array(data["by_rate"]), np.array(data["by_size"])
+    figure = Figure(figsize=(WIDE, 4.4), layout="constrained")
+    (time, cost), (error, growth) = figure.subplots(2, 2)
+    _band(time, rates, band(by_rate[:, :, 0]), BLUE, "measured", marker="o", markersize=3)
+    mean = by_rate[:, :, 0].mean(axis=0)
+    time.plot(rates, 1.5 * mean[0] * rates[0] / rates, label=r"slope $-1$", **THEORY)
+    time.set_title("steps to recover from a switch", loc="left", pad=4)
+    _band(cost, rates, band(by_rate[:, :, 2]), BLUE, None, marker="o", markersize=3)
+    cost.set_title("excess cost of a switch", loc="left", pad=4)
+    _band(error, sizes, band(by_size[:, :, 1]), BLUE, "measured", marker="o", markersize=3)
+    mean = by_size[:, :, 1].mean(axis=0)
+    error.plot(sizes, 1.5 * mean[0] * (sizes / sizes[0]) ** 2, label="slope 2", **THEORY)
+    error.set_title(r"$\sum\varepsilon_t^2$ of a switch", loc="left", pad=4)
+    for axis, label in ((time, r"$\iota$"), (cost, r"$\iota$"), (error, "size of the switch"), (growth, "$T$")):
+        _log_log(axis)
+        axis.set_xlabel(label)
+    for axis, ticks in ((time, rates), (cost, rates), (error, sizes)):
+        axis.set_xticks(ticks, [f"{value:g}" for value in ticks])
+        axis.minorticks_off()
+    cost.set_yscale("linear")
+    cost.set_ylim(bottom=0)
+    shown = zip(data["totals"].items(), (BLUE, GREEN, VERMILLION), "oDs", strict=True)
+    for (power, totals), color, marker in shown:
+        values = np.array(totals["squared_error"])
+        label = rf"$N \sim T^{{{power}}}$: slope {data['slopes'][power]['mean']:.2f}"
+        _band(growth, horizons, band(values), color, label, marker=marker, markersize=3)
+        line = 1.3 * values.mean(axis=0)[0] * (horizons / horizons[0]) ** ((1 + float(Fraction(power))) / 2)
+        growth.plot(horizons, line, **THEORY)
+    growth.set_title(r"$\sum\varepsilon_t^2$ with $N$ switches; dashed: $(1+\alpha)/2$", loc="left", pad=4)
+    for axis in (time, error, growth):
+        axis.legend()
+    return figure
+
+
 def _log_log(axis: Axes) -> None:
     axis.set_xscale("log")
     axis.set_yscale("log")
@@ -150,4 +190,9 @@ def _log_log(axis: Axes) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-FIGURES: dict[str, Callable[[Finding], Figure]] = {"rates": rates, "gradient-errors": gradient_errors, "gaps": gaps}
+FIGURES: dict[str, Callable[[Finding], Figure]] = {
+    "rates": rates,
+    "gradient-errors": gradient_errors,
+    "gaps": gaps,
+    "switches": switches,
+}

@@ -36,7 +36,7 @@ class Finding(BaseModel):
         return [check for check in self.checks if check.holds is False]
 
 
-def slopes(horizons: Sequence[int], values: np.ndarray) -> np.ndarray:
+def slopes(horizons: Sequence[float], values: np.ndarray) -> np.ndarray:
     """The slope of log value against log T by least squares, for each row of `values`, (seeds, horizons)."""
     logs = np.log(np.asarray(horizons, float))
     centred = logs - logs.mean()
@@ -55,6 +55,13 @@ def judged(name: str, limit: float, measured: Interval, *, said: str | None = No
         measured=measured,
         holds=bool(measured.highest <= limit),
     )
+
+
+def about(name: str, value: float, values: Any, margin: float) -> Check:
+    """A power that a computation predicts: the mean over seeds must be within the margin."""
+    measured = interval(values)
+    holds = bool(abs(measured.mean - value) <= margin)
+    return Check(name=name, expected=f"{value:.4g} ± {margin:g}", measured=measured, holds=holds)
 
 
 def by_horizon(horizons: Sequence[int], columns: Mapping[str, np.ndarray]) -> tuple[list[str], list[list[str]]]:

@@ -28,8 +28,8 @@ import selftune as st
 
 from ... import theory
 from ...regret import _parallel
-from ..summary import Check, Interval, interval
-from .finding import FIRST_SEED, Finding, judged, slopes
+from ..summary import Check, interval
+from .finding import FIRST_SEED, Finding, about, at_most, judged, slopes
 
 HORIZONS = (20_000, 80_000, 320_000)
 SEEDS = {20_000: 50}
@@ -166,7 +166,7 @@ def find(
         ]
         each = slopes(horizons, np.stack([values[: min(counts), 1] for values in sums], axis=1))
         rows += [_row(case, steps, values) for steps, values in zip(horizons, sums, strict=True)]
-        checks += [*_judge(case, horizons, sums), _slope(case, interval(each))]
+        checks += [*_judge(case, horizons, sums), _slope(case, each)]
         measured[case.name] = [interval(values[:, 1]).model_dump() for values in sums]
         fits[case.name] = checks[-1].measured.model_dump()
     ratios = [gradient_bound(steps) / trivial(steps) for steps in horizons]
@@ -211,11 +211,9 @@ def _ratio(name: str, values: list[np.ndarray], limits: list[float]) -> Check:
     return judged(name, 1.0, max(ratios, key=lambda one: one.highest), said="1")
 
 
-def _slope(case: Case, slope: Interval) -> Check:
+def _slope(case: Case, each: np.ndarray) -> Check:
     name = f"{case.name}: slope of E Σε′²"
-    if not case.held:
-        return judged(name, 5 / 6, slope, said="5/6")
-    return Check(name=name, expected="5/6 ± 0.001", measured=slope, holds=abs(slope.mean - 5 / 6) <= 0.001)
+    return about(name, 5 / 6, each, 0.001) if case.held else at_most(name, 5 / 6, each, said="5/6")
 
 
 def _row(case: Case, steps: int, values: np.ndarray) -> list[str]:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ... import _files
-from . import gradient_errors, growth, truncation
+from . import gradient_errors, growth, switches, truncation
 from .finding import Finding
 
 EXPERIMENTS: dict[str, Callable[..., Finding]] = {
     "rates": growth.find,
     "gradient-errors": gradient_errors.find,
     "gaps": truncation.find,
+    "switches": switches.find,
 }
 """By name, each a function of `workers` and `progress`."""
 NAME = "findings.json"

@@ -23,8 +23,7 @@ import numpy as np
 
 import selftune as st
 
-from ..summary import Check, Interval, interval
-from .finding import FIRST_SEED, Finding, judged, slopes
+from .finding import FIRST_SEED, Finding, about, at_most, slopes
 
 HORIZONS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 BUFFERS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40)
@@ -162,14 +161,14 @@ def find(
     closest = (gaps.min(axis=-1) / whole.gradient).min(axis=1)
     stays = slopes(horizons[-2:], gaps[:, -2:, buffers.index(KEPT)])
     checks = [
-        _about("slope of ‖G − ∇F‖ of M-GAPS in T", -0.5, interval(slopes(horizons, whole.gradient)), 0.02),
-        _about(f"slope of ‖G′ − ∇F‖ of GAPS, B = {KEPT}, last two T", 0.0, interval(stays), 0.02),
+        about("slope of ‖G − ∇F‖ of M-GAPS in T", -0.5, slopes(horizons, whole.gradient), 0.02),
+        about(f"slope of ‖G′ − ∇F‖ of GAPS, B = {KEPT}, last two T", 0.0, stays, 0.02),
         # What is oldest in the sum belongs to the oldest θ: to forget it may even help, by a few percent.
-        judged("‖G − ∇F‖ over the least ‖G′ − ∇F‖ of all B", 1.1, interval(1 / closest), said="1.1"),
-        _about(
+        at_most("‖G − ∇F‖ over the least ‖G′ − ∇F‖ of all B", 1.1, 1 / closest),
+        about(
             "B that GAPS needs: growth over ln T / (2 ln 1/ρ)",
             1.0,
-            interval(slopes(horizons, np.exp(enough)) / predicted),
+            slopes(horizons, np.exp(enough)) / predicted,
             0.1,
         ),
     ]
@@ -202,8 +201,3 @@ def find(
 
 def _shown(buffers: Sequence[int]) -> list[int]:
     return [KEPT, buffers[len(buffers) // 2]]
-
-
-def _about(name: str, value: float, measured: Interval, margin: float) -> Check:
-    holds = abs(measured.mean - value) <= margin
-    return Check(name=name, expected=f"{value:g} ± {margin:g}", measured=measured, holds=bool(holds))
