@@ -309,7 +309,7 @@ def _gap(differences: np.ndarray, drawn: np.ndarray, level: float) -> Gap:
 
 
 RESAMPLED = 4
-"""Fewer seeds have too few different resamples: an interval then reaches at least as far as by Bonferroni's inequality."""
+"""Fewer seeds have too few different resamples: intervals then reach at least as far as by Bonferroni's inequality."""
 
 
 def _parts(points: int) -> Iterator[slice]:

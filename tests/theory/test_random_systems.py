@@ -137,15 +137,18 @@ def test_joint_contraction(family):
 
 
 def test_gradient_error_in_expectation():
-    """Theorem 2, over 200 runs: bounded noise without memory, a residual linear in x, an estimator that learns."""
-    steps, bound = 4000, 0.25
+    """Theorem 2, over 200 runs: bounded noise without memory, a residual linear in x, an estimator that learns.
+
+    With so little noise the theorem says more than that the error is at most that of the farthest â.
+    """
+    steps, bound = 4000, 0.05
     system = st.MatchedSystem(
         dynamics=lambda x, v, t: 0.3 * x + v,
         residual=lambda x, a, t: a * x,
         actuation=lambda x, theta, t: -theta * x,
         cost=lambda x, u, theta, t: jnp.sum(x**2),
     )
-    controller = st.Controller(system, st.Fixed(), st.GradientEstimator(0.05, constraint=st.Box(-0.3, 0.3)))
+    controller = st.Controller(system, st.Fixed(), st.GradientEstimator(5.0, constraint=st.Box(-0.3, 0.3)))
 
     @jax.jit
     @jax.vmap
@@ -162,5 +165,8 @@ def test_gradient_error_in_expectation():
     right = theory.gradient_error_bound(
         noise_bound=bound, noise_covariance=bound**2 / 3, slope=slope, curvature=curvature, dimension=1, steps=steps
     )
-    assert 0 < float(gradients.mean()) <= right
-    assert right < steps * slope**2 * 10
+    assert float(gradients.mean()) <= right
+    assert right < steps * slope**2
+    # The same with the loss that there was in place of the largest that the theorem allows: nearly attained.
+    allowed = right * float(losses.mean()) / (bound**3 * steps)
+    assert 0.1 * allowed < float(gradients.mean()) <= allowed
