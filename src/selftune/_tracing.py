@@ -125,10 +125,10 @@ def other_shapes(tree: Any, sizes: tuple[int, ...], fits: Callable[[Any], bool])
 
 
 def _candidates(shape: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The same numbers in another order first; then vectors of other sizes, the nearest first, and matrices."""
+    """Transposed; vectors of other sizes, the nearest first; then matrices, of as many numbers or of the sizes."""
     count = int(np.prod(shape))
-    made = [shape[::-1], (count,), *((i, count // i) for i in range(1, count + 1) if count <= 64 and count % i == 0)]
-    made += [(i,) for i in sorted({*range(1, 9), *sizes}, key=lambda i: abs(i - count))] + [()]
+    made = [shape[::-1], *((i,) for i in sorted({count, *range(1, 9), *sizes}, key=lambda i: abs(i - count))), ()]
+    made += [(i, count // i) for i in range(1, count + 1) if count <= 64 and count % i == 0]
     made += [(i, j) for i in sizes for j in sizes]
     yield from dict.fromkeys(made)
 
