@@ -134,6 +134,7 @@ class TestRate:
         assert decided(run, D.LIMITED)[:-1].mean() > 0.5
         assert steps.max() <= 0.02 * (1 + 1e-12)
         free = decided(run, D.LIMITED)[:-1] & np.all((run.theta[1:] > -1) & (run.theta[1:] < 4), axis=1)
+        assert free.sum() > 100
         np.testing.assert_allclose(steps[free], 0.02, rtol=1e-9)
         # Down the gradient.
         cosines = np.sum(np.diff(run.theta, axis=0) * -np.asarray(run.gradient)[:-1], axis=1)[free]

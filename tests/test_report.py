@@ -169,7 +169,7 @@ def test_a_run_of_anything(tmp_path):
     text = report.write(paper_run.folder(tmp_path / "mine", data=data, kind="run")).read_text()
     kept = data.total_cost.values[[0, 2]]
     (row,) = totals(text)
-    np.testing.assert_allclose(numbers(row[1])[0], kept.mean(), atol=5.1e-4)  # three decimals are shown
+    np.testing.assert_allclose(numbers(row[1])[0], kept.mean(), rtol=5e-4)  # four digits are shown
     assert "<h1>mine</h1>" in text
     assert "Seeds left out, because a run of theirs did not end well: 1." in text
     assert text.count('class="plot"') == 1

@@ -118,7 +118,8 @@ class TestChunks:
     def test_streams_go_on_where_they_stopped(self):
         """To the last bit, with XLA as it comes: what makes the tests compile faster makes it round otherwise."""
         script = "from tests.test_simulate import check_streams; check_streams()"
-        environment = os.environ | {"XLA_FLAGS": "", "JAX_ENABLE_X64": "1", "PYTHONPATH": str(ROOT)}
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {"XLA_FLAGS": "", "JAX_ENABLE_X64": "1", "PYTHONPATH": path}
         subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=True)
 
     def test_the_final_of_another_controller_is_refused(self, controller, scenario):

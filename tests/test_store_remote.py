@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -158,6 +159,7 @@ def test_a_killed_owner_leaves_its_lock_and_what_it_wrote(url, local):
         assert process.stdout is not None
         assert process.stdout.readline() == "wrote\n"
         process.kill()
+    assert process.returncode == -signal.SIGKILL  # it was alive
     with pytest.raises(
         StoreError, match=r"in use by another process \(owner [0-9a-f]{32}\).*delete s3://.*/run/\.lock"
     ):

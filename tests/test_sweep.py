@@ -168,7 +168,7 @@ def test_in_single_precision(tmp_path):
         ({"redo": "all"}, "redo: expected 'failed' or the numbers"),
         ({"redo": [99]}, "redo: expected tasks below"),
         ({"executor": 3}, "executor: expected None, the address"),
-        ({"theta": jnp.ones((2, 2, 2))}, "policy: expected shape"),
+        ({"theta": jnp.ones((2, 2, 2))}, r"theta: expected another shape, such as \(1,\)"),
         ({"record": ("guard",)}, "record: expected no 'guard'"),
         ({"grid": {"noise": [1, 1.0]}}, "noise: expected each value once"),
         ({"theta": lambda theta_end: 1, "grid": {"theta_end": [1.0]}}, "expected other names than those of results"),

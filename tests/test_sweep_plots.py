@@ -211,7 +211,7 @@ def test_report(folder, monkeypatch):
     assert len(drawn) == 1
     running = MANIFEST.model_copy(update={"state": "running"})
     (folder / "manifest.json").write_bytes(_files.as_json(running))
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="not complete"):
         report.write(folder)
 
 

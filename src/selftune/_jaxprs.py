@@ -38,7 +38,7 @@ def _constants(part: Any) -> Iterator[Any]:
                 yield one
 
 
-_ON_INDICES = {"lt": np.less, "add": np.add, "select_n": lambda which, no, yes: yes if which else no}
+_ON_INDICES = {"lt": np.less, "add": np.add, "select_n": lambda which, no, yes: np.where(which, yes, no)}
 
 
 def out_of_range(part: Any) -> tuple[int, ...] | None:
@@ -46,19 +46,37 @@ def out_of_range(part: Any) -> tuple[int, ...] | None:
 
     JAX reads the last number there is, and says nothing.
     """
-    values: dict[Any, Any] = {}
-    for equation in getattr(part, "jaxpr", part).eqns:
-        name = equation.primitive.name
+    jaxpr = getattr(part, "jaxpr", part)
+    values = dict(zip(jaxpr.constvars, getattr(part, "consts", ()), strict=False))
+    for equation in jaxpr.eqns:
+        name, shape = equation.primitive.name, getattr(equation.invars[0].aval, "shape", ()) if equation.invars else ()
         known = [one.val if hasattr(one, "val") else values.get(one) for one in equation.invars]
-        if name in _ON_INDICES and all(one is not None and np.ndim(one) == 0 for one in known):
-            values[equation.outvars[0]] = _ON_INDICES[name](*known)
+        if all(one is not None and _check.is_known(one) for one in known):
+            if name in _ON_INDICES:
+                values[equation.outvars[0]] = _ON_INDICES[name](*map(np.asarray, known))
+            elif name == "broadcast_in_dim":
+                values[equation.outvars[0]] = _broadcast(np.asarray(known[0]), equation.params)
         elif name == "dynamic_slice":
-            shape, sizes = equation.invars[0].aval.shape, equation.params["slice_sizes"]
-            for begin, size, length in zip(known[1:], sizes, shape, strict=True):
-                if begin is not None and not 0 <= int(begin) <= length - size:
-                    return shape
-        inside = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns"))
-        for one in inside:
+            sizes = equation.params["slice_sizes"]
+            if any(_is_outside(*one) for one in zip(known[1:], shape, sizes, strict=True)):
+                return shape
+        elif name == "gather" and known[1] is not None:
+            axes, sizes = equation.params["dimension_numbers"].start_index_map, equation.params["slice_sizes"]
+            columns = np.moveaxis(np.asarray(known[1]), -1, 0)
+            if any(_is_outside(column, shape[i], sizes[i]) for i, column in zip(axes, columns, strict=True)):
+                return shape
+        for one in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
             if hasattr(one, "eqns") and (found := out_of_range(one)) is not None:
                 return found
     return None
+
+
+def _is_outside(begin: Any, length: int, size: int) -> bool:
+    if begin is None or not _check.is_known(begin):
+        return False
+    return bool(np.any((np.asarray(begin) < 0) | (np.asarray(begin) > length - size)))
+
+
+def _broadcast(value: np.ndarray, params: dict[str, Any]) -> np.ndarray:
+    own = dict(zip(params["broadcast_dimensions"], value.shape, strict=True))
+    return np.broadcast_to(value.reshape([own.get(i, 1) for i in range(len(params["shape"]))]), params["shape"])

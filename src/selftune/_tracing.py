@@ -47,9 +47,8 @@ def traced(
     if len(set(map(_jaxprs.digest, programs))) > 1:
         raise ImpureError(f"{name}: {_IMPURE}")
     if programs and (shape := _jaxprs.out_of_range(programs[0])) is not None:
-        raise ValueError(
-            f"{name}: expected indices within its arrays, got one out of range of an array of shape {shape}"
-        )
+        said = f"got one out of range of an array of shape {shape}"
+        raise ValueError(f"{name}: expected indices within its arrays, {said}") from IndexError(said)
     if not hasattr(out, "shape"):
         advice = "; write jnp.stack([...]) for a list of numbers" if isinstance(out, (list, tuple)) else ""
         raise ValueError(f"{name}: expected one array of shape {expected}, got {_check.describe_tree(out)}{advice}")
@@ -126,10 +125,10 @@ def other_shapes(tree: Any, sizes: tuple[int, ...], fits: Callable[[Any], bool])
 
 
 def _candidates(shape: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The same numbers in another order first; then vectors and matrices of other sizes."""
+    """Transposed; vectors of other sizes, the nearest first; then matrices, of as many numbers or of the sizes."""
     count = int(np.prod(shape))
-    made = [shape[::-1], (count,), *((i, count // i) for i in range(1, count + 1) if count <= 64 and count % i == 0)]
-    made += [(i,) for i in sorted({*range(1, 9), *sizes})] + [()]
+    made = [shape[::-1], *((i,) for i in sorted({count, *range(1, 9), *sizes}, key=lambda i: abs(i - count))), ()]
+    made += [(i, count // i) for i in range(1, count + 1) if count <= 64 and count % i == 0]
     made += [(i, j) for i in sizes for j in sizes]
     yield from dict.fromkeys(made)
 

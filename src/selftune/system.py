@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -68,7 +69,7 @@ class System(eqx.Module):
         """Trace the four functions by shape, without running them, and return the sizes.
 
         Raises `ValueError` naming the function, the shape that was expected of it and the one that came. Where the
-        functions fit together for another shape of `theta` or `a`, the error names that argument instead.
+        functions fit together for another shape of `theta`, `a` or `x`, the error names that argument instead.
 
         `thorough`, as `Controller.init` asks for, refuses two more faults that JAX says nothing about. A function that
         calls `np.random` or the like: each function is traced two times, and the two programs must be the same, as
@@ -96,19 +97,20 @@ class System(eqx.Module):
         return Sizes(n=x.shape[0], m=u.shape[0], k=k, d=_size(theta), p=_size(a))
 
     def _blame_arguments(self, error: ValueError, x: Any, theta: Any, a: Any, t: Any) -> None:
-        """Raise again, against `theta` or `a`, where another shape of it is all that is needed."""
+        """Raise again, against `theta`, `a` or `x`, where another shape of it is all that is needed."""
+        given = {"theta": theta, "a": a}
+        if error.__cause__ is not None:  # a function failed inside; one that returns another shape is at fault itself
+            given["x"] = x
 
-        def fits(theta: Any, a: Any) -> bool:
+        def fits(name: str, value: Any) -> bool:
+            other = {"x": x, "theta": theta, "a": a} | {name: value}
             try:
-                return bool(self._sizes(x, theta, a, t, thorough=True))
+                return bool(self._sizes(_vector("x", other["x"]), other["theta"], other["a"], t, thorough=True))
             except ValueError:
                 return False
 
-        for name, value, fits_with in (
-            ("theta", theta, lambda other: fits(other, a)),
-            ("a", a, lambda other: fits(theta, other)),
-        ):
-            if shapes := _tracing.other_shapes(value, (x.shape[0],), fits_with):
+        for name, value in given.items():
+            if shapes := _tracing.other_shapes(value, (x.shape[0],), partial(fits, name)):
                 raise ValueError(
                     f"{name}: expected another shape, such as {' or '.join(map(str, shapes))}, with which the four "
                     f"functions fit together, got {_check.describe_tree(value)}, with which they do not ({error})"

@@ -53,11 +53,12 @@ def test_it_is_what_simulate_gives(tmp_path, monkeypatch):
     ("change", "message"),
     [
         (("theta = [1.0, 1.5]", "theta = [0.0, 1.5]"), "toml:28: run.theta: expected a point of its constraint"),
-        (("theta = [1.0, 1.5]", "theta = [1.0, 1.5, 2.0]"), "toml:26: run: does not fit the system: "),
+        (("theta = [1.0, 1.5]", "theta = [1.0, 1.5, 2.0]"), "toml:28: run.theta: expected another shape, such as (2,)"),
         (
             ("a_hat = [0.0, 0.0]", "a_hat = [0.0]"),
-            "toml:29: run.a_hat: too short for the system's residual: index 1 is",
+            "toml:29: run.a_hat: expected another shape, such as (2,)",
         ),
+        (("x0 = [1.0, 0.0]", "x0 = [1.0]"), "scenario.x0: expected another shape, such as (2,)"),
         (("sigma = [0.0, 0.01]", "sigma = [0.0, 0.01, 1.0]"), "toml:23: scenario.w: sigma: expected a shape that fits"),
     ],
 )
@@ -83,7 +84,9 @@ def test_an_infinite_bound_is_kept_as_a_word_and_what_is_imported_by_its_digest(
 
 def test_a_fault_of_the_user_s_code_is_said_with_its_line(tmp_path):
     (tmp_path / "barrow.py").write_text((EXAMPLES / "cart.py").read_text().replace("jnp.tanh", "jnp.than"))
-    with pytest.raises(ConfigError, match=r"toml:26: run: .* residual failed: barrow\.py:16: AttributeError: "):
+    with pytest.raises(
+        ConfigError, match=r"toml:26: run: .* residual: failed when traced .* at barrow\.py, line 16: .*than"
+    ):
         user.run(load(tmp_path, ("cart:make", "barrow:make")), tmp_path / "run")
 
 

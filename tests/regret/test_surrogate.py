@@ -271,7 +271,7 @@ def test_empty_scenario():
         ({"window": "wide"}, "window: expected None, a whole number of steps or 'auto'"),
         ({"thetas": jnp.ones((99, 1))}, "thetas: expected 100 rows"),
         ({"thetas": jnp.full((100, 1), jnp.nan)}, "thetas: expected finite numbers"),
-        ({"thetas": jnp.ones((100, 2))}, "policy|dynamics|cost"),
+        ({"thetas": jnp.ones((100, 2))}, r"theta: expected another shape, such as \(1,\)"),
         ({"tolerance": 0.0}, "tolerance: expected a finite number > 0"),
         ({"workers": 0}, "workers: expected a whole number >= 1"),
     ],

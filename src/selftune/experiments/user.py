@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import checkify
 
 import selftune as st
 
@@ -64,7 +62,6 @@ def _as_json_has_it(value: Any) -> Any:
 def check(loaded: Loaded) -> st.Controller:
     """The controller, once its values and what nature draws are known to fit it: before a folder is made."""
     config, sizes = loaded.config, sizes_of(loaded)
-    _check_indices(loaded)
     x = jnp.asarray(config.scenario.x0, float)
     values = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
     try:
@@ -94,31 +91,6 @@ def check(loaded: Loaded) -> st.Controller:
     return made
 
 
-def _check_indices(loaded: Loaded) -> None:
-    """Refuse vectors that the system's functions read beyond the end of: JAX would hand them the last entry."""
-    system, t = loaded.system, jnp.zeros((), jnp.int32)
-    given = {"run.a_hat": loaded.config.run.a_hat, "run.theta": loaded.config.run.theta}
-    given["scenario.x0"] = loaded.config.scenario.x0
-    a_hat, theta, x = (jnp.asarray(values, float) for values in given.values())
-
-    def call(name: str, *arguments: Any) -> Any:
-        error, value = checkify.checkify(getattr(system, name), errors=checkify.index_checks)(*arguments)
-        if text := error.get():
-            what, _, why = text.partition(": ")
-            size = re.search(r"shape \((\d+),\)", what)
-            taken = {"residual": ("run.a_hat", "scenario.x0"), "dynamics": ("scenario.x0",)}
-            places = taken.get(name, ("run.theta", "scenario.x0"))
-            fitting = [place for place in places if size is not None and len(given[place]) == int(size[1])]
-            where = fitting[0] if fitting else "run"
-            raise loaded.refuse(where, f"too short for the system's {name}: {why.strip().rstrip('.') or what}")
-        return value
-
-    f = call("residual", x, a_hat, t)
-    u = call("policy", x, theta, f, t)
-    call("cost", x, u, theta, t)
-    call("dynamics", x, u, f, t)
-
-
 def widths_of(loaded: Loaded, sizes: dict[str, int]) -> dict[str, int]:
     """How many numbers a row of each of nature's sequences has."""
     return {"a_star": len(loaded.config.run.a_hat), "w": sizes["state"], "v": sizes["residual"]}
@@ -128,12 +100,12 @@ def sizes_of(loaded: Loaded) -> dict[str, int]:
     part = loaded.config.run
     x, theta, a_hat = (jnp.asarray(values, float) for values in (loaded.config.scenario.x0, part.theta, part.a_hat))
     try:
-        sizes = loaded.system.check(x, theta, a_hat, jax.ShapeDtypeStruct((), jnp.int32))
+        sizes = loaded.system.check(x, theta, a_hat, jax.ShapeDtypeStruct((), jnp.int32), thorough=True)
     except ValueError as error:
-        # What a function of the user's raised is the cause of what `check` says.
-        name, cause = str(error).partition(":")[0], error.__cause__
-        text = str(error) if cause is None else f"{name} failed: {loaded.blame(cause)}"
-        raise loaded.refuse("run", f"does not fit the system: {text}") from error
+        name, _, said = str(error).partition(": ")
+        if name in (places := {"theta": "run.theta", "a": "run.a_hat", "x": "scenario.x0"}):
+            raise loaded.refuse(places[name], said) from error
+        raise loaded.refuse("run", f"does not fit the system: {error}") from error
     return dict(
         state=sizes.n, control=sizes.m, residual=sizes.k, parameter=len(part.theta), model_parameter=len(part.a_hat)
     )
