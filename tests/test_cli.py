@@ -296,4 +296,4 @@ class TestVerify:
     def test_an_unknown_part_is_exit_code_2(self):
         result = invoke("verify", "rate")
         assert result.exit_code == 2
-        assert "rate: expected any of certificates, rates" in result.stderr
+        assert "rate: expected any of certificates, bounds, rates" in result.stderr

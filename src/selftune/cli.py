@@ -27,7 +27,8 @@ app = typer.Typer(
 app.add_typer(_bench.app, name="bench")
 Workers = Annotated[int | None, typer.Option(min=1, help="How many threads; as many as there are cores by default.")]
 
-_THEORY = ("rates", "gradient-errors", "gaps", "switches")
+_CERTIFICATES = ("certificates", "bounds")
+_THEORY = ("rates", "gradient-errors", "gaps", "switches", "adversary")
 """The experiments of `selftune.experiments.rates`, whose import is heavy."""
 
 
@@ -113,7 +114,7 @@ def reproduce(
 def verify(
     what: Annotated[
         list[str] | None,
-        typer.Argument(help=f"Any of: certificates, {', '.join(_THEORY)}. All of them by default."),
+        typer.Argument(help=f"Any of: {', '.join((*_CERTIFICATES, *_THEORY))}. All of them by default."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the experiments' data and figures.")] = Path(
         "results/verify"
@@ -130,13 +131,13 @@ def verify(
     Ends with 1 if an inequality that must hold does not, or if a slope is larger than the theory allows.
     """
     screen = Screen(quiet, as_json)
-    names = ["certificates", *_THEORY]
+    names = [*_CERTIFICATES, *_THEORY]
     with refusing():
         for name in what or ():
             if name not in names:
                 raise InputError(f"{name}: expected any of {', '.join(names)}")
         asked = [name for name in names if not what or name in what]
-        certificates = _certificates(screen, steps, seed) if "certificates" in asked else {}
+        certificates = _certificates(screen, steps, seed, [name for name in asked if name in _CERTIFICATES])
         faults = [f"{name}: {row.name} is violated" for name, one in certificates.items() for row in one.violated]
         findings = {}
         if experiments := [name for name in asked if name in _THEORY]:
@@ -162,18 +163,17 @@ def verify(
     end(screen, faults)
 
 
-def _certificates(screen: Screen, steps: int, seed: int) -> dict[str, Any]:
-    from .experiments.verify import verify as verify_all
+def _certificates(screen: Screen, steps: int, seed: int, groups: list[str]) -> dict[str, Any]:
+    if not groups:
+        return {}
+    from .experiments.verify import certificates
 
+    made = {}
+    makers = certificates(groups, steps=steps, seed=seed)
     with screen.progress("certificates") as progress:
-        count = 0
-
-        def tell(name: str) -> None:
-            nonlocal count
-            progress(count, 3)
-            count += 1
-
-        made = verify_all(steps=steps, seed=seed, progress=tell)
+        for name, make in makers.items():
+            progress(len(made), len(makers))
+            made[name] = make()
     for name, certificate in made.items():
         screen.show(_tables.certificate(name, certificate))
     return made

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import selftune as st
-from selftune.experiments import adversary
+from selftune.experiments.rates import adversary, figures
 
 STEPS = 60
 
@@ -24,7 +24,16 @@ def test_theorem_1_stands(probes):
             assert certificate.row("distance, in all").must_hold
             assert certificate.row("perturbation, in all").must_hold
     assert [each.is_allowed for each in probes] == [True, False]
-    assert len(adversary.table(probes).splitlines()) == 3
+
+
+def test_the_finding_has_a_row_for_each_epsilon_and_a_figure(probes, monkeypatch, tmp_path):
+    monkeypatch.setattr(adversary, "probe", lambda **size: probes)
+    finding = adversary.find(steps=STEPS)
+    assert [row[0] for row in finding.rows] == ["0.001", "0.3"]
+    # Two bounds for each ε, the promised conclusion where Theorem 1 allows ε, and the certificates.
+    assert len(finding.checks) == 2 * 2 + 1 + 1
+    assert finding.failed == []
+    assert all(path.is_file() for path in figures.draw(finding, tmp_path))
 
 
 def test_the_budget_is_used_and_kept(probes):

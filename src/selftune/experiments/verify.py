@@ -7,8 +7,7 @@ constants are those of `example_constants`.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ import numpy as np
 import selftune as st
 
 from ..theory.matched import fading_sum
-from . import paper
+from . import informative, paper
 
 LOWEST, HIGHEST = 0.5, 20.0
 """Θ of the theory: the gain 0, which the tuner's Θ admits, does not contract."""
@@ -123,17 +122,27 @@ def certify_paper(*, steps: int = 20_000, seed: int = 0) -> dict[str, st.Certifi
     return {noise: certify_example(noise_inside=noise == "inside", steps=steps, seed=seed) for noise in paper.NOISES}
 
 
-def verify(
-    *, steps: int = 20_000, seed: int = 0, progress: Callable[[str], Any] = lambda name: None
-) -> dict[str, st.Certificate]:
-    """The certificates of the paper's example, for both ways the noise may enter, and of the problem made for it."""
-    made = {
-        "the paper's example, noise outside Δ(…)": lambda: certify_example(noise_inside=False, steps=steps, seed=seed),
-        "the paper's example, noise inside Δ(…)": lambda: certify_example(noise_inside=True, steps=steps, seed=seed),
-        "a problem made for the theory": lambda: made_for_it(steps=steps, seed=seed),
+def certificates(
+    groups: Sequence[str] = ("certificates", "bounds"), *, steps: int = 20_000, seed: int = 0
+) -> dict[str, Callable[[], st.Certificate]]:
+    """Functions that make certificates, by the name of the problem.
+
+    "certificates": the paper's example, for both ways the noise may enter, and a problem on which every hypothesis
+    about the tuner holds, over `steps` steps. "bounds": two problems on which the regret bounds are not vacuous.
+    """
+    every = {
+        "certificates": {
+            "the paper's example, noise outside Δ(…)": lambda: certify_example(
+                noise_inside=False, steps=steps, seed=seed
+            ),
+            "the paper's example, noise inside Δ(…)": lambda: certify_example(
+                noise_inside=True, steps=steps, seed=seed
+            ),
+            "a problem made for the theory": lambda: made_for_it(steps=steps, seed=seed),
+        },
+        "bounds": {
+            "a problem whose regret bound is informative": lambda: informative.informative_regret(seed=seed),
+            "a problem whose main theorem is informative": lambda: informative.informative_main_theorem(seed=seed),
+        },
     }
-    certificates = {}
-    for name, make in made.items():
-        progress(name)
-        certificates[name] = make()
-    return certificates
+    return {name: make for group in groups for name, make in every[group].items()}

@@ -182,6 +182,32 @@ def switches(finding: Finding) -> Figure:
     return figure
 
 
+@_styled
+def adversary(finding: Finding) -> Figure:
+    """The share of each bound that the adversary reaches, against ε; and where Theorem 1 promises its conclusion."""
+    data = finding.data
+    epsilon = np.array(data["epsilon"])
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    axis = figure.subplots()
+    axis.axvspan(
+        epsilon.min() / 2, data["allowed"][0], color=SKY, alpha=0.2, linewidth=0, label="Theorem 1 allows this ε"
+    )
+    axis.axhline(1, label="bound", **THEORY)
+    shown = {
+        "distance": (r"$\sum\Vert\xi_t-\tilde\xi_t\Vert$", BLUE, "o"),
+        "perturbation": (r"$\sum\Vert\zeta_t\Vert$", VERMILLION, "s"),
+        "largest_perturbation": (r"$\max_t\Vert\zeta_t\Vert$", GREEN, "D"),
+    }
+    for part, (label, color, marker) in shown.items():
+        axis.plot(epsilon, data[part], color=color, marker=marker, markersize=3.5, label=label)
+    _log_log(axis)
+    axis.set_xlim(epsilon.min() / 2, epsilon.max() * 1.5)
+    axis.set_xlabel(r"mismatch $\epsilon$ that the adversary may use")
+    axis.set_ylabel("reached share of the bound")
+    _legend(figure, axis, ncols=2)
+    return figure
+
+
 def _log_log(axis: Axes) -> None:
     axis.set_xscale("log")
     axis.set_yscale("log")
@@ -195,4 +221,5 @@ FIGURES: dict[str, Callable[[Finding], Figure]] = {
     "gradient-errors": gradient_errors,
     "gaps": gaps,
     "switches": switches,
+    "adversary": adversary,
 }

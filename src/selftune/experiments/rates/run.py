@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import _files
-from . import gradient_errors, growth, switches, truncation
+from . import adversary, gradient_errors, growth, switches, truncation
 from .finding import Finding
 
 EXPERIMENTS: dict[str, Callable[..., Finding]] = {
@@ -14,6 +14,7 @@ EXPERIMENTS: dict[str, Callable[..., Finding]] = {
     "gradient-errors": gradient_errors.find,
     "gaps": truncation.find,
     "switches": switches.find,
+    "adversary": adversary.find,
 }
 """By name, each a function of `workers` and `progress`."""
 NAME = "findings.json"
