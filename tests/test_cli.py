@@ -198,6 +198,25 @@ def test_certificates_are_kept_while_they_are_of_the_same_run(tmp_path, monkeypa
         _present.certify(screen, tmp_path, steps=10)
 
 
+def test_the_growth_of_the_regret_is_kept_while_the_code_is_the_same(tmp_path, monkeypatch):
+    from selftune import _present
+    from selftune.experiments.rates import run
+
+    calls = []
+    monkeypatch.setitem(run.EXPERIMENTS, "rates", lambda **options: calls.append(0) or growth_finding(slope=0.4))
+    screen = Screen(True, False)
+    made, anew = _present.rates(screen, tmp_path)
+    assert anew
+    assert (tmp_path / "figures" / "rates.png").is_file()
+    assert _present.rates(screen, tmp_path) == (made, False)
+    monkeypatch.setattr(run.manifest, "versions", lambda: {"source": "another"})
+    assert _present.rates(screen, tmp_path)[1]
+    assert len(calls) == 2
+    (tmp_path / "findings.json").write_text("[]")
+    with pytest.raises(InputError, match="not a file of findings"):
+        _present.rates(screen, tmp_path)
+
+
 def test_only_figures_that_are_missing_are_drawn(tmp_path, monkeypatch):
     from selftune import _present, plots
 
@@ -291,7 +310,7 @@ class TestVerify:
         result = invoke("verify", "rates", "-o", tmp_path, "--data-only", "--json")
         assert result.exit_code == 0
         made = json.loads(result.stdout)["experiments"]["rates"]
-        assert made == json.loads((tmp_path / "findings.json").read_text())["rates"]
+        assert made == json.loads((tmp_path / "findings.json").read_text())["findings"]["rates"]
 
     def test_an_unknown_part_is_exit_code_2(self):
         result = invoke("verify", "rate")

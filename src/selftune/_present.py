@@ -38,8 +38,8 @@ def rates(screen: Screen, folder: Path) -> tuple[dict[str, Any], bool]:
     """The growth of the regret with T, with its figure, in the folder; and whether it was measured just now."""
     from .experiments.rates import figures, run
 
-    there = run.read(folder)
-    if there:
+    there = run.read(folder, versions=manifest.versions())
+    if "rates" in there:
         return there, False
     with screen.progress("measuring how the regret grows with T") as progress:
         made = run.run(["rates"], progress=lambda _, done, total: progress(done, total))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ... import _files
+from ... import _files, manifest
 from . import adversary, gradient_errors, growth, switches, truncation
 from .finding import Finding
 
@@ -36,13 +36,14 @@ def run(
 def write(folder: Path, findings: dict[str, Finding], *, data_only: bool = False) -> Path:
     """`findings.json` and, unless `data_only`, a figure for each finding and `report.html`; the last file written.
 
-    Findings that the folder has of other experiments stay.
+    Findings of other experiments stay in the folder if the same code made them.
     """
     path = Path(folder) / NAME
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = read(folder) | findings
+    kept = read(folder, versions=manifest.versions()) | findings
     findings = {name: kept[name] for name in EXPERIMENTS if name in kept}
-    _files.write(path, _files.as_json({name: json.loads(one.model_dump_json()) for name, one in findings.items()}))
+    plain = {name: json.loads(one.model_dump_json()) for name, one in findings.items()}
+    _files.write(path, _files.as_json({"versions": manifest.versions(), "findings": plain}))
     if data_only:
         return path
     from . import figures, page
@@ -52,9 +53,14 @@ def write(folder: Path, findings: dict[str, Finding], *, data_only: bool = False
     return page.write(folder, findings)
 
 
-def read(folder: Path) -> dict[str, Finding]:
-    """The findings that `write` kept; none where there is no file."""
+def read(folder: Path, *, versions: dict[str, str] | None = None) -> dict[str, Finding]:
+    """The findings that `write` kept; none where there is no file, or where it is not of the given versions."""
     path = Path(folder) / NAME
     if not path.is_file():
         return {}
-    return {name: Finding.model_validate(one) for name, one in json.loads(path.read_text(encoding="utf-8")).items()}
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        findings = {name: Finding.model_validate(one) for name, one in kept["findings"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise manifest.StoreError(f"{path}: not a file of findings ({error}); delete it, and it is made anew") from None
+    return {} if versions is not None and kept.get("versions") != versions else findings
