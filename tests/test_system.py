@@ -196,6 +196,37 @@ class TestPurity:
         assert len(traces) == count
 
 
+class TestIndices:
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            lambda x, theta, f, t: theta[3] * f,
+            lambda x, theta, f, t: theta[-4] * f,
+            lambda x, theta, f, t: theta[jnp.array([0, 3])][:1] * f,
+            lambda x, theta, f, t: jax.jit(lambda theta: theta[3] * f)(theta),
+            lambda x, theta, f, t: jnp.outer(theta, theta)[1, 3] * f,
+        ],
+    )
+    def test_out_of_range_is_refused(self, policy):
+        tried = system(policy=lambda x, theta, f, t: policy(x, jnp.stack([theta[0], theta[1], theta[2]]), f, t))
+        with pytest.raises(ValueError, match=r"^policy: expected indices within its arrays, got one out of range"):
+            tried.check(X, THETA, A, 0, thorough=True)
+
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            lambda x, theta, f, t: theta[2] * theta[-3] * f,
+            lambda x, theta, f, t: theta[jnp.array([0, -3, 2])][:1] * f,
+            lambda x, theta, f, t: jnp.outer(theta, theta)[[0, 2], [2, 1]][:1] * f,
+            lambda x, theta, f, t: theta[t % 3] * theta[jnp.argmax(theta)] * f,
+            lambda x, theta, f, t: jnp.take(theta, jnp.array([9]), mode="fill", fill_value=1.0) * f,
+            lambda x, theta, f, t: jnp.roll(theta, 1)[1:2] * jax.lax.dynamic_slice(theta, (2,), (1,)) * f,
+        ],
+    )
+    def test_in_range_is_not(self, policy):
+        assert system(policy=policy).check(X, THETA, A, jnp.int32(0), thorough=True).m == 1
+
+
 class TestBlame:
     """Another shape of θ, or of a, is all that is needed: so the error is not about the function that noticed."""
 

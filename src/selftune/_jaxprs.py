@@ -38,7 +38,12 @@ def _constants(part: Any) -> Iterator[Any]:
                 yield one
 
 
-_ON_INDICES = {"lt": np.less, "add": np.add, "select_n": lambda which, no, yes: np.where(which, yes, no)}
+_ON_INDICES = {
+    "lt": np.less,
+    "add": np.add,
+    "select_n": lambda which, no, yes: np.where(which, yes, no),
+    "convert_element_type": lambda value: value,
+}
 
 
 def out_of_range(part: Any) -> tuple[int, ...] | None:
@@ -47,9 +52,10 @@ def out_of_range(part: Any) -> tuple[int, ...] | None:
     JAX reads the last number there is, and says nothing.
     """
     jaxpr = getattr(part, "jaxpr", part)
-    values = dict(zip(jaxpr.constvars, getattr(part, "consts", ()), strict=False))
+    values: dict[Any, Any] = dict(zip(jaxpr.constvars, getattr(part, "consts", ()), strict=False))
     for equation in jaxpr.eqns:
-        name, shape = equation.primitive.name, getattr(equation.invars[0].aval, "shape", ()) if equation.invars else ()
+        name = equation.primitive.name
+        shape: Any = getattr(equation.invars[0].aval, "shape", ()) if equation.invars else ()
         known = [one.val if hasattr(one, "val") else values.get(one) for one in equation.invars]
         if all(one is not None and _check.is_known(one) for one in known):
             if name in _ON_INDICES:
@@ -60,7 +66,7 @@ def out_of_range(part: Any) -> tuple[int, ...] | None:
             sizes = equation.params["slice_sizes"]
             if any(_is_outside(*one) for one in zip(known[1:], shape, sizes, strict=True)):
                 return shape
-        elif name == "gather" and known[1] is not None:
+        elif name == "gather" and known[1] is not None and "FILL" not in str(equation.params["mode"]):
             axes, sizes = equation.params["dimension_numbers"].start_index_map, equation.params["slice_sizes"]
             columns = np.moveaxis(np.asarray(known[1]), -1, 0)
             if any(_is_outside(column, shape[i], sizes[i]) for i, column in zip(axes, columns, strict=True)):
