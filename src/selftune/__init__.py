@@ -4,6 +4,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from . import _jax_releases
 from .agent import Agent as Agent
 from .checks import ContractionCheck as ContractionCheck
 from .checks import GradientCheck as GradientCheck
@@ -89,6 +90,8 @@ from .tuners import DiffTune as DiffTune
 from .tuners import Fixed as Fixed
 from .tuners import TunerInfo as TunerInfo
 from .tuners import ideal_ogd as ideal_ogd
+
+_jax_releases.warn()
 
 if _TYPE_CHECKING:
     from .sweep_summary import Best as Best
