@@ -1,19 +1,26 @@
 # `make reproduce` and `make test` are all a user needs; each sets up what it uses.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow firmware check format bench lock clean
+.PHONY: reproduce test test-slow test-versions firmware check format bench lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
 
+# Most tests compile without XLA's optimizations, to save time. Tests that promise bits compile as users do.
 test: $(READY)
-	$(BIN)/pytest -n auto -m "not slow"
+	$(BIN)/pytest -n auto -m "not slow and not bits"
+	XLA_FLAGS= $(BIN)/pytest -n auto -m "bits and not slow"
 
 test-slow: $(READY)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m "slow and not bits"
+	XLA_FLAGS= $(BIN)/pytest -m "slow and bits"
+
+# What another version of Python or JAX can break: make test-versions PYTHON=python3.13 VENV=.venv-3.13
+test-versions: $(READY)
+	$(BIN)/pytest -n auto -m "versions and not slow"
 
 # Exported controllers, cross-compiled and run on an emulated Cortex-M4F.
 firmware: $(READY)
@@ -38,8 +45,9 @@ lock: $(READY)
 		--extra dev --extra experiments --extra robots --extra cluster pyproject.toml --output-file requirements.lock --custom-compile-command "make lock"
 
 $(READY): requirements.lock pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "selftune needs Python 3.11 or later")'
-	$(PYTHON) -m venv $(VENV)
+	python=$$(.ci/find-python $(PYTHON)) && \
+		$$python -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "selftune needs Python 3.11 or later")' && \
+		$$python -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

@@ -9,7 +9,7 @@ from pathlib import Path
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0"
-    + (" --xla_cpu_use_fusion_emitters=false" if metadata.version("jaxlib").startswith("0.10.") else ""),
+    + (" --xla_cpu_use_fusion_emitters=false" if metadata.version("jaxlib").startswith(("0.9.", "0.10.")) else ""),
 )
 # What the native engine compiles is kept with what else the tests keep.
 os.environ.setdefault("SELFTUNE_CACHE", str(Path(__file__).parent / ".pytest_cache" / "native"))

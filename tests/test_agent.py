@@ -161,6 +161,7 @@ class TestNumPy:
 
 
 class TestSteps:
+    @pytest.mark.bits
     @both
     def test_they_are_counted(self, engine):
         x = measured()[0]
@@ -226,6 +227,7 @@ class TestGuard:
         assert agent.refused == 0
         np.testing.assert_array_equal(values[0], agent.theta)
 
+    @pytest.mark.bits
     @both
     @pytest.mark.parametrize(
         ("bad", "code"),
@@ -254,6 +256,7 @@ class TestGuard:
         np.testing.assert_array_equal([*controls, *play(agent, steps=range(6, 12))], expected)
         assert (agent.result.message, int(agent.result.step), agent.refused) == ("ok", -1, 1)
 
+    @pytest.mark.bits
     @both
     @pytest.mark.parametrize("bad", [[NAN, 0.0], [0.0, INF], [-INF, NAN]])
     def test_a_bad_observation_leaves_no_trace(self, engine, bad):

@@ -36,6 +36,7 @@ def go_on(agent):
     return np.array(controls)
 
 
+@pytest.mark.bits
 @both
 def test_another_agent_goes_on_bit_for_bit(saved, engine):
     agent = fresh(engine=engine)

@@ -22,6 +22,7 @@ each = pytest.mark.parametrize("name", PROCESSES)
 RANDOM = [name for name in PROCESSES if name not in ("sinusoid", "constant")]
 
 
+@pytest.mark.bits
 @each
 def test_shape_and_determinism(name):
     process = PROCESSES[name]
@@ -198,6 +199,7 @@ def test_materialize_keeps_the_streams_dtype_and_so_its_numbers():
     np.testing.assert_allclose(written, jnp.stack(rows), rtol=1e-6)
 
 
+@pytest.mark.bits
 def test_materialize_writes_streams_out():
     process = st.OrnsteinUhlenbeck(0.9, 0.1)
     streamed = scenario(w=process.stream(KEY, 2))

@@ -102,6 +102,7 @@ class TestRecording:
         assert memory(10**8) < 100_000
 
 
+@pytest.mark.bits
 class TestChunks:
     @pytest.mark.parametrize("cut", [1, 137, 299])
     @pytest.mark.parametrize("tuner", ["mgaps", "gaps5"])

@@ -34,6 +34,7 @@ def by_hand(make_controller, make_scenario, seed, **options):
     return st.simulate(make_controller, make_scenario(jax.random.key(seed)), **START, throw=False, **options)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("engine", ["native", "xla"])
 def test_every_run_is_what_simulate_gives(tmp_path, engine):
     done = st.sweep(controller, scenario, GRID, [5, 2], **START, folder=tmp_path / "s", engine=engine, lanes=4)
@@ -53,6 +54,7 @@ def test_every_run_is_what_simulate_gives(tmp_path, engine):
     np.testing.assert_array_equal(data.part, np.arange(0, STEPS, 3))
 
 
+@pytest.mark.bits
 def test_tuners_and_buffers_are_programs_of_their_own(tmp_path):
     over = {"tuner": ["MGAPS", "GAPS"], "buffer": [2, 60], "learning_rate": [0.05, 0.2]}
     data = st.sweep(controller, scenario, over, 2, **START, folder=tmp_path / "s").to_dataset()
@@ -120,6 +122,7 @@ def test_what_is_recorded_and_first_values_by_setting(tmp_path):
     np.testing.assert_allclose(data.x.isel(gain=1, seed=1), run.x[::7], rtol=1e-12)
 
 
+@pytest.mark.bits
 def test_seeds_are_common_to_points_and_a_controller_draws_its_own(tmp_path):
     def draws(key, noise):
         return st.Controller(SYSTEM, st.OPRF(5, 0.1, key, 0.05), st.GradientEstimator(0.05))
@@ -235,6 +238,7 @@ def test_a_theta_that_can_be_called_is_no_function_of_settings(tmp_path):
     assert np.isfinite(data.mean_cost).all()
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_streams_guards_and_a_plant_of_its_own(tmp_path, engine):
     guard = st.Guard(rate=1e-3)

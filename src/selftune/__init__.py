@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from . import _extras
+from . import _extras, _jax_releases
 from .agent import Agent as Agent
 from .checks import ContractionCheck as ContractionCheck
 from .checks import GradientCheck as GradientCheck
@@ -90,6 +90,8 @@ from .tuners import DiffTune as DiffTune
 from .tuners import Fixed as Fixed
 from .tuners import TunerInfo as TunerInfo
 from .tuners import ideal_ogd as ideal_ogd
+
+_jax_releases.warn()
 
 if _TYPE_CHECKING:
     from .sweep_summary import Best as Best

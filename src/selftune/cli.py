@@ -355,14 +355,15 @@ def _facts() -> dict[str, Any]:
 
     import jax
 
-    from . import manifest
+    from . import _jax_releases, manifest
 
     compiler = shutil.which("cc")
     version = ""
     if compiler:
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
     git = manifest.git_state()
-    return {
+    warning = _jax_releases.complaint()
+    return ({"warning": warning} if warning else {}) | {
         "versions": manifest.versions(),
         "platform": manifest.machine(),
         "git": None if git is None else plain(git),

@@ -41,6 +41,7 @@ def dataset(folder):
     return open_run(folder)[0]
 
 
+@pytest.mark.bits
 def test_every_run_is_what_simulate_gives(dataset):
     nature = paper.scenario(SMALL, jax.random.key(1), "inside")
     for name, controller in paper.controllers(SMALL).items():
@@ -138,6 +139,7 @@ def command(out):
     return [sys.executable, "-m", "selftune", *map(str, arguments)]
 
 
+@pytest.mark.bits
 @pytest.mark.slow
 def test_killed_ten_times(tmp_path):
     begin = time.monotonic()

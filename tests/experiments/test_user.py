@@ -26,6 +26,7 @@ def load(folder, *changes):
     return Loaded(folder / "cart.toml")
 
 
+@pytest.mark.bits
 def test_it_is_what_simulate_gives(tmp_path, monkeypatch):
     """Also in chunks, after each of which there is something to tell."""
     monkeypatch.setattr(user, "_LEAST_CHUNK", 40)

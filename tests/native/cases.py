@@ -18,9 +18,11 @@ class Case(NamedTuple):
     """Whether derivatives are compared too."""
     nasty: bool = True
     """Whether infinities, NaN, zeros, and the largest and smallest numbers are tried."""
+    below_largest: float = 1.0
+    """What the largest numbers are divided by: where 1/x is below the normal numbers, XLA takes 1/x for zero."""
 
     def arguments(self, dtype: Any, rng: np.random.Generator, *, nasty: bool = False) -> list[np.ndarray]:
-        return [_numbers(word, np.dtype(dtype), rng, nasty) for word in self.shapes.split()]
+        return [_numbers(word, np.dtype(dtype), rng, nasty, self.below_largest) for word in self.shapes.split()]
 
     def derived(self, *args: Any, forward: bool = False, reverse: bool = False) -> dict[str, Any]:
         """The value; a tangent that is not known beforehand, pushed through the linearization; and the Jacobians."""
@@ -49,7 +51,7 @@ class Case(NamedTuple):
         return of_floats, [args[i] for i in at]
 
 
-def _numbers(word: str, dtype: np.dtype, rng: np.random.Generator, nasty: bool) -> np.ndarray:
+def _numbers(word: str, dtype: np.dtype, rng: np.random.Generator, nasty: bool, below_largest: float) -> np.ndarray:
     kind, shape = word[0], tuple(int(n) for n in word[1:].split("x") if n)
     size = dtype.itemsize
     if kind == "b":
@@ -57,7 +59,8 @@ def _numbers(word: str, dtype: np.dtype, rng: np.random.Generator, nasty: bool) 
     if kind == "f":
         numbers = (1.5 * rng.standard_normal(shape)).astype(dtype)
         info = np.finfo(dtype)
-        odd = [np.inf, -np.inf, np.nan, 0.0, -0.0, info.max, -info.max / 3, info.tiny * 4, -info.tiny * 9, 1, -1, 0.5]
+        largest = info.max / below_largest
+        odd = [np.inf, -np.inf, np.nan, 0.0, -0.0, largest, -largest / 3, info.tiny * 4, -info.tiny * 9, 1, -1, 0.5]
         odd += [-2.5, 1e5, -1e9, 3e9]
     else:
         dtype = np.dtype(f"{'int' if kind == 'i' else 'uint'}{8 * size}")

@@ -133,6 +133,7 @@ def test_it_does_not_change_the_gradient():
     np.testing.assert_allclose(with_it.gradient, without.gradient, rtol=1e-13)
 
 
+@pytest.mark.bits
 def test_chunks_and_strides():
     """Of the estimate too, chunks are bit for bit what one go gives."""
     controller = loop(lambda x, theta, t: 0.9 * jnp.sin(x) + 0.1 * jnp.cos(x[::-1]) + theta, memory=20)

@@ -6,7 +6,7 @@ from ._values import Nodes, elementwise, nodes, rule
 from .graph import BOOL, Graph
 
 
-@rule("copy", "copy_p", "stop_gradient", "optimization_barrier", "real", "random_wrap", "random_unwrap")
+@rule("copy", "stop_gradient", "optimization_barrier", "name", "real", "random_wrap", "random_unwrap")
 def _same(lowering, params, *inputs):
     return list(inputs)
 
@@ -63,12 +63,12 @@ def _concatenate(lowering, params, *parts):
 @rule("stack")
 def _stack(lowering, params, *parts):
     arrays = [nodes(lowering.graph, part) for part in parts]
-    return [Nodes(np.stack([a.ids for a in arrays], axis=params.get("axis", 0)), arrays[0].dtype)]
+    return [Nodes(np.stack([a.ids for a in arrays], axis=params["axis"]), arrays[0].dtype)]
 
 
 @rule("unstack")
 def _unstack(lowering, params, x):
-    return [Nodes(part, x.dtype) for part in np.moveaxis(x.ids, params.get("axis", 0), 0)]
+    return [Nodes(part, x.dtype) for part in np.moveaxis(x.ids, params["axis"], 0)]
 
 
 @rule("split")
@@ -117,7 +117,7 @@ def _sort(lowering, params, *operands):
 @rule("top_k")
 def _top_k(lowering, params, x):
     """The first of the numbers in falling order, and where they stood; NaN is the largest."""
-    graph, axis = lowering.graph, params.get("axis", -1)
+    graph, axis = lowering.graph, params["axis"]
     places = np.broadcast_to(np.arange(x.shape[axis]), np.moveaxis(x.ids, axis, -1).shape)
     rows, at = np.moveaxis(x.ids, axis, -1).copy(), nodes(graph, places.astype(np.int32)).ids.copy()
     for i in range(params["k"]):

@@ -1,5 +1,6 @@
 """Rules for what is done to every number by itself, and for reductions."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,34 @@ def _compare(lowering, params, *inputs):
 def _square(lowering, params, x):
     graph = lowering.graph
     return [elementwise(graph, lambda a: graph.apply("mul", a, a), x.dtype, x)]
+
+
+@rule("one_minus_square")
+def _one_minus_square(lowering, params, x):
+    """1 - x² as (1 + x)(1 - x), which is exact to rounding where |x| is close to 1."""
+    graph, one = lowering.graph, lowering.graph.constant(1, x.dtype)
+
+    def one_minus_square(a: int) -> int:
+        return graph.apply("mul", graph.apply("add", one, a), graph.apply("sub", one, a))
+
+    return [elementwise(graph, one_minus_square, x.dtype, x)]
+
+
+@rule("log2")
+def _log2(lowering, params, x):
+    graph, scale = lowering.graph, lowering.graph.constant(1 / math.log(2), x.dtype)
+    return [elementwise(graph, lambda a: graph.apply("mul", graph.apply("log", a), scale), x.dtype, x)]
+
+
+@rule("polynomial")
+def _polynomial(lowering, params, x, *coefficients):
+    """Horner's rule; the constant term comes first."""
+    graph = lowering.graph
+
+    def polynomial(a: int, *coefficients: int) -> int:
+        return reduce(lambda value, c: graph.apply("add", graph.apply("mul", value, a), c), reversed(coefficients))
+
+    return [elementwise(graph, polynomial, x.dtype, x, *coefficients)]
 
 
 @rule("rsqrt")

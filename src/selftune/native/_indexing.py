@@ -80,15 +80,10 @@ def _dynamic_update_slice(lowering, params, x, update, *starts):
 
 _SCATTERS = {
     "scatter": None,
-    "scatter-add": "add",
     "scatter_add": "add",
-    "scatter-mul": "mul",
     "scatter_mul": "mul",
-    "scatter-min": "min",
     "scatter_min": "min",
-    "scatter-max": "max",
     "scatter_max": "max",
-    "scatter-sub": "sub",
     "scatter_sub": "sub",
 }
 

@@ -29,8 +29,7 @@ def _split(lowering, params, key):
 def _inline(lowering, function, *values):
     if values[0].shape != (2,):
         raise LoweringError(f"random numbers from keys of shape {values[0].shape[:-1]}: one Threefry key at a time")
-    shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
-    return lowering.inline(jax.make_jaxpr(function)(*shapes), values)
+    return lowering.expand(function, values)
 
 
 @rule("threefry2x32")

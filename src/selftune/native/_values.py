@@ -26,7 +26,12 @@ class Nodes:
 class LoweringError(NotImplementedError):
     """A function that cannot be written as a scalar program; the message names the operation and the user's line."""
 
-    line = ""
+    def __init__(self, message: str, *, primitive: str = "", line: str = ""):
+        super().__init__(message)
+        self.primitive = primitive
+        """The name of JAX's operation; empty where no operation is at fault."""
+        self.line = line
+        """Where the user's code has it: file, line and function."""
 
 
 class CapturedError(LoweringError):

@@ -21,7 +21,7 @@ from . import _arrays as _arrays  # each fills RULES
 from . import _elementwise as _elementwise
 from . import _indexing as _indexing
 from . import _linear as _linear
-from . import _random
+from . import _random, jax_versions
 from ._known import KNOWN
 from ._values import RULES, CapturedError, LoweringError, Nodes, TooLargeError, elementwise, nodes, rule
 from .graph import BOOL, Graph
@@ -85,8 +85,8 @@ def lower(
         try:
             results = lowering.inline(closed, [Nodes(leaf.ids, leaf.dtype) for leaf in given])
         except LoweringError as error:
-            where = f", at {error.line}" if error.line else ""
-            raise type(error)(f"the native engine has no way to write {error}{where}") from None
+            message = f"the native engine has no way to write {error}" + (f", at {error.line}" if error.line else "")
+            raise type(error)(message, primitive=error.primitive, line=error.line) from error.__cause__
     made = []
     for (name, _), value in zip(leaf_names(out), results, strict=True):
         array = nodes(graph, value)
@@ -147,39 +147,54 @@ class Lowering:
         phase = self.graph.phase
         for eqn in jaxpr.eqns:
             self.graph.phase = _phase(eqn) or phase
-            arguments = [_literal(v) if isinstance(v, Literal) else values[v] for v in eqn.invars]
-            values.update(zip(eqn.outvars, self._evaluate(eqn, arguments), strict=True))
+            values.update(zip(eqn.outvars, self._evaluate(eqn, values), strict=True))
         self.graph.phase = phase
-        return [_literal(v) if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
+        return [_value(v, values) for v in jaxpr.outvars]
 
-    def _evaluate(self, eqn: Any, inputs: list[Any]) -> list[Any]:
-        name = str(eqn.primitive)
-        all_known = not any(isinstance(value, Nodes) for value in inputs)
+    def expand(self, function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of a JAX function of the inputs, which is traced here."""
+        shapes = [jax.ShapeDtypeStruct(np.shape(value), value.dtype) for value in inputs]
         try:
-            if all_known and name not in _CALLS and name not in _KEYS:
-                if name in KNOWN:
-                    return [KNOWN[name](eqn.params, *inputs)]
-                if name in _FOLDED and max(np.size(value) for value in inputs) <= 256:
-                    self.primitive = name
-                    folded = RULES[name](self, eqn.params, *self._lift("", inputs))
-                    return [self._settle(value) for value in folded]
-                out = eqn.primitive.bind(*map(jnp.asarray, inputs), **eqn.params)
-                return [_known(value) for value in (out if eqn.primitive.multiple_results else [out])]
-            if name not in RULES:
-                raise LoweringError(f"the operation {name!r}")
-            self.primitive = name
-            lifted = inputs if name in _CALLS or name in _KEYS else self._lift(name, inputs)
-            outputs = RULES[name](self, eqn.params, *lifted)
-            if len(self.graph) > MAX_NODES:
-                raise TooLargeError(f"{name!r}: a program of more than {MAX_NODES:,} numbers")
-            return [self._settle(value) for value in outputs]
+            return self.inline(jax.make_jaxpr(function)(*shapes), inputs)
         except LoweringError as error:
-            error.line = error.line or summarize(eqn.source_info)  # the innermost line of the user's own
+            error.line = ""  # a line of JAX's own; the operation that is expanded has the user's
             raise
 
-    def _lift(self, name: str, inputs: list[Any]) -> list[Any]:
-        """The first operand as nodes: a rule may rely on that. Indices stay known where they are."""
-        return [nodes(self.graph, inputs[0]), *inputs[1:]] if name not in _INDEXED else inputs
+    def _evaluate(self, eqn: Any, values: dict[Any, Any]) -> list[Any]:
+        name = jax_versions.name_of(eqn)
+        try:
+            return self._apply(name, eqn, [_value(v, values) for v in eqn.invars])
+        except CapturedError:
+            raise
+        except LoweringError as error:
+            error.primitive = error.primitive or name
+            error.line = error.line or summarize(eqn.source_info)  # the innermost line of the user's own
+            raise
+        except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
+            # Operands or parameters have another form than a rule, or JAX's own evaluation, expects.
+            message = f"the operation {name!r} in the form of JAX {jax.__version__} ({type(error).__name__}: {error})"
+            raise LoweringError(message, primitive=name, line=summarize(eqn.source_info)) from error
+
+    def _apply(self, name: str, eqn: Any, inputs: list[Any]) -> list[Any]:
+        params = jax_versions.parameters_of(eqn)
+        if not any(isinstance(value, Nodes) for value in inputs) and name not in _CALLS and name not in _KEYS:
+            if name in KNOWN:
+                known = KNOWN[name](params, *inputs)
+                params.finish()
+                return [known]
+            if name not in _FOLDED or max(np.size(value) for value in inputs) > 256:
+                out = eqn.primitive.bind(*map(jnp.asarray, inputs), **eqn.params)
+                return [_known(value) for value in (out if eqn.primitive.multiple_results else [out])]
+        elif name not in RULES:
+            raise LoweringError(f"the operation {name!r}")
+        self.primitive = name
+        if name not in _CALLS and name not in _KEYS and name not in _INDEXED:
+            inputs = [nodes(self.graph, inputs[0]), *inputs[1:]]  # a rule may rely on that; indices stay known
+        outputs = RULES[name](self, params, *inputs)
+        params.finish()
+        if len(self.graph) > MAX_NODES:
+            raise TooLargeError(f"{name!r}: a program of more than {MAX_NODES:,} numbers")
+        return [self._settle(value) for value in outputs]
 
     def _settle(self, value: Any) -> Any:
         """An array of nodes all of which are constants is known."""
@@ -197,7 +212,7 @@ _FOLDED = {
     "pad",
     "gather",
     "scatter",
-    "scatter-add",
+    "scatter_add",
     "dynamic_slice",
     "dynamic_update_slice",
     "rev",
@@ -225,10 +240,14 @@ def _call(*names: str) -> Callable[[Any], Any]:
     return rule(*names)
 
 
-@_call("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
+@_call("jit", "call", "remat", "custom_jvp_call", "custom_vjp_call")
 def _inline_call(lowering, params, *inputs):
-    inner = params.get("jaxpr") or params.get("call_jaxpr") or params.get("fun_jaxpr")
-    return lowering.inline(_closed(inner), inputs)
+    return lowering.inline(params["jaxpr"], inputs)
+
+
+@_call("call_hi_primitive")
+def _expand(lowering, params, *inputs):
+    return lowering.expand(params["function"], inputs)
 
 
 @_call("custom_linear_solve")
@@ -286,31 +305,30 @@ def _scan(lowering, params, *inputs):
 @_call("while")
 def _while(lowering, params, *inputs):
     cond_consts, body_consts = params["cond_nconsts"], params["body_nconsts"]
+    condition, body = params["cond_jaxpr"], params["body_jaxpr"]
     condition_inputs, body_inputs = inputs[:cond_consts], inputs[cond_consts : cond_consts + body_consts]
     carry = list(inputs[cond_consts + body_consts :])
     while True:
-        (goes_on,) = lowering.inline(params["cond_jaxpr"], [*condition_inputs, *carry])
+        (goes_on,) = lowering.inline(condition, [*condition_inputs, *carry])
         if isinstance(goes_on, Nodes):
             raise LoweringError("a while loop whose number of turns is not known when it is compiled")
         if not np.all(goes_on):
             return carry
-        carry = lowering.inline(params["body_jaxpr"], [*body_inputs, *carry])
+        carry = lowering.inline(body, [*body_inputs, *carry])
 
 
 def _row(value: Any, turn: int) -> Any:
     return Nodes(value.ids[turn], value.dtype) if isinstance(value, Nodes) else value[turn]
 
 
-def _closed(jaxpr: Any) -> ClosedJaxpr:
-    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
-
-
 def _known(value: Any) -> Any:
     return _random.key_data(value) if _check.is_key(value) else np.asarray(value)
 
 
-def _literal(variable: Any) -> Any:
-    """A number in the text of a jaxpr; a Python one has the dtype that JAX gave it."""
+def _value(variable: Any, values: dict[Any, Any]) -> Any:
+    """What a variable stands for; a number in the text of a jaxpr, if a Python one, has the dtype that JAX gave it."""
+    if not isinstance(variable, Literal):
+        return values[variable]
     value = variable.val
     return np.asarray(value, variable.aval.dtype) if isinstance(value, (bool, int, float)) else _known(value)
 
