@@ -43,13 +43,14 @@ def test_costs_are_those_of_the_first_and_the_last_tenth(engine):
         None,
         [],
     )
+    assert found.theta is not None
     np.testing.assert_array_equal(found.theta[1], done.theta[-1])
 
 
 def test_a_ruined_run_is_not_just_ok():
     """A gain that is too low: x grows by 10 % a step, every number stays finite."""
     done = run(st.Fixed(), system(1.2), limit=np.inf)
-    first, last = done.result.costs
+    first, last = np.asarray(done.result.costs)
     assert float(last / first) > 1e6
     assert done.result.message == f"ok, but the cost rose: {first:.4g} in the first tenth, {last:.4g} in the last"
     assert bool(done.result.ok)
@@ -70,7 +71,7 @@ def test_every_kind_of_constraint_has_such_a_share(constraint):
     """In one dimension these three sets are the same interval."""
     done = run(st.MGAPS(1.0, constraint=constraint))
     reference = run(st.MGAPS(1.0, constraint=st.Box(0.5, 1.5)))
-    assert 0.2 < float(reference.diagnosis.held[0]) < 1.0
+    assert 0.2 < float(np.sum(reference.diagnosis.held)) < 1.0
     np.testing.assert_allclose(done.diagnosis.held, reference.diagnosis.held, atol=0.01)
 
 

@@ -85,6 +85,7 @@ class Agent:
         guard = Guard() if guard is None else guard
         state = _guarded.start(controller, guard, x, theta, a_hat, context(t))
         self.controller, self.guard = controller, guard
+        self._machine: Any
         self.engine, self._machine = run_with(
             engine, natively=lambda: Native(controller, guard, state), by_xla=lambda: XLA(controller, guard, state)
         )

@@ -65,6 +65,7 @@ def test_the_main_theorem():
     assert row.measured <= row.bound < 0.6 * level(certificate, steps)
     # Each step of the way says more than the sets do.
     loss, gradient = certificate.row("estimator's loss"), certificate.row("gradient error")
+    assert certificate.constants is not None
     slope = 2 * certificate.constants.L_f_x
     assert gradient.measured <= gradient.bound < 0.6 * steps * slope**2
     assert loss.bound < 0.02 * steps * (certificate.constants.L_f_a * 140.0) ** 2

@@ -65,7 +65,7 @@ def _warn(error: Exception, stacklevel: int) -> None:
 
 
 def _on_cpu() -> bool:
-    device = jax.config.jax_default_device
+    device: Any = getattr(jax.config, "jax_default_device")  # noqa: B009 (unknown to the type checker)
     if device is None:
         return jax.default_backend() == "cpu"
     return (device if isinstance(device, str) else device.platform) == "cpu"
