@@ -15,6 +15,8 @@ from selftune.native.lower import LoweringError
 from tests.problems import SYSTEMS, golden, golden_controller, planar_system
 from tests.test_golden import assert_golden
 
+pytestmark = pytest.mark.versions
+
 ENGINES = ("native", "xla")
 both = pytest.mark.parametrize("engine", ENGINES)
 NAN, INF = np.nan, np.inf

@@ -7,6 +7,8 @@ import pytest
 import selftune as st
 from tests.problems import SYSTEMS, golden, golden_controller, golden_scenario
 
+pytestmark = pytest.mark.versions
+
 FIELDS = {
     "x": "x",
     "u": "u",
