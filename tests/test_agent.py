@@ -13,6 +13,8 @@ from selftune.native import build
 from tests.problems import SYSTEMS, golden, golden_controller, planar_system
 from tests.test_golden import assert_golden
 
+pytestmark = pytest.mark.versions
+
 ENGINES = ("native", "xla")
 both = pytest.mark.parametrize("engine", ENGINES)
 NAN, INF = np.nan, np.inf

@@ -11,6 +11,8 @@ from selftune._errors import StoreError
 from tests.problems import golden, golden_controller
 from tests.test_agent import both, fresh, measured, play, state_of
 
+pytestmark = pytest.mark.versions
+
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):

@@ -8,6 +8,8 @@ import pytest
 import selftune as st
 from tests.test_agent import ENGINES, state_of
 
+pytestmark = pytest.mark.versions
+
 THETA, A_HAT = {"bias": 0.1, "gain": [0.5, 0.6]}, {"drift": [0.0, 0.0]}
 CONTEXT = {"reference": np.array([0.3, -0.3]), "weight": 2.0, "mode": 1, "contact": True}
 

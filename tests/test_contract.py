@@ -12,6 +12,8 @@ import pytest
 
 import selftune as st
 
+pytestmark = pytest.mark.versions
+
 STEPS = 12
 # θ and a are pytrees of two leaves; the start is inside every constraint.
 THETA = {"gain": jnp.array([0.3, 0.3]), "bias": jnp.array([0.2, 0.2])}

@@ -8,6 +8,8 @@ import pytest
 
 import selftune as st
 
+pytestmark = pytest.mark.versions
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 

@@ -13,6 +13,8 @@ from tests.independent import algorithms
 from tests.independent import golden as independent
 from tests.problems import SYSTEMS, golden, golden_controller, golden_scenario
 
+pytestmark = pytest.mark.versions
+
 FIELDS = {
     "x": "x",
     "u": "u",

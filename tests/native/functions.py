@@ -83,6 +83,7 @@ ROUNDING = [
     Case("fractions", lambda x: jnp.modf(x), "f4", derive=False),
     Case("copysign_fabs", lambda x, y: (jnp.copysign(x, y), jnp.fabs(x)), "f4 f4", derive=False),
     Case("nextafter", jnp.nextafter, "f4 f4", derive=False),
+    Case("ldexp", lambda x, i: jnp.ldexp(x, i), "f4 i4", derive=False, nasty=False),
     Case("signbit", jnp.signbit, "f4", derive=False),
     Case("to_integer", lambda x: (x.astype(jnp.int32), x.astype(jnp.int64)), "f4", derive=False),
     Case("to_unsigned", lambda x: (x.astype(jnp.uint32), x.astype(jnp.uint64)), "f4", derive=False),

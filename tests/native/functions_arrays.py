@@ -38,6 +38,7 @@ SHAPES = [
     Case("sort_whole", lambda i: (jnp.sort(i), jnp.argsort(i)), "i4", derive=False),
     Case("top_k", lambda x: lax.top_k(x, 2), "f4", derive=False),
     Case("largest_two", lambda x: jnp.sort(x)[-2:], "f4"),
+    Case("nonzero", lambda x: jnp.nonzero(x > 0, size=4, fill_value=-1)[0], "f4", derive=False),
     Case("searchsorted", lambda x: jnp.searchsorted(jnp.array([-1.0, 0.0, 0.5, 2.0], x.dtype), x), "f3", derive=False),
     Case("interp", lambda x, y: jnp.interp(x, jnp.array([-2.0, -0.5, 1.0, 1.7], x.dtype), y), "f2 f4", 64, nasty=False),
     Case("polyval", lambda c, x: jnp.polyval(c, x), "f4 f2", 64, nasty=False),

@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from .cases import Case
 
@@ -87,7 +88,9 @@ CONTROL = [
     Case("associative_scan", lambda x: lax.associative_scan(jnp.add, x), "f4"),
     Case("custom_jvp", lambda x: _smooth_abs(x), "f3", nasty=False),
     Case("custom_vjp", lambda x: jax.vmap(jax.grad(_straight_through))(x), "f3", derive=False),
+    Case("custom_vjp_value", lambda x: _straight_through(x), "f", derive=False),
     Case("custom_jvp_vmap", lambda x: jax.vmap(jax.grad(_smooth_abs))(x), "f3", 64),
+    Case("checkpoint_name", lambda x: jnp.cos(checkpoint_name(jnp.sin(x), "kept")), "f3"),
     Case("checkpoint", jax.checkpoint(lambda x: jnp.sin(jnp.cos(x) * x)), "f3"),
     Case("nested_jit", jax.jit(lambda x: jax.jit(jnp.sin)(x) + jax.jit(lambda y: y * y)(x)), "f3"),
     Case("stop_gradient", lambda x: x * lax.stop_gradient(jnp.sin(x)), "f3"),

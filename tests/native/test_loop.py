@@ -16,6 +16,8 @@ from tests import test_contract as contract
 from tests.problems import golden, golden_controller, golden_scenario, random_scenario, random_system
 from tests.test_golden import assert_golden, cases
 
+pytestmark = pytest.mark.versions
+
 simulate_module = sys.modules["selftune.simulate"]
 
 

@@ -17,6 +17,8 @@ from . import functions, functions_arrays, functions_control, functions_linear
 from .cases import Case, difference
 from .compiled import Written, compiled_all, write
 
+pytestmark = pytest.mark.versions
+
 GROUPS = {
     "maths": functions.MATHS,
     "special": functions.SPECIAL,

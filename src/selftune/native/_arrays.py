@@ -116,19 +116,30 @@ def _sort(lowering, params, *operands):
 
 @rule("top_k")
 def _top_k(lowering, params, x):
-    """The first of the numbers in falling order, and where they stood; NaN is the largest."""
+    """The first of the numbers in falling order, and where they stood; NaN is the largest, and -0 is below 0."""
     graph, axis = lowering.graph, params["axis"]
     places = np.broadcast_to(np.arange(x.shape[axis]), np.moveaxis(x.ids, axis, -1).shape)
     rows, at = np.moveaxis(x.ids, axis, -1).copy(), nodes(graph, places.astype(np.int32)).ids.copy()
     for i in range(params["k"]):
         for j in range(rows.shape[-1] - 1, i, -1):
             for index in np.ndindex(*rows.shape[:-1]):
-                swap = _before(graph, [int(rows[(*index, j - 1)])], [int(rows[(*index, j)])])
+                swap = _below(graph, int(rows[(*index, j - 1)]), int(rows[(*index, j)]))
                 for array in (rows, at):
                     a, b = int(array[(*index, j - 1)]), int(array[(*index, j)])
                     array[(*index, j - 1)], array[(*index, j)] = graph.select(swap, a, b), graph.select(swap, b, a)
     first = [np.moveaxis(array[..., : params["k"]], -1, axis) for array in (rows, at)]
     return [Nodes(first[0], x.dtype), Nodes(first[1], np.int32)]
+
+
+def _below(graph: Graph, one: int, other: int) -> int:
+    less, dtype = _before(graph, [one], [other]), graph.dtypes[one]
+    if dtype.kind != "f":
+        return less
+    whole = np.dtype(f"int{8 * dtype.itemsize}")
+    signs = (graph.apply("lt", graph.convert(x, whole, op="bitcast"), graph.constant(0, whole)) for x in (one, other))
+    negative, other_negative = signs
+    apart = graph.apply("and", negative, graph.apply("not", other_negative))
+    return graph.apply("or", less, graph.apply("and", graph.apply("eq", one, other), apart))
 
 
 @rule("lt_to", "le_to")

@@ -108,7 +108,8 @@ def _scan(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hi_primitive(params: Mapping[str, Any]) -> dict[str, Any]:
     """`function`: the operation as a function of arrays, in simpler operations."""
-    if not hasattr(held := params.get("_prim"), "in_tree") or not hasattr(held, "expand"):
+    held: Any = params.get("_prim")
+    if not hasattr(held, "in_tree") or not hasattr(held, "expand"):
         return dict(params)
 
     def function(*leaves: Any) -> Any:

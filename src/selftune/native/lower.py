@@ -6,7 +6,7 @@ matrices and unit tangents cost nothing, and their zeros make the program sparse
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -329,8 +329,8 @@ def _value(variable: Any, values: dict[Any, Any]) -> Any:
     """What a variable stands for; a number in the text of a jaxpr, if a Python one, has the dtype that JAX gave it."""
     if not isinstance(variable, Literal):
         return values[variable]
-    value = variable.val
-    return np.asarray(value, variable.aval.dtype) if isinstance(value, (bool, int, float)) else _known(value)
+    value, aval = variable.val, cast(Any, variable.aval)
+    return np.asarray(value, aval.dtype) if isinstance(value, (bool, int, float)) else _known(value)
 
 
 def _phase(eqn: Any) -> str:
