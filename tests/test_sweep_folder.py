@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune import _executors
+from selftune import _executors, report
 from selftune._errors import StoreError
 from tests.test_sweep import GRID, START, SYSTEM, controller, scenario
 
@@ -29,6 +29,8 @@ def test_the_same_bits_with_one_worker_and_many_and_in_parts(tmp_path):
         st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "parts", workers=1, progress=stop)
     partly = st.Sweep(tmp_path / "parts")
     assert not partly.is_complete
+    with pytest.raises(StoreError, match=r"the run is not complete \(\d+ of 12 tasks\)"):
+        report.write(tmp_path / "parts")
     codes = partly.to_dataset().result_code
     assert 0 < int((codes == 0).sum()) < codes.size
     assert set(np.unique(partly.to_dataset().reason)) == {"", "not done yet"}
