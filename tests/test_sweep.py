@@ -35,7 +35,6 @@ def by_hand(make_controller, make_scenario, seed, **options):
     return st.simulate(make_controller, make_scenario(jax.random.key(seed)), **START, throw=False, **options)
 
 
-@pytest.mark.bits
 @pytest.mark.parametrize("engine", ["native", "xla"])
 def test_every_run_is_what_simulate_gives(tmp_path, engine):
     done = st.sweep(controller, scenario, GRID, [5, 2], **START, folder=tmp_path / "s", engine=engine, lanes=4)
@@ -137,8 +136,9 @@ def test_seeds_are_common_to_points_and_a_controller_draws_its_own(tmp_path):
 
 
 @pytest.mark.bits
-def test_the_same_bits_with_one_worker_and_many_and_in_parts(tmp_path):
-    options = {**START, "lanes": 2}
+@pytest.mark.parametrize("engine", ["native", "xla"])
+def test_the_same_bits_with_one_worker_and_many_and_in_parts(tmp_path, engine):
+    options = {**START, "lanes": 2, "engine": engine}
     one = st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "one", workers=1)
     many = st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "many", workers=3)
     assert one.manifest.checksums == many.manifest.checksums
@@ -378,7 +378,6 @@ def test_a_theta_that_can_be_called_is_no_function_of_settings(tmp_path):
     assert np.isfinite(data.mean_cost).all()
 
 
-@pytest.mark.bits
 @pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_streams_guards_and_a_plant_of_its_own(tmp_path, engine):
     guard = st.Guard(rate=1e-3)
