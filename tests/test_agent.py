@@ -163,7 +163,6 @@ class TestNumPy:
 
 
 class TestSteps:
-    @pytest.mark.bits
     @both
     def test_they_are_counted(self, engine):
         x = measured()[0]

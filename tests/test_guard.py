@@ -108,7 +108,6 @@ class TestAnOrderlyRun:
         assert np.all((runs[0].theta >= -1) & (runs[0].theta <= 4))
         assert np.all((runs[0].u >= -0.5) & (runs[0].u <= 0.4))
 
-    @pytest.mark.bits
     def test_in_parts_and_in_batches(self):
         guard, made = st.Guard(rate=0.01, window=50, rollback=1.5), controller(0.5)
         whole = simulate(made, guard)

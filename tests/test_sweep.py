@@ -34,7 +34,6 @@ def by_hand(make_controller, make_scenario, seed, **options):
     return st.simulate(make_controller, make_scenario(jax.random.key(seed)), **START, throw=False, **options)
 
 
-@pytest.mark.bits
 @pytest.mark.parametrize("engine", ["native", "xla"])
 def test_every_run_is_what_simulate_gives(tmp_path, engine):
     done = st.sweep(controller, scenario, GRID, [5, 2], **START, folder=tmp_path / "s", engine=engine, lanes=4)
@@ -238,7 +237,6 @@ def test_a_theta_that_can_be_called_is_no_function_of_settings(tmp_path):
     assert np.isfinite(data.mean_cost).all()
 
 
-@pytest.mark.bits
 @pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_streams_guards_and_a_plant_of_its_own(tmp_path, engine):
     guard = st.Guard(rate=1e-3)

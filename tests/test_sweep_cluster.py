@@ -56,8 +56,7 @@ def _kill_one(cluster, draw):
     return False
 
 
-@pytest.mark.bits
-@pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=[pytest.mark.slow, pytest.mark.bits])])
 def test_workers_die_and_every_bit_is_the_same(tmp_path, cluster, engine):
     options = {**START, "engine": engine, "lanes": 2}
     here = st.sweep(controller, scenario, GRID, 8, **options, folder=tmp_path / "here", workers=1)
@@ -160,7 +159,6 @@ CLIENT = """
 """
 
 
-@pytest.mark.bits
 def test_the_client_is_killed_and_the_rest_only_is_computed(tmp_path, cluster):
     root, folder = str(Path(__file__).parent.parent), str(tmp_path / "s")
     script = tmp_path / "client.py"

@@ -12,8 +12,9 @@ from tests.test_sweep import GRID, START, SYSTEM, controller, scenario
 
 
 @pytest.mark.bits
-def test_the_same_bits_with_one_worker_and_many_and_in_parts(tmp_path):
-    options = {**START, "lanes": 2}
+@pytest.mark.parametrize("engine", ["native", "xla"])
+def test_the_same_bits_with_one_worker_and_many_and_in_parts(tmp_path, engine):
+    options = {**START, "lanes": 2, "engine": engine}
     one = st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "one", workers=1)
     many = st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "many", workers=3)
     assert one.manifest.checksums == many.manifest.checksums
@@ -98,7 +99,6 @@ def test_a_folder_of_something_else_is_no_sweep(tmp_path):
         st.Sweep(tmp_path)
 
 
-@pytest.mark.bits
 def test_on_an_object_store_it_is_the_same_bits(tmp_path):
     there = st.sweep(controller, scenario, GRID, 4, **START, folder="memory://sweeps/one", lanes=4)
     here = st.sweep(controller, scenario, GRID, 4, **START, folder=tmp_path / "s", lanes=4)

@@ -58,7 +58,6 @@ def dataset(folder):
     return open_run(folder)[0]
 
 
-@pytest.mark.bits
 def test_a_run_is_what_an_agent_does(dataset):
     robot = quick_robot.make()
     theta = robot.detuned(0.25)
@@ -75,7 +74,6 @@ def test_a_run_is_what_an_agent_does(dataset):
     np.testing.assert_array_equal(dataset.lap_state.sel(case=WIND, seed=1, lap="last"), np.float32(whole.x[at]))
 
 
-@pytest.mark.bits
 def test_what_is_read_seldom_changes_nothing_else():
     robot, steps = quick_robot.make(), 50
     runs = []
@@ -185,7 +183,6 @@ def test_the_checks_are_judged_at_the_full_settings_alone(dataset, folder):
     assert checks["quadrotor wind, from 0.25: failures"] is False
 
 
-@pytest.mark.bits
 def test_a_task_that_is_done_again_is_the_same(folder):
     before = open_run(folder)[1]
     with RunStore.begin(
