@@ -11,7 +11,6 @@ from . import bounds, matched, multi_step
 from .constants import Constants, Contraction
 from .ledger import Ledger, times
 from .measure import Measured, Problem
-from .sampling import diameter
 
 
 class Claims:
@@ -47,7 +46,7 @@ class Claims:
         self.bias = matched.gradient_bias(constants, contraction)
         theta0 = jax.tree.map(lambda leaf: leaf[0], problem.run.theta)
         a0 = jax.tree.map(lambda leaf: leaf[0], problem.scenario.a_star)
-        self.theta_size, self.a_size = diameter(self.sets.theta, theta0), diameter(self.sets.a, a0)
+        self.theta_size, self.a_size = float(self.sets.theta.diameter(theta0)), float(self.sets.a.diameter(a0))
         self.variation, self.variation_source = variation, variation_source
         # The sizes of the numbers whose differences are measured.
         self.scale_x = float(max(measured.rows.x.max(), measured.rows.y.max()))
