@@ -152,7 +152,7 @@ def test_stays_inside(tuner, estimator, constraint):
     scenario = SHARED.scenario(0)
     (alg, tune), (est, learn) = tuner_step(tuner, constraint), estimator_step(estimator, constraint)
     x, theta, a_hat = scenario.x0, THETA, A_HAT
-    alg_state, est_state = alg.init(SHARED.system, x, theta), est.init(SHARED.system, a_hat)
+    alg_state, est_state = alg.init(SHARED.system, x, theta), est.init(SHARED.system, x, a_hat)
     for t in range(STEPS):
         row = scenario.row(t)
         x_next, f_obs = plant_step(x, theta, a_hat, row)

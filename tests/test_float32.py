@@ -39,7 +39,7 @@ for estimator in (st.RLS(0.99, 1e4), st.KalmanEstimator(1e-3, 1e-2, covariance=1
             return (a, state), None
 
         start = jnp.zeros(3)
-        return jax.lax.scan(step, (start, estimator.init(system, start)), features)[0]
+        return jax.lax.scan(step, (start, estimator.init(system, features[0], start)), features)[0]
 
     a, state = run(estimator)
     assert a.dtype == jnp.float32

@@ -186,7 +186,7 @@ class TestRollback:
         for a in good_a:
             estimator = controller().estimator
             after, _, _ = estimator.update(
-                system(), x, f_obs, jnp.array([a]), at, estimator.init(system(), jnp.array([a]))
+                system(), x, f_obs, jnp.array([a]), at, estimator.init(system(), x, jnp.array([a]))
             )
             moved.append(float(after[0]))
         assert np.min(np.abs(np.array(moved) - float(run.a_hat[at + 1, 0]))) < 1e-12

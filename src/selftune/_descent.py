@@ -76,10 +76,13 @@ def update(
     params: PyTree,
     gradient: Float[Array, " d"],
     state: PyTree,
+    *,
+    preconditioner: Array | None = None,
 ) -> tuple[PyTree, PyTree]:
     r"""$\Pi(\text{params} - \eta \cdot \text{gradient})$, or the optax transformation's step in place of $\eta$'s.
 
-    `gradient` is flat; returns the new params and optimizer state, with params' dtype kept.
+    `gradient` is flat; returns the new params and optimizer state, with params' dtype kept. `preconditioner`: what the
+    gradient has been multiplied by, P; the projection is then in the $P^{-1}$-norm.
     """
     _, unravel = ravel_pytree(params)
     # Optax, and schedules, mix counts with numbers.
@@ -87,4 +90,6 @@ def update(
         updates, state = _optimizer(rate, gradient.dtype).update(unravel(gradient), state, params)
         params = optax.apply_updates(params, updates)
     with jax.named_scope("selftune.descent"):
-        return constraint.project(params), state
+        if preconditioner is None:
+            return constraint.project(params), state
+        return constraint.project_in_metric(params, preconditioner), state

@@ -243,7 +243,7 @@ def _restored(
         theta,
         a_hat,
         controller.tuner.reset(controller.system, x, theta, tuner),
-        controller.estimator.init(controller.system, a_hat),
+        controller.estimator.init(controller.system, x, a_hat),
     )
 
 

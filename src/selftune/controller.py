@@ -98,7 +98,7 @@ class Controller(eqx.Module):
             theta=theta,
             a_hat=a_hat,
             tuner=self.tuner.init(self.system, x, theta),
-            estimator=self.estimator.init(self.system, a_hat),
+            estimator=self.estimator.init(self.system, x, a_hat),
         )
 
     def check_values(self, x: Any, theta: Any, a_hat: Any) -> tuple[Array, PyTree, PyTree]:

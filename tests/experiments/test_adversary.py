@@ -74,7 +74,7 @@ def test_no_simple_estimator_does_more():
 def test_replay_gives_its_rows():
     rows = jnp.arange(6.0).reshape(3, 2)
     estimator, a_hat = adversary.Replay(rows), rows[0]
-    state = estimator.init(adversary._SYSTEM, a_hat)
+    state = estimator.init(adversary._SYSTEM, jnp.zeros(1), a_hat)
     for following in (rows[1], rows[2], rows[2]):
         a_hat, state, _ = estimator.update(adversary._SYSTEM, jnp.zeros(1), jnp.zeros(1), a_hat, 0, state)
         assert jnp.array_equal(a_hat, following)

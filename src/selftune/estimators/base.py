@@ -23,8 +23,8 @@ class AbstractEstimator(eqx.Module):
     """Whether `Controller.reveal` gives this estimator $a^*_t$ before each step."""
 
     @abc.abstractmethod
-    def init(self, system: System, a_hat: PyTree) -> PyTree:
-        """The state before the first step."""
+    def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> PyTree:
+        r"""The state before the first step, from the first x and $\hat a_0$."""
 
     @abc.abstractmethod
     def update(

@@ -15,7 +15,7 @@ class Frozen(AbstractEstimator):
         >>> estimator = st.Frozen()
     """
 
-    def init(self, system: System, a_hat: PyTree) -> None:
+    def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> None:
         return None
 
     def update(

@@ -2,6 +2,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -11,11 +12,25 @@ from ..system import System
 from .base import AbstractEstimator, EstimatorInfo
 
 
+def _preconditioner(value: Any) -> Array:
+    P = _check.positive_definite("preconditioner", value)
+    if P.ndim == 2 and (raw := _check.known(P)) and not np.any(raw[0] - np.diag(np.diag(raw[0]))):
+        return jnp.asarray(np.diag(raw[0]))  # the projection of a box then has a closed form
+    return P
+
+
 class GradientEstimator(AbstractEstimator):
     r"""Online gradient descent on the prediction loss (Algorithm "Gradient Estimator").
 
-    $$\hat a_{t+1} = \Pi_{\mathcal A}\Big(\hat a_t - \iota\, P\, \frac{\partial}{\partial a}
+    $$\hat a_{t+1} = \Pi^{P^{-1}}_{\mathcal A}\Big(\hat a_t - \iota\, P\, \frac{\partial}{\partial a}
     \|f_t(x_t, \hat a_t) - \tilde f_t\|^2\Big)$$
+
+    The projection is in the $P^{-1}$-norm (`AbstractConstraint.project_in_metric`), the norm in which the step brings
+    $\hat a$ nearer to $a^*$. The paper writes a Euclidean projection. With a P that is not a multiple of the identity,
+    the Euclidean projection can undo the step, and the estimate then stays at a wrong point for ever, even on data
+    without noise. For a `Box` and a diagonal P the two projections are the same. On data without noise and with
+    $a^* \in \mathcal A$, $\sum_t \epsilon_t^2 \le \|\hat a_0 - a^*\|^2_{P^{-1}} / (4 \iota (1 - \iota c))$ for every
+    $\iota < 1/c$, where c bounds the largest eigenvalue of $J P J^\top$, $J = \partial f/\partial a$.
 
     The factor 2 of the square is included: the simulation appendix's step
     $\hat a - \Delta P \phi\, (\phi \hat a - \phi a^*)$ is `learning_rate=Δ/2`. Without excitation the gradient is zero
@@ -24,7 +39,8 @@ class GradientEstimator(AbstractEstimator):
     **Arguments:**
 
     - `learning_rate`: ι, a number, an optax schedule, or any `optax.GradientTransformation`.
-    - `preconditioner`: P, symmetric positive definite (p, p), or its (p,) diagonal, or a number; 1 by default.
+    - `preconditioner`: P, symmetric positive definite (p, p), or its (p,) diagonal, or a number; 1 by default. A matrix
+      that is diagonal is kept as its diagonal.
     - `constraint`: 𝒜.
     - `normalized`: divide the step by $1 + \mathrm{tr}(J P J^\top)$, $J = \partial f/\partial a$ (normalized least mean
       squares). Any ι < 1 is then stable whatever the size of the features, and a vanishing feature makes a vanishing
@@ -38,11 +54,11 @@ class GradientEstimator(AbstractEstimator):
     """
 
     learning_rate: _descent.LearningRate = eqx.field(converter=_descent.learning_rate)
-    preconditioner: Array = eqx.field(default=1.0, converter=lambda v: _check.positive_definite("preconditioner", v))
+    preconditioner: Array = eqx.field(default=1.0, converter=_preconditioner)
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
     normalized: bool = eqx.field(default=False, static=True)
 
-    def init(self, system: System, a_hat: PyTree) -> PyTree:
+    def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> PyTree:
         _check.fits("preconditioner", self.preconditioner, ravel_pytree(a_hat)[0].size)
         return _descent.init(self.learning_rate, a_hat)
 
@@ -54,7 +70,9 @@ class GradientEstimator(AbstractEstimator):
         gradient = self._precondition(jnp.sum(2 * error[:, None] * J, axis=0))
         if self.normalized:
             gradient = gradient / (1 + jnp.sum(J * self._precondition(J)))
-        a_hat, state = _descent.update(self.learning_rate, self.constraint, a_hat, gradient, state)
+        a_hat, state = _descent.update(
+            self.learning_rate, self.constraint, a_hat, gradient, state, preconditioner=self.preconditioner
+        )
         return a_hat, state, EstimatorInfo(innovation=-error)
 
     def _precondition(self, v: Float[Array, "*rows p"]) -> Float[Array, "*rows p"]:

@@ -16,8 +16,6 @@ from .base import AbstractEstimator, EstimatorInfo
 class KalmanState(eqx.Module):
     root: Float[Array, "p p"]
     """S, a square root of the covariance: P = S Sᵀ."""
-    estimate: Float[Array, " p"]
-    """The filter's mean, of which â is the projection."""
 
     @property
     def covariance(self) -> Float[Array, "p p"]:
@@ -30,15 +28,20 @@ class KalmanEstimator(AbstractEstimator):
     For residuals affine in a, $\tilde f_t = f_t(x_t, a) + v$, $v \sim (0, V)$, with $J_t = \partial f_t/\partial a$:
 
     $$P^+ = (P_t^{-1} + J^\top V^{-1} J)^{-1}, \quad
-    b_{t+1} = b_t + P^+ J^\top V^{-1} (\tilde f_t - f_t(x_t, b_t)), \quad
-    \hat a_{t+1} = \Pi_{\mathcal A}(b_{t+1}), \quad P_{t+1} = \alpha P^+ \alpha + Q$$
+    \hat a_{t+1} = \Pi^{(P^+)^{-1}}_{\mathcal A}\big(\hat a_t
+    + P^+ J^\top V^{-1} (\tilde f_t - f_t(x_t, \hat a_t))\big), \quad
+    P_{t+1} = \alpha P^+ \alpha + Q$$
+
+    The projection is in the norm of the covariance's inverse (`AbstractConstraint.project_in_metric`): with Gaussian
+    noise, it is the most likely point of 𝒜. As in `RLS`, the next step starts from the projected estimate, and the
+    covariance does not know of the projection.
 
     With α = 1 that is a random walk of a, whose covariance grows without bound when excitation vanishes. Here
     $\alpha_i = \sqrt{1 - Q_i / P_{0,i}}$: the covariance of a parameter that is not seen grows to its prior $P_0$ and
     no further ($P \preceq P_0$ is kept by both halves of the step, but for rounding). It is carried as a square root,
     so it stays positive definite in float32 too; a drift below the dtype's resolution, Q/P₀ < 1e-7 in float32, is lost
-    in rounding, and the covariance then stops short of P₀. Only the covariance is pulled: the mean b stays. As in
-    `RLS`, the projection is applied to what is used. For a residual not affine in a this is the extended filter.
+    in rounding, and the covariance then stops short of P₀. Only the covariance is pulled: the estimate stays. For a
+    residual not affine in a this is the extended filter.
 
     **Arguments:**
 
@@ -65,11 +68,11 @@ class KalmanEstimator(AbstractEstimator):
         if (raw := _check.known(Q, P0)) and not np.all(raw[0] < raw[1]):
             raise ValueError(f"process_noise: expected less than covariance, got {Q} and {P0}")
 
-    def init(self, system: System, a_hat: PyTree) -> KalmanState:
+    def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> KalmanState:
         flat = ravel_pytree(a_hat)[0]
         _check.fits("process_noise", self.process_noise, flat.size)
         covariance = _check.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
-        return KalmanState(jnp.sqrt(covariance), flat)  # a diagonal
+        return KalmanState(jnp.sqrt(covariance))  # a diagonal
 
     def update(
         self,
@@ -80,20 +83,20 @@ class KalmanEstimator(AbstractEstimator):
         t: Any,
         state: KalmanState,
     ) -> tuple[PyTree, KalmanState, EstimatorInfo]:
-        p = state.estimate.size
+        p = state.root.shape[0]
         Q, P0 = self.process_noise.astype(x.dtype), self.covariance.astype(x.dtype)
         _check.fits("observation_noise", self.observation_noise, f_obs.size)
         precision = jnp.broadcast_to(1 / jnp.sqrt(self.observation_noise.astype(x.dtype)), f_obs.shape)
-        J, innovation, error = _square_root.predict(system, x, f_obs, a_hat, state.estimate, t)
+        f_hat, J = system.residual_and_jacobian(x, a_hat, t)
+        innovation = f_obs - f_hat
 
         # Rows and errors in units of the noise's deviation.
-        J, error = precision[:, None] * J, precision * error
+        J, error = precision[:, None] * J, precision * innovation
         root = _square_root.add_information(state.root, J)
-        estimate = state.estimate + root @ (root.T @ (J.T @ error))
+        a_hat = _square_root.correct(a_hat, root, J, error, self.constraint)
 
         # α P⁺ α + Q is the product of [α S, √Q] with its transpose, which a QR makes square again.
         alpha = jnp.broadcast_to(jnp.sqrt(1 - Q / P0), (p,))
         drift = jnp.diag(jnp.broadcast_to(jnp.sqrt(Q), (p,)))
         root = jnp.linalg.qr(jnp.concatenate([(alpha[:, None] * root).T, drift]), mode="r").T
-        a_hat = _square_root.deploy(estimate, a_hat, self.constraint)
-        return a_hat, KalmanState(root, estimate), EstimatorInfo(innovation)
+        return a_hat, KalmanState(root), EstimatorInfo(innovation)

@@ -19,7 +19,7 @@ class Known(AbstractEstimator):
 
     is_oracle: ClassVar[bool] = True
 
-    def init(self, system: System, a_hat: PyTree) -> None:
+    def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> None:
         return None
 
     def update(

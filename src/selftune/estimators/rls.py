@@ -17,8 +17,6 @@ class RLSState(eqx.Module):
     """S, a square root of the covariance: P = S Sᵀ."""
     prior: Float[Array, "p p"]
     """U₀ with P₀⁻¹ = U₀ᵀ U₀, which forgetting relaxes to."""
-    estimate: Float[Array, " p"]
-    """The least-squares estimate, of which â is the projection."""
 
     @property
     def covariance(self) -> Float[Array, "p p"]:
@@ -31,14 +29,18 @@ class RLS(AbstractEstimator):
     For residuals affine in a, with $J_t = \partial f_t / \partial a$ and information matrix $R_0 = P_0^{-1}$,
 
     $$R_{t+1} = \lambda R_t + (1 - \lambda) R_0 + J_t^\top J_t, \qquad
-    b_{t+1} = b_t + R_{t+1}^{-1} J_t^\top (\tilde f_t - f_t(x_t, b_t)), \qquad
-    \hat a_{t+1} = \Pi_{\mathcal A}(b_{t+1})$$
+    \hat a_{t+1} = \Pi^{R_{t+1}}_{\mathcal A}\big(\hat a_t
+    + R_{t+1}^{-1} J_t^\top (\tilde f_t - f_t(x_t, \hat a_t))\big)$$
+
+    The projection is in the norm of the information matrix R (`AbstractConstraint.project_in_metric`), and the next
+    step starts from the projected estimate. So $\|\hat a_t - a^*\|^2_{R_t}$ never grows on data without noise and with
+    $a^* \in \mathcal A$, and $\sum_t \epsilon_t^2 \le (1 + c) \|\hat a_0 - a^*\|^2_{R_0}$, where c bounds the largest
+    eigenvalue of $J P_0 J^\top$. A Euclidean projection has no such bound: it can hold the estimate at a wrong point.
 
     Plain forgetting, without the $R_0$ term, lets the covariance $P = R^{-1}$ grow without bound when excitation
     vanishes. Here $R_t \succeq R_0$ always, so the covariance never exceeds $P_0$ (but for rounding); it is carried as
-    a square root, so it stays positive definite in float32 too. What was learned stays. With λ = 1, b is ordinary
-    recursive least squares. The projection is applied to what is used, not to what is learned from: data that point
-    outside 𝒜 for a while are not lost. For a residual not affine in a, the step is that of its linearization at
+    a square root, so it stays positive definite in float32 too. What was learned stays. With λ = 1 and no constraint,
+    this is ordinary recursive least squares. For a residual not affine in a, the step is that of its linearization at
     $\hat a_t$.
 
     **Arguments:**
@@ -60,20 +62,20 @@ class RLS(AbstractEstimator):
     covariance: Array = eqx.field(converter=lambda v: _check.positive_definite("covariance", v))
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
 
-    def init(self, system: System, a_hat: PyTree) -> RLSState:
+    def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> RLSState:
         flat = ravel_pytree(a_hat)[0]
         covariance = _check.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
         root = jnp.linalg.cholesky(covariance)
         prior = jnp.linalg.solve(root, jnp.eye(flat.size, dtype=flat.dtype))
-        return RLSState(root, prior, flat)
+        return RLSState(root, prior)
 
     def update(
         self, system: System, x: Float[Array, " n"], f_obs: Float[Array, " k"], a_hat: PyTree, t: Any, state: RLSState
     ) -> tuple[PyTree, RLSState, EstimatorInfo]:
         forgetting = self.forgetting.astype(x.dtype)
-        J, innovation, error = _square_root.predict(system, x, f_obs, a_hat, state.estimate, t)
+        f_hat, J = system.residual_and_jacobian(x, a_hat, t)
+        innovation = f_obs - f_hat
         rows = jnp.concatenate([jnp.sqrt(1 - forgetting) * state.prior, J])
         root = _square_root.add_information(state.root / jnp.sqrt(forgetting), rows)
-        estimate = state.estimate + root @ (root.T @ (J.T @ error))
-        a_hat = _square_root.deploy(estimate, a_hat, self.constraint)
-        return a_hat, RLSState(root, state.prior, estimate), EstimatorInfo(innovation)
+        a_hat = _square_root.correct(a_hat, root, J, innovation, self.constraint)
+        return a_hat, RLSState(root, state.prior), EstimatorInfo(innovation)

@@ -13,7 +13,6 @@ from .constants import Constants, Contraction
 from .joint import Joint
 from .ledger import Ledger, times
 from .measure import Measured, Problem
-from .sampling import diameter
 
 MATCHED_ONLY = "its constants are known for a MatchedSystem, from Constants and Contraction, and not from Joint"
 ONE_RATE = "the theorem and the local regret have one η for all steps, and the learning rate is a schedule"
@@ -51,7 +50,7 @@ class Claims:
             self._from_constants()
         theta0 = jax.tree.map(lambda leaf: leaf[0], problem.run.theta)
         a0 = jax.tree.map(lambda leaf: leaf[0], problem.scenario.a_star)
-        self.theta_size, self.a_size = diameter(self.sets.theta, theta0), diameter(self.sets.a, a0)
+        self.theta_size, self.a_size = float(self.sets.theta.diameter(theta0)), float(self.sets.a.diameter(a0))
         self.variation, self.variation_source = variation, variation_source
         self._names()
         # The sizes of the numbers whose differences are measured.

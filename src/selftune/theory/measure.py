@@ -1,6 +1,5 @@
 """What a certificate is made of: every quantity of the theorems' left sides, measured once on a run."""
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from ..system import MatchedSystem, System
 from ..tuners import GAPS, MGAPS
 from .constants import Constants, Contraction, Sets
 from .joint import Joint
-from .sampling import diameter, edge_or_inside, sample_constants, sample_contraction
+from .sampling import check_bounded, edge_or_inside, sample_constants, sample_contraction
 
 
 class Rows(NamedTuple):
@@ -140,8 +139,7 @@ class Problem:
             raise ValueError(f"run: expected one that went well, got one where {run.result.message}")
         theta, a = (jax.tree.map(lambda leaf: leaf[0], tree) for tree in (run.theta, scenario.a_star))
         for name, value, constraint in (("theta", theta, sets.theta), ("a", a, sets.a)):
-            if not math.isfinite(diameter(constraint, value)):
-                raise ValueError(f"sets.{name}: expected a bounded Box, Ball, Simplex or Product, got {constraint!r}")
+            check_bounded(f"sets.{name}", constraint, value)
         return Problem(controller, system, tuner, scenario, run, sets, _rates(rate, len(scenario)))
 
     @property
@@ -405,10 +403,10 @@ def _largest_control(
 
     def at(key: Array) -> Array:
         kx, kt, ka, ks = jax.random.split(key, 4)
-        x = edge_or_inside("x", x_set, scenario.x0, kx)
+        x = edge_or_inside(x_set, scenario.x0, kx)
         t = scenario.row(jax.random.randint(ks, (), 0, len(scenario))).t
-        act = system.actuation(x, edge_or_inside("theta", theta_set, theta, kt), t)
-        f = system.residual(x, edge_or_inside("a", a_set, a, ka), t)
+        act = system.actuation(x, edge_or_inside(theta_set, theta, kt), t)
+        f = system.residual(x, edge_or_inside(a_set, a, ka), t)
         return jnp.maximum(jnp.linalg.norm(act), jnp.linalg.norm(act - f))
 
     return jnp.max(jax.vmap(at)(jax.random.split(jax.random.key(0), 1024)))
@@ -419,8 +417,8 @@ def residual_variation(system: MatchedSystem, scenario: Scenario, x_set: Any, a_
     """What f changes by from step to step at one and the same (x, a), over samples of both: a lower estimate."""
     a = jax.tree.map(lambda leaf: leaf[0], scenario.a_star)
     kx, ka = jax.random.split(key)
-    x = jax.vmap(lambda key: edge_or_inside("x", x_set, scenario.x0, key))(jax.random.split(kx, 64))
-    a = jax.vmap(lambda key: edge_or_inside("a", a_set, a, key))(jax.random.split(ka, 64))
+    x = jax.vmap(lambda key: edge_or_inside(x_set, scenario.x0, key))(jax.random.split(kx, 64))
+    a = jax.vmap(lambda key: edge_or_inside(a_set, a, key))(jax.random.split(ka, 64))
 
     def step(before: Array, tau: Array) -> tuple[Array, Array]:
         now = jax.vmap(lambda x, a: system.residual(x, a, scenario.row(tau).t))(x, a)

@@ -13,8 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from .. import _check
-from ..constraint import AbstractConstraint, Ball, Box, Product, Simplex
-from ..constraint import _is_constraint as is_constraint
+from ..constraint import AbstractConstraint, Ball
 from ..regret import _inputs
 from ..scenario import Scenario
 from ..system import MatchedSystem
@@ -107,8 +106,8 @@ def _search(
         kd, kt = jax.random.split(key)
         points = {}
         for i, (name, (value, constraint)) in enumerate(blocks.items()):
-            one = functools.partial(_draw, name, constraint, value)
-            points[name] = jax.vmap(one)(jax.random.split(jax.random.fold_in(kd, i), starts))
+            keys = jax.random.split(jax.random.fold_in(kd, i), starts)
+            points[name] = jax.vmap(lambda key, like=value, within=constraint: within.sample(key, like))(keys)
         steps = jax.random.randint(kt, (starts,), 0, len(scenario))
         return jax.vmap(lambda p: ravel_pytree(p)[0])(points), jax.vmap(lambda tau: scenario.row(tau).t)(steps)
 
@@ -228,15 +227,15 @@ def sample_contraction(
         return ravel_pytree(sets.theta.project(unravel(flat)))[0]
 
     def draw(key: Array) -> Array:
-        return ravel_pytree(_draw("theta", sets.theta, theta, key))[0]
+        return ravel_pytree(sets.theta.sample(key, theta))[0]
 
     @eqx.filter_jit
     def products(key: Array, kind: Array) -> tuple[Array, Array]:
         k1, k5, k6 = jax.random.split(key, 3)
-        first = ravel_pytree(edge_or_inside("theta", sets.theta, theta, k1))[0]
+        first = ravel_pytree(edge_or_inside(sets.theta, theta, k1))[0]
         heading = _unit(draw(k5) - first)
         start = jax.random.randint(k6, (), 0, len(scenario) - horizon + 1)
-        x = _draw("x", Ball(sets.x_radius), scenario.x0, jax.random.fold_in(key, 0))
+        x = Ball(sets.x_radius).sample(jax.random.fold_in(key, 0), scenario.x0)
 
         def step(carry: Any, k: Array) -> tuple[Any, Any]:
             x, zero, product, at = carry
@@ -287,58 +286,20 @@ def fit_contraction(norms: np.ndarray) -> tuple[float, float]:
     return max(1.0, float(np.exp(worst[best]))), float(rates[best])
 
 
-def diameter(constraint: AbstractConstraint, like: PyTree) -> float:
-    """The largest distance of two points of a bounded set."""
-    if isinstance(constraint, Box):
-        low, high = constraint._like("low", constraint.low, like), constraint._like("high", constraint.high, like)
-        return float(jnp.linalg.norm(ravel_pytree(high)[0] - ravel_pytree(low)[0]))
-    if isinstance(constraint, Ball):
-        return 2 * float(constraint.radius)
-    if isinstance(constraint, Simplex):
-        return math.sqrt(2) * float(constraint.total) if ravel_pytree(like)[0].size > 1 else 0.0
-    if isinstance(constraint, Product):
-        return math.hypot(*(diameter(part, value) for part, value in _parts(constraint, like)))
-    return math.inf
-
-
-def _parts(constraint: Product, like: PyTree) -> list[tuple[AbstractConstraint, PyTree]]:
-    parts, structure = jax.tree.flatten(constraint.parts, is_leaf=is_constraint)
-    return list(zip(parts, structure.flatten_up_to(like), strict=True))
-
-
-def _draw(name: str, constraint: AbstractConstraint, like: PyTree, key: Array) -> PyTree:
-    """A random point of a bounded set."""
-    flat, unravel = ravel_pytree(like)
-    if isinstance(constraint, Box):
-        low, high = constraint._like("low", constraint.low, like), constraint._like("high", constraint.high, like)
-        low, high = ravel_pytree(low)[0], ravel_pytree(high)[0]
-        return unravel(low + (high - low) * jax.random.uniform(key, flat.shape, flat.dtype))
-    if isinstance(constraint, Ball):
-        kd, kr = jax.random.split(key)
-        direction = _unit(jax.random.normal(kd, flat.shape, flat.dtype))
-        reach = constraint.radius.astype(flat.dtype) * jax.random.uniform(kr, (), flat.dtype) ** (1 / flat.size)
-        center = 0 if constraint.center is None else ravel_pytree(constraint.center)[0].astype(flat.dtype)
-        return unravel(center + reach * direction)
-    if isinstance(constraint, Simplex):
-        shares = jax.random.exponential(key, flat.shape, flat.dtype)
-        return unravel(constraint.total.astype(flat.dtype) * shares / jnp.sum(shares))
-    if isinstance(constraint, Product):
-        parts, structure = jax.tree.flatten(constraint.parts, is_leaf=is_constraint)
-        keys = jax.random.split(key, len(parts))
-        values = [_draw(name, part, v, k) for (part, v), k in zip(_parts(constraint, like), keys, strict=True)]
-        return jax.tree.unflatten(structure, values)
-    raise ValueError(f"{name}: expected a bounded Box, Ball, Simplex or Product, got {constraint!r}")
-
-
-def edge_or_inside(name: str, constraint: AbstractConstraint, like: PyTree, key: Array) -> PyTree:
+def edge_or_inside(constraint: AbstractConstraint, like: PyTree, key: Array) -> PyTree:
     """A random point of a bounded set, at its edge as often as not."""
     k1, k2, k3, k4 = jax.random.split(key, 4)
-    inside, unravel = ravel_pytree(_draw(name, constraint, like, k1))
+    inside, unravel = ravel_pytree(constraint.sample(k1, like))
     # Far out along a random direction and back: a point of the edge, often a corner.
-    reach = 1e6 * (1 + jnp.linalg.norm(ravel_pytree(_draw(name, constraint, like, k2))[0] - inside))
+    reach = 1e6 * (1 + jnp.linalg.norm(ravel_pytree(constraint.sample(k2, like))[0] - inside))
     far = unravel(inside + reach * _unit(jax.random.normal(k3, inside.shape, inside.dtype)))
     edge = ravel_pytree(constraint.project(far))[0]
     return unravel(jnp.where(jax.random.bernoulli(k4), inside, edge))
+
+
+def check_bounded(name: str, constraint: AbstractConstraint, like: PyTree) -> None:
+    if not math.isfinite(constraint.diameter(like)):
+        raise ValueError(f"{name}: expected a bounded set, whose diameter is finite, got {constraint!r}")
 
 
 def _problem(system: Any, scenario: Any, sets: Any, theta: Any, key: Any) -> tuple[Scenario, PyTree, Array]:
@@ -350,7 +311,5 @@ def _problem(system: Any, scenario: Any, sets: Any, theta: Any, key: Any) -> tup
     theta = _check.real_tree("theta", theta, dtype=scenario.x0.dtype)
     a = jax.tree.map(lambda leaf: leaf[0], scenario.a_star)
     for name, constraint, value in (("theta", sets.theta, theta), ("a", sets.a, a)):
-        size = diameter(constraint, value)
-        if not math.isfinite(size):
-            raise ValueError(f"sets.{name}: expected a bounded Box, Ball, Simplex or Product, got {constraint!r}")
+        check_bounded(f"sets.{name}", constraint, value)
     return scenario, theta, _check.key("key", key)

@@ -17,7 +17,6 @@ from ..scenario import Scenario
 from . import multi_step
 from .constants import Constants, Contraction, Sets
 from .measure import Problem
-from .sampling import _draw, diameter
 
 
 @dataclass(frozen=True)
@@ -102,10 +101,10 @@ def suggest_learning_rate(
     F = multi_step.surrogate_constants(constants, contraction)
     here = np.asarray(surrogate(problem.system, problem.scenario, run.theta, window=window).gradient, float)
     largest = max(np.linalg.norm(here, axis=1).max(), float(jnp.linalg.norm(run.gradient, axis=1).max()))
-    reach, curvature = diameter(sets.theta, theta) / 100, 0.0
+    reach, curvature = float(sets.theta.diameter(theta)) / 100, 0.0
     for each in keys[2:]:
         # Towards a random point of Θ, so that a convex set is not left.
-        target = ravel_pytree(_draw("theta", sets.theta, theta, each))[0]
+        target = ravel_pytree(sets.theta.sample(each, theta))[0]
 
         def shift(theta: Any, target: jax.Array = target) -> Any:
             flat, unravel = ravel_pytree(theta)

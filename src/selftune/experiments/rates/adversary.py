@@ -41,7 +41,7 @@ class Replay(st.AbstractEstimator):
 
     rows: Float[Array, "T p"]
 
-    def init(self, system: st.System, a_hat: PyTree) -> Array:
+    def init(self, system: st.System, x: Float[Array, " n"], a_hat: PyTree) -> Array:
         return jnp.zeros((), jnp.int32)
 
     def update(
