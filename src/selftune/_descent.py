@@ -92,4 +92,4 @@ def update(
     with jax.named_scope("selftune.descent"):
         if preconditioner is None:
             return constraint.project(params), state
-        return constraint.project_in_metric(params, preconditioner), state
+        return constraint.project_in_metric(params, preconditioner, exact=False), state

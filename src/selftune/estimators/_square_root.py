@@ -35,4 +35,4 @@ def correct(
 ) -> PyTree:
     r"""$\Pi^{P^{-1}}(\hat a + P\, \text{rows}^\top \text{error})$ with $P = S S^\top$."""
     flat, unravel = ravel_pytree(a_hat)
-    return constraint.project_in_metric(unravel(flat + S @ (S.T @ (rows.T @ error))), S @ S.T)
+    return constraint.project_in_metric(unravel(flat + S @ (S.T @ (rows.T @ error))), S @ S.T, exact=False)
