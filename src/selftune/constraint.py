@@ -57,9 +57,9 @@ class AbstractConstraint(eqx.Module):
         - `v`: as in `project`.
         - `inverse_metric`: P, symmetric positive definite (p, p), for the p numbers of `v` in the order of
           `jax.flatten_util.ravel_pytree`; or its (p,) diagonal; or one number, for which this is `project`.
-        - `exact`: if not, a `Box`, a `Simplex` or a product of them with p > 4 and a matrix P is projected by a few turns
-          of Hildreth's method, as estimators do: work that grows with p² instead of p³. The point found is in the set;
-          up to the last Euclidean projection, it is nearer than v to every point of the set.
+        - `exact`: if not, a `Box`, a `Simplex` or a product of them with p > 4 and a matrix P is projected by a few
+          turns of Hildreth's method, as estimators do: work that grows with p² instead of p³. The point found is in
+          the set; up to the last Euclidean projection, it is nearer than v to every point of the set.
 
         The result is in the set, as that of `project` is. For `Box`, `Ball`, `Simplex` and products of boxes, simplexes
         and whole spaces, it is as near to the projection as rounding allows, about p · 1e-15 times the condition of P
