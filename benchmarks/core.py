@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +28,7 @@ def measure() -> None:
 
     def run(tuner=mgaps, steps=STEPS, **options):
         controller = st.Controller(problem.controller.system, tuner, problem.controller.estimator)
-        start = {"theta": problem.theta, "a_hat": problem.a_hat}
+        start: dict[str, Any] = {"theta": problem.theta, "a_hat": problem.a_hat}
         part = scenario[:steps]
         return lambda: jax.block_until_ready(st.simulate(controller, part, **start, **options))
 
@@ -76,7 +77,7 @@ def first_call(engine) -> None:
     seconds = []
     for _ in range(2):
         begin = time.perf_counter()
-        start = {"theta": problem.theta, "a_hat": problem.a_hat}
+        start: dict[str, Any] = {"theta": problem.theta, "a_hat": problem.a_hat}
         jax.block_until_ready(st.simulate(problem.controller, scenario, **start, engine=engine))
         seconds.append(time.perf_counter() - begin)
     print(json.dumps(seconds))

@@ -382,11 +382,13 @@ class Product(AbstractConstraint):
         return self._map(lambda part, leaf, p: part.project_in_metric(leaf, ravel_pytree(p)[0]), v, diagonal)
 
     def _polyhedron(self, like: PyTree) -> _metric.Polyhedron | None:
-        parts = [(part._polyhedron(value), ravel_pytree(value)[0].size) for part, value in self._pairs(like)]
+        parts = []
+        for part, value in self._pairs(like):
+            if (polyhedron := part._polyhedron(value)) is None:
+                return None
+            parts.append((polyhedron, ravel_pytree(value)[0].size))
         size, first, sums = sum(size for _, size in parts), 0, []
         for polyhedron, own in parts:
-            if polyhedron is None:
-                return None
             sums += [(jnp.pad(row, (first, size - first - own)), total) for row, total in polyhedron.sums]
             first += own
         low, high = (jnp.concatenate(bounds) for bounds in zip(*(p[:2] for p, _ in parts), strict=True))

@@ -146,8 +146,8 @@ def test_error_vanishes(within, p, name):
     distance, share, squares = run(jax.random.split(jax.random.key(0), 8))
     assert bool(jnp.all(distance[:, 1:] <= distance[:, :-1] * (1 + 1e-9) + 1e-12))
     assert float(jnp.max(share)) <= 1 + 1e-9
-    # The sum is bounded, so errors tend to zero; directions that are hardly seen take long. An error that stays would put
-    # a tenth of the sum into the last tenth of the steps.
+    # The sum is bounded, so errors tend to zero; directions that are hardly seen take long. An error that stays would
+    # put a tenth of the sum into the last tenth of the steps.
     assert float(jnp.max(jnp.sum(squares[:, -(steps // 10) :], axis=1) / jnp.sum(squares, axis=1))) < 0.09
 
 
