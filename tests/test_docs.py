@@ -25,7 +25,6 @@ NAMES = public(st)
 THEORY = sorted(set(public(st.theory)) - set(NAMES))
 # What only comes back from calls, or is there to be subclassed, is shown in the examples of what makes it.
 NO_EXAMPLE = {
-    "AbstractConstraint",
     "AbstractEstimator",
     "AbstractProcess",
     "AbstractTuner",
