@@ -135,3 +135,97 @@ def test_under_vmap_over_bounds():
 def test_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+SIZES = {
+    "box": 3 * math.sqrt(3),
+    "ball": 3.0,
+    "ball off centre": 1.0,
+    "simplex": math.sqrt(2),
+    "scaled simplex": 3 * math.sqrt(2),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_diameter_and_samples(name):
+    """Samples are in the set, are spread over it, and no two are farther apart than the diameter, which is attained."""
+    constraint, like = CONSTRAINTS[name], jnp.zeros(3)
+    size = float(constraint.diameter(like))
+    assert size == pytest.approx(SIZES[name], rel=1e-12)
+    points = jax.vmap(lambda key: constraint.sample(key, like))(jax.random.split(jax.random.key(0), 400))
+    assert bool(jax.vmap(constraint.contains)(points).all())
+    apart = jnp.linalg.norm(points[:, None] - points[None], axis=-1)
+    assert 0.6 * size < float(jnp.max(apart)) <= size * (1 + 1e-12)
+    # The farthest points of the set itself, from far away: corners, and both ends of every axis and diagonal.
+    directions = jnp.array(np.stack(np.meshgrid(*[[-1.0, 0.0, 1.0]] * 3), axis=-1).reshape(-1, 3))
+    edge = jax.vmap(constraint.project)(1e6 * directions)
+    assert float(jnp.max(jnp.linalg.norm(edge[:, None] - edge[None], axis=-1))) == pytest.approx(size, rel=1e-6)
+
+
+def test_samples_of_parts():
+    constraint = st.Product({"a": st.Box(0.0, 2.0), "b": st.Ball(1.0)})
+    like = {"a": jnp.zeros(1, jnp.float32), "b": jnp.zeros((1, 2), jnp.float32)}
+    point = constraint.sample(jax.random.key(0), like)
+    assert bool(constraint.contains(point))
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), point) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), like
+    )
+    assert float(constraint.diameter(like)) == pytest.approx(math.hypot(2, 2))
+
+
+class Slab(st.AbstractConstraint):
+    """A set as a user writes one, without diameter and sample."""
+
+    def project(self, v):
+        return v - (jnp.sum(v) - jnp.clip(jnp.sum(v), -1.0, 1.0)) / v.size
+
+    def contains(self, v):
+        return jnp.abs(jnp.sum(v)) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    "constraint", [st.Unconstrained(), st.Box(0.0, jnp.inf), Slab(), st.Product([st.Box(0.0, 1.0), Slab()])]
+)
+def test_unbounded_sets_have_no_samples(constraint):
+    like = [jnp.zeros(2), jnp.zeros(2)] if isinstance(constraint, st.Product) else jnp.zeros(2)
+    assert float(constraint.diameter(like)) == math.inf
+    with pytest.raises(ValueError, match="sample: expected a bounded set"):
+        constraint.sample(jax.random.key(0), like)
+
+
+class Diamond(st.AbstractConstraint):
+    """|v₀| + |v₁| <= 1: a user's own bounded set, with all that the theory's functions ask for."""
+
+    def project(self, v):
+        turned = jnp.array([v[0] + v[1], v[0] - v[1]])  # a square, turned by 45°
+        one, two = jnp.clip(turned, -1.0, 1.0)
+        return jnp.array([one + two, one - two]) / 2
+
+    def contains(self, v):
+        return jnp.sum(jnp.abs(v)) <= 1 + 1e-12
+
+    def diameter(self, like):
+        return jnp.asarray(2.0, like.dtype)
+
+    def sample(self, key, like):
+        one, two = jax.random.uniform(key, (2,), like.dtype, -1.0, 1.0)
+        return jnp.array([one + two, one - two]) / 2
+
+
+def test_a_set_of_ones_own_in_the_theory():
+    """f = a₀ x + 10 a₁: ∂f/∂x is at most 1 over the diamond, which only its corners attain."""
+    system = st.MatchedSystem(
+        dynamics=lambda x, v, t: 0.5 * x + 0.1 * v,
+        residual=lambda x, a, t: a[0] * x + 10 * a[1],
+        actuation=lambda x, theta, t: -theta * x,
+        cost=lambda x, u, theta, t: jnp.sum(x**2),
+    )
+    scenario = st.Scenario(jnp.zeros(1), jnp.zeros((20, 2)), jnp.zeros((20, 1)))
+    sets = st.Sets(x_radius=1.0, u_radius=9.0, theta=st.Box(0.5, 4.0), a=Diamond(), theta_step=0.1)
+    found = st.sample_constants(
+        system, scenario, sets, theta=jnp.ones(1), key=jax.random.key(0), starts=64, ascents=4, iterations=40
+    )
+    assert found.L_f_x == pytest.approx(1.0, rel=1e-3)
+    unknown = st.Sets(x_radius=1.0, u_radius=9.0, theta=st.Box(0.5, 4.0), a=Slab(), theta_step=0.1)
+    with pytest.raises(ValueError, match=r"sets\.a: expected a bounded set"):
+        st.sample_constants(system, scenario, unknown, theta=jnp.ones(1), key=jax.random.key(0))

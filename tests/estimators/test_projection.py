@@ -83,20 +83,12 @@ ESTIMATORS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "normalized" else name for name in ESTIMATORS]
-)
-@pytest.mark.parametrize(
-    ("within", "p"),
-    [
-        ("box", 4),
-        ("ball", 4),
-        pytest.param("simplex", 4, marks=pytest.mark.slow),
-        pytest.param("product", 4, marks=pytest.mark.slow),
-        pytest.param("ball and box", 4, marks=pytest.mark.slow),
-        ("box", 9),
-    ],
-)
+# Every estimator in a box; in the other sets, one whose metric is given and one whose metric is computed.
+CASES = [("box", 4, name) for name in ESTIMATORS] + [("box", 9, name) for name in ("gradient", "rls", "kalman")]
+CASES += [(within, 4, name) for within in SETS if within != "box" for name in ("gradient", "rls with forgetting")]
+
+
+@pytest.mark.parametrize(("within", "p", "name"), CASES)
 def test_error_vanishes(within, p, name):
     """Random features, metrics and a* of the set, at its edge as often as not; no noise.
 
@@ -124,9 +116,10 @@ def test_error_vanishes(within, p, name):
     def run(key):
         kf, kp, kt, ks, kn = jax.random.split(key, 5)
         mix = jax.random.normal(kp, (p, p))
-        P = 2.0 * jnp.eye(p) if name == "kalman" else mix @ mix.T / p + 0.05 * jnp.eye(p)
-        # Some directions are seen much less than others.
-        features = jax.random.normal(kf, (steps, k, p)) @ (jax.random.normal(kn, (p, p)) * jnp.geomspace(1, 0.1, p))
+        P = 2.0 * jnp.eye(p) if name == "kalman" else mix @ mix.T / p + 0.2 * jnp.eye(p)
+        # Some directions are seen less than others.
+        seen = jax.random.orthogonal(kn, p) * jnp.geomspace(1, 0.4, p)
+        features = jax.random.normal(kf, (steps, k, p)) @ seen.T
         truth = flat(constraint.project(split(2 * jax.random.normal(kt, (p,)))))
         start = flat(constraint.project(split(2 * jax.random.normal(ks, (p,)))))
         sizes = jnp.linalg.norm(jnp.einsum("tki,ij,tlj->tkl", features, P, features), 2, axis=(1, 2))
@@ -146,12 +139,11 @@ def test_error_vanishes(within, p, name):
     distance, share, squares = run(jax.random.split(jax.random.key(0), 8))
     assert bool(jnp.all(distance[:, 1:] <= distance[:, :-1] * (1 + 1e-9) + 1e-12))
     assert float(jnp.max(share)) <= 1 + 1e-9
-    # The sum is bounded, so errors tend to zero; directions that are hardly seen take long. An error that stays would
-    # put a tenth of the sum into the last tenth of the steps.
-    assert float(jnp.max(jnp.sum(squares[:, -(steps // 10) :], axis=1) / jnp.sum(squares, axis=1))) < 0.09
+    # An error that stays would fail here, however small a share of the sum it is.
+    assert bool(jnp.all(jnp.mean(squares[:, -100:], axis=1) < 1e-3 * jnp.max(squares, axis=1)))
 
 
-def problem(constraint, split, estimator, p=4):
+def problem(constraint, split, estimator, p=3):
     frequency = jnp.arange(1.0, p + 1)
     system = st.MatchedSystem(
         dynamics=lambda x, v, t: 0.9 * x + 0.1 * v,
@@ -183,15 +175,16 @@ class Slab(st.AbstractConstraint):
         return jnp.abs(jnp.sum(v)) <= 1 + 1e-9
 
 
-@pytest.mark.parametrize(
-    "within", ["box", "ball", "simplex", *(pytest.param(one, marks=pytest.mark.slow) for one in ("product", "slab"))]
-)
+SLOW = [pytest.param(within, marks=pytest.mark.slow) for within in ("product", "ball and box", "slab")]
+
+
+@pytest.mark.parametrize("within", ["box", "ball", "simplex", *SLOW])
 def test_native_engine(within):
     """The C program agrees with XLA for every set, with a matrix that is known and with one that is computed."""
     constraint = Slab() if within == "slab" else SETS[within]
     split = lambda a: [a[:2], a[2:]] if isinstance(constraint, st.Product) else a
-    mix = np.random.default_rng(0).normal(size=(4, 4))
-    estimators = [st.GradientEstimator(0.1, preconditioner=mix @ mix.T + 0.1 * np.eye(4), constraint=constraint)]
+    mix = np.random.default_rng(0).normal(size=(3, 3))
+    estimators = [st.GradientEstimator(0.1, preconditioner=mix @ mix.T + 0.1 * np.eye(3), constraint=constraint)]
     if within in ("box", "simplex"):
         estimators += [st.RLS(0.95, 2.0, constraint=constraint), st.KalmanEstimator(0.1, 0.1, constraint=constraint)]
     for estimator in estimators:
