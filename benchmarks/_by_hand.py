@@ -33,7 +33,8 @@ def hand_written(problem: Problem, scenario: st.Scenario) -> tuple[Callable[[], 
     estimator: Any = problem.controller.estimator
     rates = [ctypes.c_double(float(part.learning_rate)) for part in (tuner, estimator)]
     nature = [_doubles(part) for part in (scenario.a_star, scenario.w, scenario.v) if part is not None]
-    matrices = [_doubles(estimator.preconditioner)] if estimator.preconditioner.ndim == 2 else []
+    P = np.asarray(estimator.preconditioner)  # a diagonal matrix is kept as its diagonal
+    matrices = [_doubles(np.diag(P) if P.ndim == 1 else P)] if P.ndim else []
 
     def run() -> None:
         outputs.update({name: np.empty((steps, *shapes[name])) for name in RECORD})

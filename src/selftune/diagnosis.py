@@ -13,9 +13,9 @@ from .guard import Decision
 if TYPE_CHECKING:
     from .run import Run
 
-WORSE = 100.0
+WORSE = 1000.0
 """The cost has risen where the mean of its last tenth is more than this many times that of the first: a run that starts
-at rest may well rise tenfold."""
+at rest may well rise a hundredfold."""
 ROWS = 2000
 """At most this many rows, spread evenly over the run, are read to find how often θ is at a bound."""
 ORDER = ("x", "theta", "a_hat", "f_hat", "u", "cost", "y", "gradient", "contraction", "f", "innovation")

@@ -58,7 +58,7 @@ class Result(eqx.Module):
         return text if code.size == 1 else f"{failed.size} of {code.size} runs failed; run {first}: {text}"
 
     def _rise(self) -> str:
-        """Words for a cost that rose more than a hundredfold: the numbers are finite, but the run may be ruined."""
+        """Words for a cost that rose more than a thousandfold: the numbers are finite, but the run may be ruined."""
         if self.costs is None:
             return ""
         costs = np.reshape(self.costs, (-1, 2))
