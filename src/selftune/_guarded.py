@@ -151,7 +151,7 @@ def act(
             (stayed, GuardState(watch.mode, missed, watch.saturated, window_stayed), state.x, state.t),
         )
         # Not of u, so that where nothing is clipped this is what the tuner has computed already.
-        predicted = system.dynamics(x_used, clipped, info.f_hat, t)
+        predicted: Array = system.dynamics(x_used, clipped, info.f_hat, t)
         predicted = jnp.where(given & _are_finite(predicted), predicted, state.predicted)
         refused = state.refused + (1 - ok.astype(jnp.int32))
         state = AgentState(*kept, u=u, predicted=predicted, code=code, refused=refused)

@@ -87,7 +87,7 @@ def _active_bounds(
     p, dtype, eps = y.size, y.dtype, jnp.finfo(y.dtype).eps
     number, rounding = jnp.arange(p), 8 * eps * jnp.max(jnp.abs(y))
 
-    def turn(state, _):
+    def turn(state: tuple[Array, Array, Array], _: None):
         table, value, side = state
         free = side == 0
         # The variance of a free number, given the active ones; minus one over that of an active number.
@@ -101,7 +101,8 @@ def _active_bounds(
         here = (number == jnp.argmax(gain)) & matters
         pick = here.astype(dtype)
         sign = jnp.where(free, 1, -1).astype(dtype)
-        pivot, column = pick @ variance, pick @ table
+        pivot: Array = pick @ variance
+        column = pick @ table
         turned = jnp.sign(pivot)  # 1 for a number that becomes active, -1 for one that becomes free
         inverse = jnp.where(pivot != 0, 1 / jnp.where(pivot != 0, pivot, 1), 0)
         step = -turned * (pick @ excess) * inverse
@@ -188,7 +189,7 @@ def onto_any(
     B = identity - P
 
     def jacobian(u: Array) -> Array:
-        D = jax.jacfwd(project)(u)
+        D: Array = jax.jacfwd(project)(u)
         return identity - (identity - jnp.where(jnp.isfinite(D), D, identity)) @ B
 
     def newton(dual: Array, v: Array, B: Array) -> Array:

@@ -163,7 +163,9 @@ class System(eqx.Module):
         out, jvp = jax.linearize(lambda x, flat: self.step(x, unravel(flat), a, t), x, flat)
         return out, jax.vmap(jvp, in_axes=(1, 1), out_axes=(1, 0))
 
-    def sensitivity(self, x: Float[Array, " n"], y: Float[Array, "n d"], theta: PyTree, a: PyTree, t: Any):
+    def sensitivity(
+        self, x: Float[Array, " n"], y: Float[Array, "n d"], theta: PyTree, a: PyTree, t: Any
+    ) -> tuple[Array, Array, Array, Array]:
         r"""One step of the closed loop and of its derivative in θ, in forward mode.
 
         $$y_{t+1} = \frac{\partial \hat g}{\partial x} y_t + \frac{\partial \hat g}{\partial \theta}, \qquad

@@ -145,7 +145,7 @@ def _hat(v):
 
 def _exp(v):
     """The rotation by the vector v, with series where it is small."""
-    square = v @ v
+    square: jax.Array = v @ v
     small = square < 1e-6
     angle = jnp.sqrt(jnp.where(small, 1.0, square))
     a = jnp.where(small, 1 - square / 6, jnp.sin(angle) / angle)

@@ -140,7 +140,8 @@ def estimate(lanes: Windowed, window: Array, n: int) -> Errors:
     *apart, size_value, size_gradient = _largest(seen, window)
     apart_x, apart_y = _memory(jnp.stack(apart), jnp.minimum(rate, 1))
     # One direction in n shows, in the mean square, one part in n of what there is.
-    safety = jnp.where(contraction < NO_CONTRACTION, SAFETY * n**0.5, jnp.inf)
+    width: float = n**0.5
+    safety = jnp.where(contraction < NO_CONTRACTION, SAFETY * width, jnp.inf)
 
     def truncation(error: Array) -> Array:
         # Nothing is known where a number blew up, and nothing is wrong where nothing is left, however unsafe.

@@ -149,7 +149,7 @@ def _search(
 
         def step(z: Array, rate: Array) -> tuple[Array, Array]:
             value, gradient = jax.vmap(jax.value_and_grad(norm))(z, contexts)
-            gradient = jnp.where(jnp.isfinite(gradient), gradient, 0) * scale
+            gradient: Array = jnp.where(jnp.isfinite(gradient), gradient, 0) * scale
             moved = z + rate * scale * jax.vmap(_unit)(gradient)
             return jax.vmap(project)(moved), jnp.max(value)
 
@@ -178,7 +178,7 @@ def _top(matrix: Float[Array, "k n"]) -> tuple[Array, Array]:
 
 
 def _unit(v: Array) -> Array:
-    length = jnp.linalg.norm(v)
+    length: Array = jnp.linalg.norm(v)
     return v / jnp.where(length > 0, length, 1)
 
 

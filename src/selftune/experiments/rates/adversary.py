@@ -227,7 +227,8 @@ def worst_estimates(
             slope, bend = jnp.linalg.norm(change(x)), jnp.linalg.norm(jax.jacfwd(change)(x))
             reach = epsilon / jnp.maximum(jnp.maximum(slope, bend), 1e-12)
             # Not beyond the edge of 𝒜, along the way.
-            edge = jnp.min(jnp.where(way != 0, (1 - jnp.sign(way) * now.a_star) / jnp.abs(way), jnp.inf))
+            room: Array = (1 - jnp.sign(way) * now.a_star) / jnp.abs(way)
+            edge = jnp.min(jnp.where(way != 0, room, jnp.inf))
             return now.a_star + jnp.minimum(reach, jnp.where(jnp.isfinite(edge), edge, 0.0)) * way
 
         def value(a: Array) -> Array:
