@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import selftune as st
-from selftune.experiments.paper import example_system
+from selftune.experiments.paper.run import example_system
 from selftune.robots.rotation import rotation_matrix, rotation_rate
 
 GRAVITY = 9.81

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from aiobotocore.client import AioBaseClient
 
-from selftune import _files
-from selftune.store import Layout, RunStore, Variable
+from selftune.storage import files
+from selftune.storage.store import Layout, RunStore, Variable
 
 LANES, PARTS, PARAMETERS = 64, 20, 4
 TASKS, MARKERS = 100, 1000
@@ -96,7 +96,7 @@ def one(title: str, folder: str) -> None:
         measure("verify a task", TASKS, store.verify)
         measure("finish, a task", TASKS, store.finish)
     with begin(MARKERS) as store:
-        list(_files.each(store.folder, lambda task: _files.write(store._marker_path(task), b"{}"), store.tasks))
+        list(files.each(store.folder, lambda task: files.write(store._marker_path(task), b"{}"), store.tasks))
         assert measure(f"list {MARKERS} markers", 1, store.pending) == []
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 import selftune as st
-from selftune import store
+from selftune.storage import store
 from tests.problems import scalar_system
 
 NOISES, GAINS, ALGORITHMS = ("outside", "inside"), (0.5, 3.0), ("M-GAPS", "fixed gain", "exact model", "GAPS")

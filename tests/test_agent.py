@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.native import build
+from selftune.native.c import build
 from tests.problems import SYSTEMS, golden, golden_controller, planar_system
 from tests.test_golden import assert_golden
 

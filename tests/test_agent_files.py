@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune._errors import StoreError
+from selftune.foundation.errors import StoreError
 from tests.problems import golden, golden_controller
 from tests.test_agent import both, fresh, measured, play, state_of
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from selftune import _jax_releases
-from selftune._jax_releases import KNOWN_BAD
+from selftune.foundation import jax_releases
+from selftune.foundation.jax_releases import KNOWN_BAD
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.versions
@@ -46,7 +46,9 @@ metadata.version = lambda name: {bad!r} if name == "jaxlib" else version(name)
 
 @pytest.mark.parametrize("bad", ["0.10.2", "0.11.1"])
 def test_the_import_warns_once(bad):
-    done = run("-c", FAKE.format(bad=bad) + "import selftune\nimport selftune.agent, selftune.native.lower")
+    done = run(
+        "-c", FAKE.format(bad=bad) + "import selftune\nimport selftune.realtime.agent, selftune.native.lowering.lower"
+    )
     assert done.returncode == 0, done.stderr
     (warning,) = re.findall(r"<string>:\d+: RuntimeWarning: (.*)", done.stderr)
     fault = KNOWN_BAD[bad]
@@ -61,9 +63,9 @@ def test_info_warns():
 
 def test_without_a_known_fault_nothing_is_said(monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.12.0.1")
-    assert _jax_releases.complaint() == ""
+    assert jax_releases.complaint() == ""
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.10.2+cuda12")
     assert (
         "pip install --upgrade 'jax>=0.9,!=0.9.1,!=0.9.2,!=0.10.0,!=0.10.1,!=0.10.2,!=0.11.1'"
-        in _jax_releases.complaint()
+        in jax_releases.complaint()
     )

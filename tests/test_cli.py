@@ -13,10 +13,10 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import selftune as st
-from selftune._errors import InputError
-from selftune._screen import Screen, refusing, stoppable
-from selftune.cli import app
-from selftune.store import open_run
+from selftune.cli.app import app
+from selftune.cli.screen import Screen, refusing, stoppable
+from selftune.foundation.errors import InputError
+from selftune.storage.store import open_run
 from tests import snapshots
 
 ROOT = Path(__file__).parent.parent
@@ -179,59 +179,60 @@ def test_an_interruption_is_acknowledged_at_once(capsys):
 
 
 def test_certificates_are_kept_while_they_are_of_the_same_run(tmp_path, monkeypatch):
-    from selftune import _present
+    from selftune.cli import write_report as report_writer
 
     class Made:
         def to_dict(self):
             return {"ok": True, "rows": []}
 
-    monkeypatch.setattr(_present.verify, "certify_example", lambda **options: Made())
+    monkeypatch.setattr(report_writer.verify, "certify_example", lambda **options: Made())
     screen = Screen(True, False)
-    assert _present.certify(screen, tmp_path, steps=9)[1]
+    assert report_writer.certify(screen, tmp_path, steps=9)[1]
     kept = json.loads((tmp_path / "certificate.json").read_text())
     assert kept["settings"] == {"steps": 9, "seed": 0, "gain": 1.0, "theta": [0.5, 20.0]}
     assert kept["versions"].keys() >= {"selftune", "source"}
-    assert not _present.certify(screen, tmp_path, steps=9)[1]
-    assert _present.certify(screen, tmp_path, steps=10)[1]
+    assert not report_writer.certify(screen, tmp_path, steps=9)[1]
+    assert report_writer.certify(screen, tmp_path, steps=10)[1]
     (tmp_path / "certificate.json").write_text("{")
     with pytest.raises(InputError, match="not readable as JSON"):
-        _present.certify(screen, tmp_path, steps=10)
+        report_writer.certify(screen, tmp_path, steps=10)
 
 
 def test_the_growth_of_the_regret_is_kept_while_the_code_is_the_same(tmp_path, monkeypatch):
-    from selftune import _present
+    from selftune.cli import write_report as report_writer
     from selftune.experiments.rates import run
 
     calls = []
     monkeypatch.setitem(run.EXPERIMENTS, "rates", lambda **options: calls.append(0) or growth_finding(slope=0.4))
     screen = Screen(True, False)
-    made, anew = _present.rates(screen, tmp_path)
+    made, anew = report_writer.rates(screen, tmp_path)
     assert anew
     assert (tmp_path / "figures" / "rates.png").is_file()
-    assert _present.rates(screen, tmp_path) == (made, False)
+    assert report_writer.rates(screen, tmp_path) == (made, False)
     monkeypatch.setattr(run.manifest, "versions", lambda: {"source": "another"})
-    assert _present.rates(screen, tmp_path)[1]
+    assert report_writer.rates(screen, tmp_path)[1]
     assert len(calls) == 2
     (tmp_path / "findings.json").write_text("[]")
     with pytest.raises(InputError, match="not a file of findings"):
-        _present.rates(screen, tmp_path)
+        report_writer.rates(screen, tmp_path)
 
 
 def test_only_figures_that_are_missing_are_drawn(tmp_path, monkeypatch):
-    from selftune import _present, plots
+    from selftune.cli import write_report as report_writer
+    from selftune.experiments.paper import figures as paper_figures
 
     drawn = []
-    monkeypatch.setattr(plots, "draw_all", lambda dataset, folder, **options: drawn.append(folder))
-    monkeypatch.setattr(_present.report, "write", lambda folder: (folder / "report.html").touch())
+    monkeypatch.setattr(paper_figures, "draw_all", lambda dataset, folder, **options: drawn.append(folder))
+    monkeypatch.setattr(report_writer.report, "write", lambda folder: (folder / "report.html").touch())
     dataset = xr.Dataset(coords={"noise": ["outside"], "gain": [1.0], "algorithm": ["M-GAPS"]})
     (tmp_path / "figures").mkdir()
-    for path in plots.files(tmp_path / "figures", {"outside": {}}):
+    for path in paper_figures.files(tmp_path / "figures", {"outside": {}}):
         path.touch()
     screen = Screen(True, False)
-    _present.present(screen, tmp_path, dataset, {"outside": {}}, anew=False)
+    report_writer.present(screen, tmp_path, dataset, {"outside": {}}, anew=False)
     assert drawn == []
     (tmp_path / "figures" / "bounds-outside.pdf").unlink()
-    _present.present(screen, tmp_path, dataset, {"outside": {}}, anew=False)
+    report_writer.present(screen, tmp_path, dataset, {"outside": {}}, anew=False)
     assert drawn == [tmp_path / "figures"]
 
 
@@ -266,10 +267,12 @@ class TestVerify:
     @pytest.mark.slow
     def test_a_lie_is_exit_code_1(self, monkeypatch):
         """A constant that is too small: the slope of the dynamics in the control, which is Δ."""
-        from selftune.experiments import verify
+        from selftune.experiments.certificates import examples as certificate_examples
 
-        honest = verify.example_constants
-        monkeypatch.setattr(verify, "example_constants", lambda radius: honest(radius).replace(L_phi_u=0.001))
+        honest = certificate_examples.example_constants
+        monkeypatch.setattr(
+            certificate_examples, "example_constants", lambda radius: honest(radius).replace(L_phi_u=0.001)
+        )
         result = invoke("verify", "certificates", "--steps", 400)
         assert result.exit_code == 1
         assert "VIOLATED" in result.stdout
@@ -277,15 +280,15 @@ class TestVerify:
         assert "failed: the paper's example, noise outside Δ(…): Lipschitzness of x is violated" in result.stderr
 
     def test_a_violation_is_exit_code_1(self, monkeypatch):
-        from selftune.experiments import verify
+        from selftune.experiments.certificates import examples as certificate_examples
         from selftune.theory import Certificate, Row
 
         row = Row(name="false", kind="inequality", statement="2 ≤ 1", reference="", measured=2.0, bound=1.0)
-        constants = verify.example_constants(1.0)
+        constants = certificate_examples.example_constants(1.0)
         contraction = st.Contraction(C_bar=1.0, rho=0.5, R_S=1.0)
         made = Certificate((row,), constants, contraction, {})
-        monkeypatch.setattr(verify, "certify_example", lambda **size: made)
-        monkeypatch.setattr(verify, "made_for_it", lambda **size: made)
+        monkeypatch.setattr(certificate_examples, "certify_example", lambda **size: made)
+        monkeypatch.setattr(certificate_examples, "made_for_it", lambda **size: made)
         result = invoke("verify", "certificates")
         assert result.exit_code == 1
         assert "VIOLATED" in result.stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import selftune as st
-from selftune import _export
+from selftune.cli import exporting
 from tests.test_cli import ROOT, invoke
 
 TREES = """
@@ -73,10 +73,10 @@ def test_the_example_replays(done, tmp_path):
 
 def test_the_example_is_the_configurations():
     """`cart.py`'s controller is that of `cart.toml`."""
-    from selftune.config import Loaded
+    from selftune.experiments.user.config import Loaded
 
     loaded = Loaded(ROOT / "examples" / "cart.toml")
-    with _export._importable(str(ROOT / "examples" / "cart.py")) as load:
+    with exporting._importable(str(ROOT / "examples" / "cart.py")) as load:
         module = load()
     controller = module.controller()
     assert isinstance(controller, st.Controller)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import selftune as st
-from selftune.config import ConfigError, Loaded, line_of
+from selftune.experiments.user.config import ConfigError, Loaded, line_of
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "cart.toml"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.design import grid
+from selftune.sweeps.design import grid
 
 
 def test_a_grid_has_every_combination_in_order():

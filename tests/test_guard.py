@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune import guard as guards
-from selftune._errors import StoreError
-from selftune._guarded import act as guarded_act
-from selftune._guarded import begin
-from selftune.native import build
+from selftune.control import guard as guards
+from selftune.control.guarded_step import act as guarded_act
+from selftune.control.guarded_step import begin
+from selftune.foundation.errors import StoreError
+from selftune.native.c import build
 
 D = st.Decision
 NAN = np.nan

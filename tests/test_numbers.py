@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from selftune import _html
-from selftune._numbers import together
-from selftune.experiments.summary import Interval
+from selftune.foundation.numbers import together
+from selftune.reporting import html_parts
+from selftune.reporting.statistics import Interval
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_what_is_shown_is_near_and_tells_what_differs():
 
 def test_texts_and_pages_have_the_same_digits():
     made = Interval(mean=0.0021341, low=0.002101, high=0.0021659)
-    assert str(made) == _html.interval(made) == "0.002134 [0.002101, 0.002166]"
-    assert _html.cell([made.mean, made.low, made.high]) == "<td>0.002134<small>[0.002101, 0.002166]</small></td>"
+    assert str(made) == html_parts.interval(made) == "0.002134 [0.002101, 0.002166]"
+    assert html_parts.cell([made.mean, made.low, made.high]) == "<td>0.002134<small>[0.002101, 0.002166]</small></td>"
     alone = Interval(mean=12.3456, low=None, high=None)
-    assert str(alone) == _html.interval(alone) == _html.number(alone.mean) == "12.35"
-    assert _html.number(-1.5e-7) == "−1.5 × 10<sup>-7</sup>".replace("-", "−")
-    assert [_html.number(one) for one in (math.inf, -math.inf, None)] == ["∞", "−∞", '<span class="none">–</span>']
+    assert str(alone) == html_parts.interval(alone) == html_parts.number(alone.mean) == "12.35"
+    assert html_parts.number(-1.5e-7) == "−1.5 × 10<sup>-7</sup>".replace("-", "−")
+    assert [html_parts.number(one) for one in (math.inf, -math.inf, None)] == ["∞", "−∞", '<span class="none">–</span>']

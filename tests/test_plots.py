@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from selftune import _summary, plots
+from selftune.experiments.paper import figures, quantities
+from selftune.reporting import print_figures, style
 from tests import paper_run
 
 FIGURES = {
@@ -33,21 +34,21 @@ def texts(figure) -> list[Text]:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_labels_sizes_and_colours(data, name):
-    figure = getattr(plots, name)(data)
+    figure = getattr(figures, name)(data)
     found = texts(figure)
     assert set(FIGURES[name]) <= {text.get_text() for text in found}
     assert min(float(text.get_fontsize()) for text in found) >= 8
-    assert figure.get_size_inches()[0] == plots.WIDTH
+    assert figure.get_size_inches()[0] == print_figures.WIDTH
     for axis in figure.axes:
         drawn = [line.get_color() for line in axis.lines]
         drawn += [color for band in axis.collections for color in (*band.get_facecolor(), *band.get_edgecolor())]
         assert drawn
-        assert {matplotlib.colors.to_hex(color).upper() for color in drawn} <= set(_summary.PALETTE)
+        assert {matplotlib.colors.to_hex(color).upper() for color in drawn} <= set(style.PALETTE)
 
 
 def test_bounds_place_every_kind_of_row():
     rows = paper_run.certificate()["rows"]
-    figure = plots.bounds({"rows": rows})
+    figure = figures.bounds({"rows": rows})
     found = {text.get_text() for text in texts(figure)}
     assert {row["name"] for row in rows if row["name"] != "slow θ"} | {"bound, not promised"} | {
         "measured",
@@ -61,7 +62,7 @@ def test_bounds_place_every_kind_of_row():
 
 
 def test_lines_are_the_data(data):
-    figure = plots.regret_difference(data)
+    figure = figures.regret_difference(data)
     for row, gain in enumerate(paper_run.GAINS):
         for column, noise in enumerate(paper_run.NOISES):
             cost = data.cumulative_cost.sel(noise=noise, gain=gain)
@@ -72,9 +73,9 @@ def test_lines_are_the_data(data):
 
 
 def test_the_tracking_error_is_x_of_one_seed_and_the_size_of_all(data):
-    figure = plots.tracking_error(data, seed=2, gain=3.0)
+    figure = figures.tracking_error(data, seed=2, gain=3.0)
     for axis, noise in zip(figure.axes, paper_run.NOISES, strict=True):
-        words = [str(_summary.NOISE[noise]), "\nRMS of all seeds: "]
+        words = [str(quantities.NOISE[noise]), "\nRMS of all seeds: "]
         for line, name in zip(axis.lines, ("fixed gain", "M-GAPS"), strict=False):
             x = data.x.sel(noise=noise, gain=3.0, algorithm=name)
             np.testing.assert_array_equal(line.get_ydata(), x.sel(seed=2))
@@ -86,7 +87,7 @@ def test_the_slope_of_a_power_law_is_its_power(data):
     powers = np.array([0.5, 0.7, 0.9, 0.7])[:, None] * np.ones((2, 2, 1, 1))
     regret = data.local_regret.copy(data=3.0 * data.horizon.values**powers)
     regret[..., 3, :] = np.nan  # a seed of which it was not computed
-    slopes = _summary.slopes(data.assign(local_regret=regret))
+    slopes = quantities.slopes(data.assign(local_regret=regret))
     # Exact but for the rounding of logarithms.
     np.testing.assert_allclose(slopes.sel(band="mean"), 0.7, rtol=1e-12)
     assert (slopes.sel(band="low") >= 0.5 - 1e-12).all()
@@ -94,10 +95,10 @@ def test_the_slope_of_a_power_law_is_its_power(data):
 
 def test_draw_all_gives_the_same_bytes_and_changes_no_setting(data, tmp_path):
     before = dict(mpl.rcParams)
-    made = plots.draw_all(data, tmp_path / "figures", certificates=paper_run.certificates()["certificates"])
+    made = figures.draw_all(data, tmp_path / "figures", certificates=paper_run.certificates()["certificates"])
     assert [path.suffix for path in made] == [".png", ".pdf"] * 9
     assert sorted(made) == sorted((tmp_path / "figures").iterdir())
-    for path in plots.save(plots.gain_traces(data), tmp_path / "gain"):
+    for path in print_figures.save(figures.gain_traces(data), tmp_path / "gain"):
         assert path.read_bytes() == (tmp_path / "figures" / path.name).read_bytes(), path.name
     assert not [path for path in made if b"CreationDate" in path.read_bytes()]
     assert dict(mpl.rcParams) == before
@@ -107,20 +108,20 @@ def test_draw_all_gives_the_same_bytes_and_changes_no_setting(data, tmp_path):
 def test_a_seed_that_failed_is_left_out_and_one_seed_has_no_band(data):
     code = data.result_code.copy()
     code[0, 0, 0, 1:] = 1
-    figure = plots.gain_traces(data.assign(result_code=code))
+    figure = figures.gain_traces(data.assign(result_code=code))
     expected = data.theta.sel(noise="outside", gain=0.5, algorithm="M-GAPS", seed=0)
     np.testing.assert_array_equal(figure.axes[0].lines[2].get_ydata(), expected)
     code[0, 0, 0, 0] = 2
     with pytest.raises(ValueError, match="dataset: expected a seed whose runs all ended well, got none of 4"):
-        plots.gain_traces(data.assign(result_code=code))
+        figures.gain_traces(data.assign(result_code=code))
 
 
 def test_what_is_not_the_paper_s_simulation_is_refused(data, tmp_path):
     with pytest.raises(ValueError, match="dataset: expected a variable 'x' with dimensions"):
-        plots.draw_all(data.drop_vars("x"), tmp_path)
+        figures.draw_all(data.drop_vars("x"), tmp_path)
     with pytest.raises(ValueError, match="dataset: expected 'x' with dimensions"):
-        plots.overview(data.assign(x=data.x.isel(noise=0, drop=True)))
+        figures.overview(data.assign(x=data.x.isel(noise=0, drop=True)))
     with pytest.raises(ValueError, match="dataset: expected an algorithm 'exact model'"):
-        plots.overview(data.sel(algorithm=["M-GAPS", "fixed gain"]))
+        figures.overview(data.sel(algorithm=["M-GAPS", "fixed gain"]))
     with pytest.raises(ValueError, match=r"gain: expected one of \[0.5, 3.0\], got 2.0"):
-        plots.model_error(data, gain=2.0)
+        figures.model_error(data, gain=2.0)

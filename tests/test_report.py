@@ -10,8 +10,10 @@ import pytest
 import xarray as xr
 
 import selftune as st
-from selftune import _certificates, _html, _interactive, report
-from selftune.manifest import StoreError
+from selftune.experiments import report
+from selftune.experiments.paper import certificate_file, panels
+from selftune.reporting import html_parts
+from selftune.storage.manifest import StoreError
 from tests import browser, paper_run
 
 
@@ -130,7 +132,7 @@ def test_certificate(page):
 
 def test_bounds_beyond_single_precision_and_without_end_have_a_place():
     row = dict(name="huge", reference="", statement="", holds=True, measured=1e-50, bound=1e40)
-    figure = _interactive.bounds({"rows": [row, row | dict(measured=2.0, bound=None)]}, "outside").plots[0].figure
+    figure = panels.bounds({"rows": [row, row | dict(measured=2.0, bound=None)]}, "outside").plots[0].figure
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     assert [list(trace.x) for trace in lines] == [[1e-50, 1e40], [2.0, pytest.approx(1e41)]]
     assert [trace.line.dash for trace in lines] == [None, "dot"]
@@ -210,7 +212,7 @@ def test_what_is_no_complete_run_is_refused(tmp_path):
 def test_a_broken_certificate_is_refused(tmp_path, text):
     (tmp_path / "certificate.json").write_text(text)
     with pytest.raises(StoreError, match=r"certificate\.json: not"):
-        _certificates.read(tmp_path)
+        certificate_file.read(tmp_path)
 
 
 DRAWN = """{
@@ -255,7 +257,7 @@ def test_in_a_window_of_another_size_every_plot_keeps_its_height(page, tmp_path)
 
 def test_the_browser_would_have_complained(tmp_path):
     faulty = tmp_path / "faulty.html"
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{_html.POLICY}">'
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{html_parts.POLICY}">'
     fault = '<script>notThere()</script><img src="https://example.org/x.png" alt="">'
     faulty.write_text(f"<!doctype html><html><head>{policy}</head><body>{fault}</body></html>")
     answer, console = browser.look(faulty, tmp_path, "1")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune import guard as guards
+from selftune.control import guard as guards
 from tests.test_guard import OFF, START, D, controller, decided, scenario, system
 
 

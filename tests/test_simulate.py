@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.run import FIELDS as ALL_FIELDS
-from selftune.simulate import _Problem, _simulate_by_xla
+from selftune.simulation.run import FIELDS as ALL_FIELDS
+from selftune.simulation.simulator import _Problem, _simulate_by_xla
 from tests.problems import golden, golden_controller, golden_scenario, planar_system
 
 simulate = functools.partial(st.simulate, engine="xla")

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from selftune import manifest as manifests
-from selftune.manifest import Manifest, StoreError
-from selftune.store import Layout, RunStore, Variable, computed_otherwise, open_run, read_manifest, set_aside
+from selftune.storage import manifest as manifests
+from selftune.storage.manifest import Manifest, StoreError
+from selftune.storage.store import Layout, RunStore, Variable, computed_otherwise, open_run, read_manifest, set_aside
 from tests import snapshots
 
 LAYOUT = Layout(

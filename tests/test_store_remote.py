@@ -20,9 +20,9 @@ from s3fs import S3FileSystem
 from upath import UPath
 from zarr.core.sync import sync as zarr_sync
 
-from selftune import _objects
-from selftune.manifest import StoreError
-from selftune.store import Layout, RunStore, Variable, open_run, read_manifest, set_aside
+from selftune.storage import object_store
+from selftune.storage.manifest import StoreError
+from selftune.storage.store import Layout, RunStore, Variable, open_run, read_manifest, set_aside
 from tests.test_store import arrays, begin, contents, run
 
 
@@ -186,9 +186,9 @@ def test_a_folder_has_one_owner(url):
 def test_two_that_begin_at_once(url, monkeypatch):
     """Neither sees a lock: the store itself lets one create it."""
     held = begin(url)
-    monkeypatch.setattr(_objects, "exists", lambda path: False)
+    monkeypatch.setattr(object_store, "exists", lambda path: False)
     with pytest.raises(StoreError, match="in use by another process"):
-        _objects.Lock(UPath(url))
+        object_store.Lock(UPath(url))
     monkeypatch.undo()
     held.__exit__()
     assert not UPath(url, ".lock").exists()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune._errors import StoreError
+from selftune.foundation.errors import StoreError
 
 STEPS = 60
 SYSTEM = st.MatchedSystem(

@@ -17,9 +17,9 @@ import pytest
 from dask.distributed import Client, LocalCluster
 
 import selftune as st
-from selftune import _executors
-from selftune._executors import ClusterError
-from selftune.sweep_config import SweepConfig
+from selftune.experiments.sweep.config import SweepConfig
+from selftune.sweeps import executors
+from selftune.sweeps.executors import ClusterError
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 STEPS = 20_000
@@ -104,8 +104,8 @@ def test_a_task_that_raises_there_is_recorded(tmp_path, cluster):
 
 
 def test_workers_that_would_compute_other_numbers_are_refused(tmp_path, cluster, monkeypatch):
-    ours = _executors._environment() | {"jax": "0.0.1"}
-    monkeypatch.setattr(_executors, "_environment", lambda: ours)
+    ours = executors._environment() | {"jax": "0.0.1"}
+    monkeypatch.setattr(executors, "_environment", lambda: ours)
     with pytest.raises(ClusterError, match=r"a worker would compute other numbers: jax .* there, '0.0.1' now"):
         st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor=cluster.scheduler_address)
 
@@ -120,7 +120,7 @@ def test_functions_that_workers_do_not_have_are_refused(tmp_path, cluster, monke
 
 
 def test_where_no_scheduler_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(_executors, "CONNECT", 1.0)
+    monkeypatch.setattr(executors, "CONNECT", 1.0)
     with pytest.raises(ClusterError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
         st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor="tcp://127.0.0.1:9")
 

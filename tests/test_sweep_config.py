@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 import selftune as st
-from selftune.cli import app
-from selftune.config import ConfigError
-from selftune.store import open_run
-from selftune.sweep_config import SweepConfig
+from selftune.cli.app import app
+from selftune.experiments.sweep.config import SweepConfig
+from selftune.experiments.user.config import ConfigError
+from selftune.storage.store import open_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 # As the command sets it itself, so that it does not change the environment of the tests after it.

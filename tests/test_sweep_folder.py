@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune import _executors, report
-from selftune._errors import StoreError
+from selftune.experiments import report
+from selftune.foundation.errors import StoreError
+from selftune.sweeps import executors
 from tests.test_sweep import GRID, START, SYSTEM, controller, scenario
 
 
@@ -60,7 +61,7 @@ class Unlucky:
     """`Programs.compute`, that raises for a task, so many times."""
 
     def __init__(self, task, times):
-        self.task, self.left, self.compute = task, times, _executors.Programs.compute
+        self.task, self.left, self.compute = task, times, executors.Programs.compute
 
     def __call__(self, programs, i):
         if i == self.task and self.left > 0:
@@ -74,7 +75,7 @@ def test_a_task_that_raises_is_tried_again_then_recorded_and_can_be_redone(tmp_p
     right = st.sweep(controller, scenario, GRID, 4, **START, lanes=2, folder=tmp_path / "right")
 
     unlucky = Unlucky(task=1, times=2)
-    monkeypatch.setattr(_executors.Programs, "compute", lambda self, i: unlucky(self, i))
+    monkeypatch.setattr(executors.Programs, "compute", lambda self, i: unlucky(self, i))
     done = st.sweep(controller, scenario, GRID, 4, **{**options, "folder": tmp_path / "lucky"})
     assert done.manifest.checksums == right.manifest.checksums  # it came right at the third time
 

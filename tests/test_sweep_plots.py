@@ -13,11 +13,14 @@ from matplotlib.patches import Rectangle
 from rich.console import Console
 
 import selftune as st
-from selftune import _files, _present, _sweep_report, _tables, sweep_plots
-from selftune._screen import Screen
-from selftune._sweep_points import points
-from selftune.manifest import Manifest
-from selftune.sweep_summary import compare_settings, standings
+from selftune.cli import tables, write_report
+from selftune.cli.screen import Screen
+from selftune.experiments.sweep import figures
+from selftune.experiments.sweep import page as sweep_page
+from selftune.storage import files
+from selftune.storage.manifest import Manifest
+from selftune.sweeps.points import points
+from selftune.sweeps.summary import compare_settings, standings
 from tests import browser, sweeps
 from tests.test_cli import invoke
 
@@ -77,15 +80,15 @@ def test_every_shape_has_its_figures_and_its_page(shape):
     data = SHAPES[shape]()
     found = points(data)
     if found.varying:
-        assert len(sweep_plots.costs(data).axes) == len(found.varying)
+        assert len(figures.costs(data).axes) == len(found.varying)
     if len(found.varying) > 1:
-        figure = sweep_plots.pairs(data)
+        figure = figures.pairs(data)
         count = len(found.varying) * (len(found.varying) - 1) // 2
         assert len(figure.axes) == min(count, 15) + bool(found.ok.any())  # and the bar
         figure.draw_without_rendering()
     if found.ok.any():
-        sweep_plots.time(data).draw_without_rendering()
-    page = _sweep_report.page(MANIFEST, data, "", "a sweep")
+        figures.time(data).draw_without_rendering()
+    page = sweep_page.page(MANIFEST, data, "", "a sweep")
     assert ("there is no best" in page) == (not found.ok.any())
     assert "<b>x" not in page
     plots = len(found.varying) * (len(found.varying) + 1) // 2 + bool(found.ok.any())
@@ -94,7 +97,7 @@ def test_every_shape_has_its_figures_and_its_page(shape):
 
 def test_lines_are_the_means_at_the_best_of_the_rest():
     data = sweeps.tuners()
-    axis = sweep_plots.costs(data).axes[0]
+    axis = figures.costs(data).axes[0]
     ours, other = (np.asarray(line.get_ydata()) for line in axis.lines[:2])
     mean = data.mean_cost.mean("seed", skipna=False)
     np.testing.assert_allclose(ours, mean.sel(tuner="M-GAPS", noise=0.1), rtol=1e-12)
@@ -109,7 +112,7 @@ def test_lines_are_the_means_at_the_best_of_the_rest():
 
 def test_cells_are_the_means_and_those_that_failed_are_hatched():
     data = sweeps.tuners()
-    axis = sweep_plots.pairs(data).axes[0]  # tuner against learning rate
+    axis = figures.pairs(data).axes[0]  # tuner against learning rate
     (mesh,) = [one for one in axis.collections if isinstance(one, QuadMesh)]
     drawn = np.ma.filled(mesh.get_array(), np.nan).reshape(2, 4)
     expected = data.mean_cost.mean("seed", skipna=False).min("noise").transpose("tuner", "learning_rate")
@@ -121,14 +124,14 @@ def test_cells_are_the_means_and_those_that_failed_are_hatched():
 
 
 def test_there_are_no_words_in_small_cells():
-    axis = sweep_plots.pairs(many(50)).axes[0]
+    axis = figures.pairs(many(50)).axes[0]
     assert not axis.texts
     assert len([one for one in axis.patches if one.get_hatch()]) == 50
 
 
 def test_time_is_the_parts_of_the_best_and_the_worst():
     data = sweeps.tuners()
-    lines = sweep_plots.time(data).axes[0].lines
+    lines = figures.time(data).axes[0].lines
     best = data.part_cost.sel(learning_rate=0.01, tuner="M-GAPS", noise=0.1).mean("seed")
     worst = data.part_cost.sel(learning_rate=0.001, tuner="GAPS", noise=0.2).mean("seed")
     for line, expected in ((lines[0], best), (lines[3], worst)):
@@ -139,14 +142,14 @@ def test_time_is_the_parts_of_the_best_and_the_worst():
 
 def test_files_depend_on_the_data_alone(tmp_path):
     data = SHAPES["one point"]()
-    made = sweep_plots.draw_all(data, tmp_path / "one")
+    made = figures.draw_all(data, tmp_path / "one")
     assert [path.name for path in made] == ["time.png", "time.pdf"]
-    for path in sweep_plots.draw_all(data, tmp_path / "other"):
+    for path in figures.draw_all(data, tmp_path / "other"):
         assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()
 
 
 def test_the_page_answers_first_and_says_what_failed():
-    page = _sweep_report.page(MANIFEST, sweeps.tuners(), "", "tuners")
+    page = sweep_page.page(MANIFEST, sweeps.tuners(), "", "tuners")
     leads = re.findall(r'<p class="lead[^>]*>(.*?)</p>', page)
     found = st.best(sweeps.tuners())
     assert leads[0].startswith("<b>learning_rate = 0.01, tuner = M-GAPS, noise = 0.1</b> has the lowest mean cost")
@@ -160,7 +163,7 @@ def test_the_page_answers_first_and_says_what_failed():
 @pytest.mark.slow
 def test_a_browser_draws_it(tmp_path):
     page = tmp_path / "report.html"
-    page.write_text(_sweep_report.page(MANIFEST, SHAPES["odd values"](), "", "settings"))
+    page.write_text(sweep_page.page(MANIFEST, SHAPES["odd values"](), "", "settings"))
     drawn, console = browser.look(page, tmp_path, "document.querySelectorAll('.plot .main-svg').length")
     assert console == []
     assert drawn >= 4 + 6 + 1
@@ -169,13 +172,13 @@ def test_a_browser_draws_it(tmp_path):
 def test_tables_say_who_is_near_and_what_failed():
     data = sweeps.dataset({"rate": [0.1, 0.2, 0.3]}, np.array([[1.0], [1.0], [2.0]]) + RNG.normal(size=16))
     console = Console(width=120, record=True, file=io.StringIO())
-    for part in _tables.sweep(st.best(data), standings(points(data), 2)):
+    for part in tables.sweep(st.best(data), standings(points(data), 2)):
         console.print(part)
     said = console.export_text()
     assert re.search(r"0 \[0, 0\] +– \*", said)  # costs below zero have no ratio
     assert "* cannot be told from the best" in said
     assert "no run failed" in said
-    console.print(_tables.comparison(compare_settings(sweeps.tuners(), "tuner", ["learning_rate", "noise"])))
+    console.print(tables.comparison(compare_settings(sweeps.tuners(), "tuner", ["learning_rate", "noise"])))
     assert "– (diverged at step 10)" in console.export_text()
 
 
@@ -193,13 +196,13 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "selftune.sweep", SimpleNamespace(Sweep=Sweep))
     made = tmp_path / "tuners"
     made.mkdir()
-    (made / "manifest.json").write_bytes(_files.as_json(MANIFEST))
+    (made / "manifest.json").write_bytes(files.as_json(MANIFEST))
     return made
 
 
 def test_report(folder, monkeypatch):
     drawn = []
-    monkeypatch.setattr(sweep_plots, "draw_all", lambda data, folder, **options: drawn.append(folder))
+    monkeypatch.setattr(figures, "draw_all", lambda data, folder, **options: drawn.append(folder))
     result = invoke("report", folder, "--json")
     assert result.exit_code == 0, result.output
     page = folder / "report.html"
@@ -207,7 +210,7 @@ def test_report(folder, monkeypatch):
     assert drawn == [folder / "figures"]
     assert "<h1>tuners</h1>" in page.read_text()
     assert '<th scope="row">raised</th><td><code>1</code>' in page.read_text()
-    _present.present(Screen(True, False), folder, sweeps.tuners(4), {}, anew=False)
+    write_report.present(Screen(True, False), folder, sweeps.tuners(4), {}, anew=False)
     assert len(drawn) == 1
 
 

@@ -7,8 +7,8 @@ import pytest
 import xarray as xr
 
 import selftune as st
-from selftune._sweep_points import chosen_by_others, points, spans_decades, to_best
-from selftune.sweep_summary import compare_settings, standings
+from selftune.sweeps.points import chosen_by_others, points, spans_decades, to_best
+from selftune.sweeps.summary import compare_settings, standings
 from tests import sweeps
 
 RNG = np.random.default_rng(0)

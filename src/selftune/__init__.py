@@ -3,25 +3,12 @@
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from . import _extras, _jax_releases
-from .agent import Agent as Agent
-from .checks import ContractionCheck as ContractionCheck
-from .checks import GradientCheck as GradientCheck
-from .checks import check_contraction as check_contraction
-from .checks import check_gradient as check_gradient
-from .constraint import AbstractConstraint as AbstractConstraint
-from .constraint import Ball as Ball
-from .constraint import Box as Box
-from .constraint import Product as Product
-from .constraint import Simplex as Simplex
-from .constraint import Unconstrained as Unconstrained
-from .controller import Controller as Controller
-from .controller import ControllerState as ControllerState
-from .controller import Info as Info
-from .design import Design as Design
-from .design import Range as Range
-from .design import latin_hypercube as latin_hypercube
-from .design import random_design as random_design
+from .control.controller import Controller as Controller
+from .control.controller import ControllerState as ControllerState
+from .control.controller import Info as Info
+from .control.guard import Decision as Decision
+from .control.guard import Guard as Guard
+from .control.guard import GuardInfo as GuardInfo
 from .estimators import RLS as RLS
 from .estimators import AbstractEstimator as AbstractEstimator
 from .estimators import EstimatorInfo as EstimatorInfo
@@ -29,19 +16,28 @@ from .estimators import Frozen as Frozen
 from .estimators import GradientEstimator as GradientEstimator
 from .estimators import KalmanEstimator as KalmanEstimator
 from .estimators import Known as Known
-from .guard import Decision as Decision
-from .guard import Guard as Guard
-from .guard import GuardInfo as GuardInfo
-from .native.export import export_c as export_c
-from .process import AbstractProcess as AbstractProcess
-from .process import Constant as Constant
-from .process import Gaussian as Gaussian
-from .process import OrnsteinUhlenbeck as OrnsteinUhlenbeck
-from .process import PiecewiseConstant as PiecewiseConstant
-from .process import RandomWalk as RandomWalk
-from .process import Sinusoid as Sinusoid
-from .process import Stream as Stream
-from .process import Uniform as Uniform
+from .export.c_folder import export_c as export_c
+from .foundation import extras, jax_releases
+from .problem.constraints import AbstractConstraint as AbstractConstraint
+from .problem.constraints import Ball as Ball
+from .problem.constraints import Box as Box
+from .problem.constraints import Product as Product
+from .problem.constraints import Simplex as Simplex
+from .problem.constraints import Unconstrained as Unconstrained
+from .problem.noise import AbstractProcess as AbstractProcess
+from .problem.noise import Constant as Constant
+from .problem.noise import Gaussian as Gaussian
+from .problem.noise import OrnsteinUhlenbeck as OrnsteinUhlenbeck
+from .problem.noise import PiecewiseConstant as PiecewiseConstant
+from .problem.noise import RandomWalk as RandomWalk
+from .problem.noise import Sinusoid as Sinusoid
+from .problem.noise import Stream as Stream
+from .problem.noise import Uniform as Uniform
+from .problem.scenario import Scenario as Scenario
+from .problem.system import MatchedSystem as MatchedSystem
+from .problem.system import System as System
+from .problem.system import infer_residual as infer_residual
+from .realtime.agent import Agent as Agent
 from .regret import Bands as Bands
 from .regret import ExactModelGap as ExactModelGap
 from .regret import LocalRegret as LocalRegret
@@ -60,17 +56,21 @@ from .regret import perturbations as perturbations
 from .regret import quasi_regret as quasi_regret
 from .regret import static_regret as static_regret
 from .regret import surrogate as surrogate
-from .run import Final as Final
-from .run import Result as Result
-from .run import Run as Run
-from .run import SimulationError as SimulationError
-from .scenario import Scenario as Scenario
-from .simulate import simulate as simulate
-from .sweep import Sweep as Sweep
-from .sweep import sweep as sweep
-from .system import MatchedSystem as MatchedSystem
-from .system import System as System
-from .system import infer_residual as infer_residual
+from .simulation.checks import ContractionCheck as ContractionCheck
+from .simulation.checks import GradientCheck as GradientCheck
+from .simulation.checks import check_contraction as check_contraction
+from .simulation.checks import check_gradient as check_gradient
+from .simulation.run import Final as Final
+from .simulation.run import Result as Result
+from .simulation.run import Run as Run
+from .simulation.run import SimulationError as SimulationError
+from .simulation.simulator import simulate as simulate
+from .sweeps.design import Design as Design
+from .sweeps.design import Range as Range
+from .sweeps.design import latin_hypercube as latin_hypercube
+from .sweeps.design import random_design as random_design
+from .sweeps.sweeper import Sweep as Sweep
+from .sweeps.sweeper import sweep as sweep
 from .theory import Certificate as Certificate
 from .theory import Constants as Constants
 from .theory import Contraction as Contraction
@@ -91,21 +91,21 @@ from .tuners import Fixed as Fixed
 from .tuners import TunerInfo as TunerInfo
 from .tuners import ideal_ogd as ideal_ogd
 
-_jax_releases.warn()
+jax_releases.warn()
 
 if _TYPE_CHECKING:
-    from .sweep_summary import Best as Best
-    from .sweep_summary import best as best
+    from .sweeps.summary import Best as Best
+    from .sweeps.summary import best as best
 
 # These need the extra `experiments`: their modules are imported when one of the names is first asked for. `sweep` and
 # `Sweep` have no such package among their imports, and load what they need when they are called.
-_LAZY = {"Best": "sweep_summary", "best": "sweep_summary"}
+_LAZY = {"Best": "sweeps.summary", "best": "sweeps.summary"}
 
 
 def __getattr__(name: str) -> _Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(_extras.load(_LAZY[name], asked_for=f"selftune.{name}"), name)
+    value = getattr(extras.load(_LAZY[name], asked_for=f"selftune.{name}"), name)
     globals()[name] = value
     return value
 

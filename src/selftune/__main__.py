@@ -2,12 +2,12 @@
 
 import sys
 
-from . import _extras
+from .foundation import extras
 
 
 def main() -> None:
     try:
-        app = _extras.load("cli", asked_for="the command").app
+        app = extras.load("cli.app", asked_for="the command").app
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from selftune.experiments._tasks import run_in_processes
-from selftune.store import Layout, RunStore, Variable
+from selftune.storage.store import Layout, RunStore, Variable
+from selftune.storage.tasks import run_in_processes
 
 LAYOUT = Layout(("seed",), {"seed": np.arange(6)}, {"square": Variable(("seed",), "float64")})
 

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.cli import _paper_settings
+from selftune.cli.app import _paper_settings
 from selftune.experiments import paper
-from selftune.experiments.summary import interval, summarize
-from selftune.manifest import StoreError
-from selftune.store import open_run
+from selftune.experiments.paper.summary import summarize
+from selftune.reporting.statistics import interval
+from selftune.storage.manifest import StoreError
+from selftune.storage.store import open_run
 from tests.test_store import contents
 
 SMALL = _paper_settings(seeds=2, periods=2, period=300)

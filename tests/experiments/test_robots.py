@@ -16,14 +16,14 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import selftune as st
-from selftune import report, robot_plots
-from selftune._errors import InputError
-from selftune.cli import app
-from selftune.experiments import _robot_runs, robots
-from selftune.experiments._tasks import run_in_processes
-from selftune.experiments.robots_summary import summarize
+from selftune.cli.app import app
+from selftune.experiments import report, robots
+from selftune.experiments.robots import drives, figures
+from selftune.experiments.robots.summary import summarize
+from selftune.foundation.errors import InputError
 from selftune.robots.base import Drive, drive
-from selftune.store import RunStore, open_run
+from selftune.storage.store import RunStore, open_run
+from selftune.storage.tasks import run_in_processes
 from tests import quick_robot, snapshots
 from tests.experiments import processes
 
@@ -78,8 +78,8 @@ def test_what_is_read_seldom_changes_nothing_else():
     robot, steps = quick_robot.make(), 50
     runs = []
     for stride in (1, 7):
-        agent = _robot_runs._agent(SMALL, "tests.quick_robot:make", "M-GAPS + EST", None)
-        start = _robot_runs._guarded.start
+        agent = drives._agent(SMALL, "tests.quick_robot:make", "M-GAPS + EST", None)
+        start = drives._guarded.start
         x, t = np.zeros(2), jnp.zeros((), jnp.int32)
         agent._machine.set_state(start(agent.controller, agent.guard, x, robot.theta, robot.a_hat, t))
         runs.append(drive(robot, agent, robot.make_plant("wind", 0, steps), steps, stride=stride))
@@ -106,22 +106,22 @@ def made(cost, *, crashed=False, theta=0.0):
 
 
 def test_failures_are_judged_on_cost_too():
-    assert _robot_runs.judge(made([1, 1]), 2, level=2.0) == 0
-    assert _robot_runs.judge(made([1, 1e40]), 2, level=2.0) == 1
-    assert _robot_runs.judge(made([1]), 2, level=2.0) == 1
-    assert _robot_runs.judge(made([1, 1], crashed=True), 2, level=2.0) == 1
-    assert _robot_runs.judge(made([1, math.nan]), 2, level=2.0) == 2
-    assert _robot_runs.judge(made([1, 1], theta=math.nan), 2, level=2.0) == 2
+    assert drives.judge(made([1, 1]), 2, level=2.0) == 0
+    assert drives.judge(made([1, 1e40]), 2, level=2.0) == 1
+    assert drives.judge(made([1]), 2, level=2.0) == 1
+    assert drives.judge(made([1, 1], crashed=True), 2, level=2.0) == 1
+    assert drives.judge(made([1, math.nan]), 2, level=2.0) == 2
+    assert drives.judge(made([1, 1], theta=math.nan), 2, level=2.0) == 2
 
 
 def test_convergence_time():
     reference = np.ones(8)
     cost = np.array([9.0, 3.0, 1.0, 1.0, 1.5, 1.0, 1.0, 1.0])
     # Means of two: 6, 2, 1, 1.25, 1.25, 1, 1.
-    assert _robot_runs.convergence_time(cost, reference, 2, 1.3, dt=0.5) == 1.0
-    assert _robot_runs.convergence_time(cost, reference, 2, 1.2, dt=0.5) == 2.5
-    assert _robot_runs.convergence_time(cost, reference, 1, 9.0, dt=0.5) == 0.0
-    assert math.isnan(_robot_runs.convergence_time(cost[::-1], reference, 2, 1.2, dt=0.5))
+    assert drives.convergence_time(cost, reference, 2, 1.3, dt=0.5) == 1.0
+    assert drives.convergence_time(cost, reference, 2, 1.2, dt=0.5) == 2.5
+    assert drives.convergence_time(cost, reference, 1, 9.0, dt=0.5) == 0.0
+    assert math.isnan(drives.convergence_time(cost[::-1], reference, 2, 1.2, dt=0.5))
 
 
 def test_the_regret_is_the_sum_of_differences(dataset, folder):
@@ -150,11 +150,11 @@ def test_the_search_finds_a_minimum_and_survives_crashes():
         return math.inf if theta[0] > 2.2 else 1 + np.sum((theta - np.array([2.0, -1.0])) ** 2)
 
     robot = quick_robot.make()
-    theta, tried = _robot_runs.best_static(settings, robot, [np.array([1.4, 0.0])], cost, cost)
+    theta, tried = drives.best_static(settings, robot, [np.array([1.4, 0.0])], cost, cost)
     # log 0.2 is where Θ ends.
     np.testing.assert_allclose(theta, [2.0, -1.0], atol=0.05)
     assert tried <= 41
-    worse = _robot_runs.best_static(settings, robot, [np.array([1.4, 0.0])], cost, lambda theta: -cost(theta))
+    worse = drives.best_static(settings, robot, [np.array([1.4, 0.0])], cost, lambda theta: -cost(theta))
     np.testing.assert_array_equal(worse[0], [1.4, 0.0])
 
 
@@ -202,12 +202,12 @@ def test_the_report_and_the_figures(folder, dataset):
     for text in ("M-GAPS + EST", "2/2", "not judged", "log frequency".removeprefix("log "), "selftune bench robots"):
         assert text in page
     settings = open_run(folder)[1].settings
-    figure = robot_plots.costs(dataset, settings, BRITTLE)
+    figure = figures.costs(dataset, settings, BRITTLE)
     lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
     here = dataset.sel(case=BRITTLE, start=0.25, algorithm="EST").cost.mean("seed").values
     np.testing.assert_allclose(lines["EST"], [here[max(0, i - 9) : i + 1].mean() for i in range(40)], rtol=1e-6)
     assert "EST" not in {line.get_label() for line in figure.axes[1].lines}  # no run of it ended well
-    figure = robot_plots.gains(dataset, settings, WIND)
+    figure = figures.gains(dataset, settings, WIND)
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["frequency", "damping"]
 
 
@@ -219,7 +219,7 @@ def test_every_algorithm_and_every_figure(tmp_path):
     assert (dataset.result_code.sel(start=0.25) == 0).all()
     directions = dataset.theta.sel(algorithm="OPRF", start=0.25).values[0]
     assert not np.array_equal(directions[0], directions[1])  # of another seed
-    assert len(robot_plots.draw_all(dataset, manifest.settings, tmp_path / "figures")) == 8
+    assert len(figures.draw_all(dataset, manifest.settings, tmp_path / "figures")) == 8
 
 
 def test_a_path_is_drawn_of_what_flies():
@@ -235,8 +235,8 @@ def test_a_path_is_drawn_of_what_flies():
         },
         {"case": ["quadrotor wind"]},
     )
-    assert robot_plots.has_path(data, "quadrotor wind")
-    axes = robot_plots.path(data, "quadrotor wind").axes
+    assert figures.has_path(data, "quadrotor wind")
+    axes = figures.path(data, "quadrotor wind").axes
     wanted, line = axes[0].lines
     np.testing.assert_allclose(np.asarray(wanted.get_xdata())[:-1], flown[:, 0])
     np.testing.assert_allclose(line.get_ydata(), 1.2 * flown[:, 1])

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.config import ConfigError, Loaded
 from selftune.experiments import user
-from selftune.store import open_run
+from selftune.experiments.user.config import ConfigError, Loaded
+from selftune.storage.store import open_run
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

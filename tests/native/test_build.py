@@ -2,7 +2,7 @@
 
 import pytest
 
-from selftune.native import build
+from selftune.native.c import build
 
 
 class TestBuild:

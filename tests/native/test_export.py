@@ -13,8 +13,8 @@ import pytest
 from benchmarks._robots import PROBLEMS
 
 import selftune as st
-from selftune._errors import StoreError
-from selftune.native import footprint
+from selftune.foundation.errors import StoreError
+from selftune.native.c import footprint
 from selftune.native.firmware import fields
 from tests.problems import golden, golden_controller
 
@@ -79,9 +79,9 @@ def exports(tmp_path_factory):
 )
 def test_it_compiles_without_a_warning_and_replays(exports, tmp_path, case):
     folder = exports(case)
-    files = (folder / f"{folder.name}.c", folder / "main.c")
+    sources = (folder / f"{folder.name}.c", folder / "main.c")
     for compiler in COMPILERS:
-        run(compiler, "-std=c99", *STRICT, *SANE, *files, "-o", tmp_path / "replay", "-lm")
+        run(compiler, "-std=c99", *STRICT, *SANE, *sources, "-o", tmp_path / "replay", "-lm")
         printed = run(tmp_path / "replay").stdout
         found = re.fullmatch(r"largest difference: (\S+)\n", printed)
         assert found, printed
@@ -190,8 +190,8 @@ int main(void)
 def test_a_refused_step_leaves_the_state(exports, tmp_path):
     folder = exports("scalar-float32")
     (tmp_path / "main.c").write_text(REFUSES)
-    files = (folder / "scalar.c", tmp_path / "main.c")
-    run(COMPILERS[0], "-std=c99", f"-I{folder}", *SANE, *files, "-o", tmp_path / "main", "-lm")
+    sources = (folder / "scalar.c", tmp_path / "main.c")
+    run(COMPILERS[0], "-std=c99", f"-I{folder}", *SANE, *sources, "-o", tmp_path / "main", "-lm")
     assert run(tmp_path / "main", fails=True).returncode == 0
 
 
@@ -244,7 +244,7 @@ class TestFolder:
             assert not re.search(rf"{re.escape(str(scalar.parent))}|{re.escape(str(ROOT))}|/tmp|/home|/root", text)
 
     def test_under_another_name_what_was_there_goes(self, scalar, monkeypatch):
-        monkeypatch.setattr(footprint, "measure", lambda name, files: None)
+        monkeypatch.setattr(footprint, "measure", lambda name, sources: None)
         (scalar / "mine.txt").write_text("kept")
         self.export(scalar, name="other")
         expected = {"other.c", "other.h", "main.c", "replay.h", "CMakeLists.txt", "README.md", "selftune.json"}
@@ -264,16 +264,16 @@ class TestFolder:
         assert "scalar_init" in (scalar / "scalar.c").read_text()
 
     def test_one_that_was_interrupted_is_finished_by_the_next(self, scalar, monkeypatch):
-        from selftune import _files
+        from selftune.storage import files as storage_files
 
-        write, left = _files.write, iter(range(3))
+        write, left = storage_files.write, iter(range(3))
 
         def dies(path, data):
             if next(left, None) is None:
                 raise OSError("no space left")
             write(path, data)
 
-        monkeypatch.setattr(_files, "write", dies)
+        monkeypatch.setattr(storage_files, "write", dies)
         with pytest.raises(OSError, match="no space left"):
             self.export(scalar, theta=np.array([2.0]))
         monkeypatch.undo()

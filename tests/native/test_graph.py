@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from selftune.native.build import build
-from selftune.native.emit import literal
-from selftune.native.graph import BOOL, Graph
-from selftune.native.lower import lower
+from selftune.native.c.build import build
+from selftune.native.c.emit import literal
+from selftune.native.lowering.graph import BOOL, Graph
+from selftune.native.lowering.lower import lower
 
 from .compiled import STRICT, compiled, pointers, source, write
 

@@ -11,8 +11,8 @@ import pytest
 from jax import lax
 from jax.extend.core import Primitive
 
-from selftune.native._values import LoweringError
-from selftune.native.lower import CapturedError, lower
+from selftune.native.lowering.lower import CapturedError, lower
+from selftune.native.lowering.values import LoweringError
 
 pytestmark = pytest.mark.versions
 

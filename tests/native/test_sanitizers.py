@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from selftune.native.build import compiler
-from selftune.native.emit import TYPES, literal
+from selftune.native.c.build import compiler
+from selftune.native.c.emit import TYPES, literal
 
 from .compiled import STRICT, source, write
 from .test_primitives import GROUPS

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.regret._companion import companion
 from selftune.regret._window import windowed_block
+from selftune.regret.companion import companion
 from tests.problems import SYSTEMS, golden, golden_scenario, random_scenario, random_system, scalar_system
 from tests.regret.cases import brute_force, exact, paper_scenario, windowed_case
 

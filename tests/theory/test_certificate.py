@@ -10,8 +10,15 @@ import optax
 import pytest
 
 import selftune as st
-from selftune.experiments.paper import example_system
-from selftune.experiments.verify import HIGHEST, LARGEST, LOWEST, certify_example, example_constants, made_for_it
+from selftune.experiments.certificates.examples import (
+    HIGHEST,
+    LARGEST,
+    LOWEST,
+    certify_example,
+    example_constants,
+    made_for_it,
+)
+from selftune.experiments.paper.run import example_system
 from selftune.theory import Row
 
 from .families import planar_case, scalar_case

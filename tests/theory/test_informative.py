@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import selftune as st
-from selftune.experiments import informative
+from selftune.experiments.certificates import informative
 
 
 def level(certificate: st.Certificate, steps: int) -> float:

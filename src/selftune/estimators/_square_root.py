@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from ..constraint import AbstractConstraint
+from ..problem.constraints import AbstractConstraint
 
 
 def add_information(S: Float[Array, "p p"], rows: Float[Array, "r p"]) -> Float[Array, "p p"]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
-from ..system import System
+from ..problem.system import System
 
 
 class EstimatorInfo(eqx.Module):

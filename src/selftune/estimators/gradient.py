@@ -6,15 +6,16 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .. import _check, _descent
-from ..constraint import AbstractConstraint, Unconstrained
-from ..system import System
+from ..foundation import arguments
+from ..problem import projected_step
+from ..problem.constraints import AbstractConstraint, Unconstrained
+from ..problem.system import System
 from .base import AbstractEstimator, EstimatorInfo
 
 
 def _preconditioner(value: Any) -> Array:
-    P = _check.positive_definite("preconditioner", value)
-    if P.ndim == 2 and (raw := _check.known(P)) and not np.any(raw[0] - np.diag(np.diag(raw[0]))):
+    P = arguments.positive_definite("preconditioner", value)
+    if P.ndim == 2 and (raw := arguments.known(P)) and not np.any(raw[0] - np.diag(np.diag(raw[0]))):
         return jnp.asarray(np.diag(raw[0]))  # the projection of a box then has a closed form
     return P
 
@@ -53,14 +54,14 @@ class GradientEstimator(AbstractEstimator):
         >>> estimator = st.GradientEstimator(learning_rate=0.005, preconditioner=P, constraint=st.Box(-1.0, 1.0))
     """
 
-    learning_rate: _descent.LearningRate = eqx.field(converter=_descent.learning_rate)
+    learning_rate: projected_step.LearningRate = eqx.field(converter=projected_step.learning_rate)
     preconditioner: Array = eqx.field(default=1.0, converter=_preconditioner)
-    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
+    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
     normalized: bool = eqx.field(default=False, static=True)
 
     def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> PyTree:
-        _check.fits("preconditioner", self.preconditioner, ravel_pytree(a_hat)[0].size)
-        return _descent.init(self.learning_rate, a_hat)
+        arguments.fits("preconditioner", self.preconditioner, ravel_pytree(a_hat)[0].size)
+        return projected_step.init(self.learning_rate, a_hat)
 
     def update(
         self, system: System, x: Float[Array, " n"], f_obs: Float[Array, " k"], a_hat: PyTree, t: Any, state: PyTree
@@ -70,7 +71,7 @@ class GradientEstimator(AbstractEstimator):
         gradient = self._precondition(jnp.sum(2 * error[:, None] * J, axis=0))
         if self.normalized:
             gradient = gradient / (1 + jnp.sum(J * self._precondition(J)))
-        a_hat, state = _descent.update(
+        a_hat, state = projected_step.update(
             self.learning_rate, self.constraint, a_hat, gradient, state, preconditioner=self.preconditioner
         )
         return a_hat, state, EstimatorInfo(innovation=-error)

@@ -6,9 +6,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .. import _check, _descent
-from ..constraint import AbstractConstraint, Unconstrained
-from ..system import System
+from ..foundation import arguments
+from ..problem import projected_step
+from ..problem.constraints import AbstractConstraint, Unconstrained
+from ..problem.system import System
 from . import _square_root
 from .base import AbstractEstimator, EstimatorInfo
 
@@ -56,22 +57,22 @@ class KalmanEstimator(AbstractEstimator):
         >>> estimator = st.KalmanEstimator(process_noise=1e-6, observation_noise=1e-2, covariance=1.0)
     """
 
-    process_noise: Array = eqx.field(converter=lambda v: _check.variances("process_noise", v))
-    observation_noise: Array = eqx.field(converter=lambda v: _check.variances("observation_noise", v))
-    covariance: Array = eqx.field(default=1.0, converter=lambda v: _check.variances("covariance", v))
-    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
+    process_noise: Array = eqx.field(converter=lambda v: arguments.variances("process_noise", v))
+    observation_noise: Array = eqx.field(converter=lambda v: arguments.variances("observation_noise", v))
+    covariance: Array = eqx.field(default=1.0, converter=lambda v: arguments.variances("covariance", v))
+    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
 
     def __check_init__(self) -> None:
         Q, P0 = self.process_noise, self.covariance
         if Q.ndim and P0.ndim:
-            _check.fits("process_noise", Q, P0.size)
-        if (raw := _check.known(Q, P0)) and not np.all(raw[0] < raw[1]):
+            arguments.fits("process_noise", Q, P0.size)
+        if (raw := arguments.known(Q, P0)) and not np.all(raw[0] < raw[1]):
             raise ValueError(f"process_noise: expected less than covariance, got {Q} and {P0}")
 
     def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> KalmanState:
         flat = ravel_pytree(a_hat)[0]
-        _check.fits("process_noise", self.process_noise, flat.size)
-        covariance = _check.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
+        arguments.fits("process_noise", self.process_noise, flat.size)
+        covariance = arguments.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
         return KalmanState(jnp.sqrt(covariance))  # a diagonal
 
     def update(
@@ -85,7 +86,7 @@ class KalmanEstimator(AbstractEstimator):
     ) -> tuple[PyTree, KalmanState, EstimatorInfo]:
         p = state.root.shape[0]
         Q, P0 = self.process_noise.astype(x.dtype), self.covariance.astype(x.dtype)
-        _check.fits("observation_noise", self.observation_noise, f_obs.size)
+        arguments.fits("observation_noise", self.observation_noise, f_obs.size)
         precision = jnp.broadcast_to(1 / jnp.sqrt(self.observation_noise.astype(x.dtype)), f_obs.shape)
         f_hat, J = system.residual_and_jacobian(x, a_hat, t)
         innovation = f_obs - f_hat

@@ -2,7 +2,7 @@ from typing import Any, ClassVar
 
 from jaxtyping import Array, Float, PyTree
 
-from ..system import System
+from ..problem.system import System
 from .base import AbstractEstimator, EstimatorInfo
 
 

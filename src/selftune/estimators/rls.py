@@ -5,9 +5,10 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .. import _check, _descent
-from ..constraint import AbstractConstraint, Unconstrained
-from ..system import System
+from ..foundation import arguments
+from ..problem import projected_step
+from ..problem.constraints import AbstractConstraint, Unconstrained
+from ..problem.system import System
 from . import _square_root
 from .base import AbstractEstimator, EstimatorInfo
 
@@ -57,14 +58,14 @@ class RLS(AbstractEstimator):
     """
 
     forgetting: Array = eqx.field(
-        converter=lambda v: _check.number("forgetting", v, lambda v: 0 < v <= 1, "a number in (0, 1]")
+        converter=lambda v: arguments.number("forgetting", v, lambda v: 0 < v <= 1, "a number in (0, 1]")
     )
-    covariance: Array = eqx.field(converter=lambda v: _check.positive_definite("covariance", v))
-    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
+    covariance: Array = eqx.field(converter=lambda v: arguments.positive_definite("covariance", v))
+    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
 
     def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> RLSState:
         flat = ravel_pytree(a_hat)[0]
-        covariance = _check.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
+        covariance = arguments.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
         root = jnp.linalg.cholesky(covariance)
         prior = jnp.linalg.solve(root, jnp.eye(flat.size, dtype=flat.dtype))
         return RLSState(root, prior)

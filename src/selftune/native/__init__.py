@@ -1,0 +1,1 @@
+"""The native engine: a step, or the whole closed loop, as compiled C."""

@@ -6,8 +6,8 @@ from typing import Any, Literal, TypeVar
 
 import jax
 
-from ._values import CapturedError, LoweringError
-from .build import CompilerError, compiler
+from .c.build import CompilerError, compiler
+from .lowering.values import CapturedError, LoweringError
 
 Engine = Literal["auto", "native", "xla"]
 T = TypeVar("T")

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .. import _guarded
-from .._guarded import AgentState
-from ..controller import Controller, Info
-from ..guard import Decision, Guard, Mode
-from .emit import TYPES, Writer, literal, wrap
-from .graph import Graph
-from .lower import Leaf, Program, leaf_names
+from ..control import guarded_step
+from ..control.controller import Controller, Info
+from ..control.guard import Decision, Guard, Mode
+from ..control.guarded_step import AgentState
+from .c.emit import TYPES, Writer, literal, wrap
+from .lowering.graph import Graph
+from .lowering.lower import Leaf, Program, leaf_names
 from .step import lower_step
 
 
@@ -50,7 +50,7 @@ class Firmware:
         self.sizes = controller.system.check(state.x, state.controller.theta, state.controller.a_hat, state.t)
         self.state_fields = fields(state)
         self._members = {field.name for field in self.state_fields}
-        info = jax.eval_shape(partial(_guarded.act, controller, guard), state, state.x, state.t)[2]
+        info = jax.eval_shape(partial(guarded_step.act, controller, guard), state, state.x, state.t)[2]
         self.info_structure = jax.tree.structure(info)
         self.info_fields = fields(_told(info))  # what is left of it without u, which comes first
         plain = jax.tree.structure(state.t) == jax.tree.structure(0)
@@ -262,7 +262,7 @@ def _narrow(graph: Graph) -> None:
 
 
 def _act(controller: Controller, guard: Guard, state: AgentState, x: Array, t: Any) -> dict[str, PyTree]:
-    state, u, info, code = _guarded.act(controller, guard, state, x, t)
+    state, u, info, code = guarded_step.act(controller, guard, state, x, t)
     return {"state": state, "u": u, "info": _told(info), "code": code}
 
 
@@ -271,21 +271,21 @@ def _told(info: Info) -> dict[str, PyTree]:
 
 
 def _observe(controller: Controller, guard: Guard, state: AgentState, f_obs: Array) -> dict[str, PyTree]:
-    state, code = _guarded.observe(controller, guard, state, f_obs)
+    state, code = guarded_step.observe(controller, guard, state, f_obs)
     return {"state": state, "code": code}
 
 
 def _observe_state(controller: Controller, guard: Guard, state: AgentState, x_next: Array) -> dict[str, PyTree]:
-    state, code = _guarded.observe_state(controller, guard, state, x_next)
+    state, code = guarded_step.observe_state(controller, guard, state, x_next)
     return {"state": state, "code": code}
 
 
 def _resume(controller: Controller, guard: Guard, state: AgentState) -> dict[str, PyTree]:
-    return {"state": _guarded.resume(controller, state)}
+    return {"state": guarded_step.resume(controller, state)}
 
 
 def _restore(controller: Controller, guard: Guard, state: AgentState) -> dict[str, PyTree]:
-    return {"state": _guarded.restore(controller, state)}
+    return {"state": guarded_step.restore(controller, state)}
 
 
 def _settings(guard: Guard) -> list[str]:

@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .. import _check
-from .._closed_loop import CHECKED, closed_loop_step
-from ..controller import Controller
-from ..guard import Guard
-from ..system import System
-from ._words import as_words, from_words, to_numbers, to_words
-from .build import build
-from .emit import TYPES, Writer, wrap
-from .lower import Leaf, LoweringError, Program, leaf_names
+from ..control.closed_loop import CHECKED, closed_loop_step
+from ..control.controller import Controller
+from ..control.guard import Guard
+from ..foundation import arguments
+from ..problem.system import System
+from ._float64_bits import as_words, from_words, to_numbers, to_words
+from .c.build import build
+from .c.emit import TYPES, Writer, wrap
+from .lowering.lower import Leaf, LoweringError, Program, leaf_names
 from .step import lower_step
 
 CHUNK = 1 << 22
@@ -54,9 +54,9 @@ def run_loop(
     """
     settings, structure = jax.tree.flatten((controller, guard, nature))
     free = [leaf for leaf in settings if _is_free(leaf)]
-    fixed = tuple(_check.is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
-    inputs = {**arrays, "p": [jax.random.key_data(leaf) if _check.is_key(leaf) else leaf for leaf in free]}
-    if any(map(_check.is_key, jax.tree.leaves(inputs))):
+    fixed = tuple(arguments.is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
+    inputs = {**arrays, "p": [jax.random.key_data(leaf) if arguments.is_key(leaf) else leaf for leaf in free]}
+    if any(map(arguments.is_key, jax.tree.leaves(inputs))):
         raise LoweringError(
             "engine: expected a state of plain numbers, got a random key in it, as optax.add_noise keeps one"
         )
@@ -77,7 +77,7 @@ def run_loop(
 
 def _run_any(loop: "Loop", steps: int, stride: int, leaves: Sequence[Any]) -> Sequence[Any]:
     """Run it now where all numbers are known; else say what to do under `vmap`, and under `jit`."""
-    if all(map(_check.is_known, leaves)):
+    if all(map(arguments.is_known, leaves)):
         return [_taken_over(output) for output in loop.call(steps, stride, leaves)]
 
     @jax.custom_batching.custom_vmap
@@ -111,7 +111,7 @@ class _Setting:
     def __init__(self, value: Any):
         self.value = value
         if _is_array(value):
-            raw = np.asarray(jax.random.key_data(value) if _check.is_key(value) else value)
+            raw = np.asarray(jax.random.key_data(value) if arguments.is_key(value) else value)
             self.key: Any = (raw.shape, raw.dtype.str, raw.tobytes())
         else:
             self.key = (type(value), value)  # 1 is not 1.0, nor True
@@ -133,7 +133,7 @@ def _is_array(value: Any) -> bool:
 
 def _is_free(leaf: Any) -> bool:
     """Whether a setting is an argument of the program, and not part of it."""
-    return not _check.is_known(leaf) or (_is_array(leaf) and leaf.ndim == 0)
+    return not arguments.is_known(leaf) or (_is_array(leaf) and leaf.ndim == 0)
 
 
 def _restored(one: "_Setting | bool", free: Iterator[Any]) -> Any:

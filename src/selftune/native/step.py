@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from ..controller import Controller
-from ..system import System
-from ._values import TooLargeError
-from .lower import Program, lower
+from ..control.controller import Controller
+from ..problem.system import System
+from .lowering.lower import Program, lower
+from .lowering.values import TooLargeError
 
 SMALL = 200
 """The size, in numbers, up to which a step is written in the first way that comes."""

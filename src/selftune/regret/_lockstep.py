@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..scenario import Row, Scenario
-from ..system import System
-from ._inputs import width
+from ..problem.scenario import Row, Scenario
+from ..problem.system import System
+from .run_inputs import width
 
 
 class Lanes(NamedTuple):

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..scenario import Scenario
-from ..system import System
+from ..problem.scenario import Scenario
+from ..problem.system import System
 from ._lockstep import Lockstep, rows_at, rows_from
 
 SAFETY = 4.0

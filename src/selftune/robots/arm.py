@@ -16,10 +16,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from ..constraint import Box
-from ..process import Gaussian
-from ..scenario import Scenario
-from ..system import System
+from ..problem.constraints import Box
+from ..problem.noise import Gaussian
+from ..problem.scenario import Scenario
+from ..problem.system import System
 from .base import Plant, Robot
 
 GRAVITY = 9.81

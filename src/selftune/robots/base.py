@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _check
-from ..agent import Agent
-from ..constraint import Box
-from ..controller import Controller
+from ..control.controller import Controller
 from ..estimators import GradientEstimator
 from ..estimators.base import AbstractEstimator
-from ..scenario import Scenario
-from ..system import System
+from ..foundation import arguments
+from ..problem.constraints import Box
+from ..problem.scenario import Scenario
+from ..problem.system import System
+from ..realtime.agent import Agent
 from ..tuners import MGAPS
 from ..tuners.base import AbstractTuner
 
@@ -89,7 +89,7 @@ class Robot:
 
     def detuned(self, factor: float) -> np.ndarray:
         """θ with all feedback gains multiplied by `factor`, inside Θ."""
-        moved = self.theta + self.power * np.log(_check.positive("factor", factor))
+        moved = self.theta + self.power * np.log(arguments.positive("factor", factor))
         return np.asarray(self.theta_box.project(jnp.asarray(moved)))
 
     def controller(self, tuner: AbstractTuner | None = None, estimator: AbstractEstimator | None = None) -> Controller:

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..constraint import Box
-from ..process import Gaussian, PiecewiseConstant
-from ..scenario import Scenario
-from ..system import System
+from ..problem.constraints import Box
+from ..problem.noise import Gaussian, PiecewiseConstant
+from ..problem.scenario import Scenario
+from ..problem.system import System
 from .base import Plant, Robot
 from .rotation import rotation_matrix, rotation_rate
 

@@ -13,7 +13,7 @@ from .bounds import total_perturbation_bound as total_perturbation_bound
 from .bounds import truncation_bias as truncation_bias
 from .certificate import Certificate as Certificate
 from .certificate import Row as Row
-from .certify import certify as certify
+from .certification import certify as certify
 from .constants import Constants as Constants
 from .constants import Contraction as Contraction
 from .constants import Sets as Sets

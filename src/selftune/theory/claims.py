@@ -11,8 +11,8 @@ from ..tuners import GAPS
 from . import bounds, matched, multi_step
 from .constants import Constants, Contraction
 from .joint import Joint
-from .ledger import Ledger, times
 from .measure import Measured, Problem
+from .row_builder import Ledger, times
 
 MATCHED_ONLY = "its constants are known for a MatchedSystem, from Constants and Contraction, and not from Joint"
 ONE_RATE = "the theorem and the local regret have one η for all steps, and the learning rate is a schedule"

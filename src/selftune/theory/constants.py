@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .. import _check, _descent
-from ..constraint import AbstractConstraint
+from ..foundation import arguments
+from ..problem import projected_step
+from ..problem.constraints import AbstractConstraint
 
 
 def _number(name: str, value: Any, *, positive: bool = False, infinite: bool = False) -> float:
     """A real number as a float, refused by name where it is negative (or, if asked, zero) or not finite."""
     expected = f"a {'' if infinite else 'finite '}number {'>' if positive else '>='} 0"
-    array = _check.number(
+    array = arguments.number(
         name, value, lambda v: (v > 0 if positive else v >= 0) and (infinite or v < math.inf), expected
     )
     return float(value) if isinstance(value, (int, float)) else float(array)
@@ -49,7 +50,7 @@ class Sets:
             object.__setattr__(self, name, _number(name, getattr(self, name), positive=True))
         for name in ("theta", "a"):
             try:
-                _descent.constraint(getattr(self, name))
+                projected_step.constraint(getattr(self, name))
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
 

@@ -11,14 +11,14 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .. import _check
-from ..constraint import Ball, Unconstrained
-from ..controller import Controller
-from ..regret import _inputs, local_regret, model_mismatch, path_lengths, perturbations
-from ..regret._companion import companion
-from ..run import Run
-from ..scenario import Scenario
-from ..system import MatchedSystem, System
+from ..control.controller import Controller
+from ..foundation import arguments
+from ..problem.constraints import Ball, Unconstrained
+from ..problem.scenario import Scenario
+from ..problem.system import MatchedSystem, System
+from ..regret import local_regret, model_mismatch, path_lengths, perturbations, run_inputs
+from ..regret.companion import companion
+from ..simulation.run import Run
 from ..tuners import GAPS, MGAPS
 from .constants import Constants, Contraction, Sets
 from .joint import Joint
@@ -104,10 +104,10 @@ class Problem:
     def make(controller: Any, scenario: Any, run: Any, sets: Any, joint: Any = None, plain: bool = False) -> "Problem":
         """Refuse what the theory says nothing about; `plain` admits only M-GAPS with a number on a `MatchedSystem`."""
         if not isinstance(controller, Controller):
-            raise ValueError(f"controller: expected a Controller, got {_check.describe(controller)}")
+            raise ValueError(f"controller: expected a Controller, got {arguments.describe(controller)}")
         system, tuner = controller.system, controller.tuner
         if joint is not None and not isinstance(joint, Joint):
-            raise ValueError(f"joint: expected Joint or None, got {_check.describe(joint)}")
+            raise ValueError(f"joint: expected Joint or None, got {arguments.describe(joint)}")
         if joint is None and not isinstance(system, MatchedSystem):
             hint = (
                 "" if plain else "; for any other System, give joint=Joint(...), the properties of the joint dynamics"
@@ -123,18 +123,18 @@ class Problem:
             kinds = kinds if plain else "MGAPS or GAPS and its learning rate is a number or a schedule"
             raise ValueError(
                 f"controller: expected a controller whose tuner is {kinds} (the theory has no Lipschitz constants for "
-                f"the step of an optax transformation), got the tuner {_check.describe(tuner)}"
+                f"the step of an optax transformation), got the tuner {arguments.describe(tuner)}"
             )
         if plain and not isinstance(rate, jax.Array):
             raise ValueError(
                 "controller: expected a controller whose tuner is MGAPS and its learning rate is a number, got the "
-                f"learning rate {_check.describe(rate)}"
+                f"learning rate {arguments.describe(rate)}"
             )
         if not isinstance(sets, Sets):
-            raise ValueError(f"sets: expected Sets, got {_check.describe(sets)}")
-        scenario = _inputs.problem(system, scenario)
+            raise ValueError(f"sets: expected Sets, got {arguments.describe(sets)}")
+        scenario = run_inputs.problem(system, scenario)
         for name in ("x", "u", "y", "gradient", "theta", "a_hat", "f"):
-            _inputs.recorded(run, name, scenario=scenario)
+            run_inputs.recorded(run, name, scenario=scenario)
         if not bool(jnp.all(run.result.ok)):
             raise ValueError(f"run: expected one that went well, got one where {run.result.message}")
         theta, a = (jax.tree.map(lambda leaf: leaf[0], tree) for tree in (run.theta, scenario.a_star))
@@ -157,15 +157,15 @@ class Problem:
 
     def known(self, constants: Any, contraction: Any, keys: Any) -> tuple[Constants, Contraction]:
         """What was given; what was not, sampled."""
-        arguments: Any = (self.system, self.scenario, self.sets)
+        which: Any = (self.system, self.scenario, self.sets)
         theta = jax.tree.map(lambda leaf: leaf[0], self.run.theta)
         if constants is None:
-            constants = sample_constants(*arguments, theta=theta, key=keys[0])
+            constants = sample_constants(*which, theta=theta, key=keys[0])
         if contraction is None:
-            contraction = sample_contraction(*arguments, theta=theta, key=keys[1])
+            contraction = sample_contraction(*which, theta=theta, key=keys[1])
         for name, value, kind in (("constants", constants, Constants), ("contraction", contraction, Contraction)):
             if not isinstance(value, kind):
-                raise ValueError(f"{name}: expected {kind.__name__} or None, got {_check.describe(value)}")
+                raise ValueError(f"{name}: expected {kind.__name__} or None, got {arguments.describe(value)}")
         return constants, contraction
 
     def measure(self, window: Any) -> Measured:
@@ -216,7 +216,7 @@ class Problem:
             memory_w=_correlation(w[1:], w[:-1]),
             memory_v=max(_correlation(v[1:], v[:-1]), _correlation(v[1:], w[:-1]), _mean(v)),
             revealed=_correlation(v, w),
-            theta_scale=float(jnp.max(jnp.abs(_inputs.flat_rows(run.theta)))),
+            theta_scale=float(jnp.max(jnp.abs(run_inputs.flat_rows(run.theta)))),
             inside_theta=bool(inside_theta) and bool(sets.theta.contains(final)),
             inside_a=bool(inside_a),
             affine=float(affine),
@@ -227,7 +227,7 @@ class Problem:
         run, scenario = self.run, self.scenario
         begins = bool(jnp.all(run.x[0] == scenario.x0)) and not bool(jnp.any(run.y[0]))
         unit = 2.0**12 * float(jnp.finfo(scenario.x0.dtype).eps)
-        for name, off, values in (("x", rows.off_x, run.x), ("theta", rows.off_theta, _inputs.flat_rows(run.theta))):
+        for name, off, values in (("x", rows.off_x, run.x), ("theta", rows.off_theta, run_inputs.flat_rows(run.theta))):
             wrong = np.asarray(off) > unit * (1 + float(jnp.max(jnp.abs(values))))
             if begins and wrong.any():
                 raise ValueError(

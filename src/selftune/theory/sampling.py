@@ -12,11 +12,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from .. import _check
-from ..constraint import AbstractConstraint, Ball
-from ..regret import _inputs
-from ..scenario import Scenario
-from ..system import MatchedSystem
+from ..foundation import arguments
+from ..problem.constraints import AbstractConstraint, Ball
+from ..problem.scenario import Scenario
+from ..problem.system import MatchedSystem
+from ..regret import run_inputs
 from .constants import Constants, Contraction, Sets
 
 
@@ -58,7 +58,7 @@ def sample_constants(
     """
     scenario, theta, key = _problem(system, scenario, sets, theta, key)
     counts = [
-        _check.count(name, v) for name, v in {"starts": starts, "ascents": ascents, "iterations": iterations}.items()
+        arguments.count(name, v) for name, v in {"starts": starts, "ascents": ascents, "iterations": iterations}.items()
     ]
     if counts[1] > counts[0]:
         raise ValueError(f"ascents: expected at most as many as starts, {counts[0]}, got {counts[1]}")
@@ -219,7 +219,7 @@ def sample_contraction(
         1.00 0.95 sampled
     """
     scenario, theta, key = _problem(system, scenario, sets, theta, key)
-    sequences, horizon = _check.count("sequences", sequences), _check.count("horizon", horizon)
+    sequences, horizon = arguments.count("sequences", sequences), arguments.count("horizon", horizon)
     horizon = min(horizon, len(scenario))
     flat, unravel = ravel_pytree(theta)
 
@@ -304,12 +304,14 @@ def check_bounded(name: str, constraint: AbstractConstraint, like: PyTree) -> No
 
 def _problem(system: Any, scenario: Any, sets: Any, theta: Any, key: Any) -> tuple[Scenario, PyTree, Array]:
     if not isinstance(system, MatchedSystem):
-        raise ValueError(f"system: expected a MatchedSystem, which the theory is about, got {_check.describe(system)}")
+        raise ValueError(
+            f"system: expected a MatchedSystem, which the theory is about, got {arguments.describe(system)}"
+        )
     if not isinstance(sets, Sets):
-        raise ValueError(f"sets: expected Sets, got {_check.describe(sets)}")
-    scenario = _inputs.problem(system, scenario)
-    theta = _check.real_tree("theta", theta, dtype=scenario.x0.dtype)
+        raise ValueError(f"sets: expected Sets, got {arguments.describe(sets)}")
+    scenario = run_inputs.problem(system, scenario)
+    theta = arguments.real_tree("theta", theta, dtype=scenario.x0.dtype)
     a = jax.tree.map(lambda leaf: leaf[0], scenario.a_star)
     for name, constraint, value in (("theta", sets.theta, theta), ("a", sets.a, a)):
         check_bounded(f"sets.{name}", constraint, value)
-    return scenario, theta, _check.key("key", key)
+    return scenario, theta, arguments.key("key", key)

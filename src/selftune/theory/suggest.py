@@ -9,11 +9,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PRNGKeyArray
 
-from .. import _check
-from ..controller import Controller
+from ..control.controller import Controller
+from ..foundation import arguments
+from ..problem.scenario import Scenario
 from ..regret import surrogate
-from ..run import Run
-from ..scenario import Scenario
+from ..simulation.run import Run
 from . import multi_step
 from .constants import Constants, Contraction, Sets
 from .measure import Problem
@@ -94,8 +94,8 @@ def suggest_learning_rate(
         0.2 25
     """
     problem = Problem.make(controller, scenario, run, sets, plain=True)
-    directions = _check.count("directions", directions)
-    keys = jax.random.split(_check.key("key", key), directions + 2)
+    directions = arguments.count("directions", directions)
+    keys = jax.random.split(arguments.key("key", key), directions + 2)
     theta = jax.tree.map(lambda leaf: leaf[0], run.theta)
     constants, contraction = problem.known(constants, contraction, keys)
     F = multi_step.surrogate_constants(constants, contraction)

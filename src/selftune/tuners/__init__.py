@@ -3,6 +3,6 @@ from .base import TunerInfo as TunerInfo
 from .difftune import DiffTune as DiffTune
 from .fixed import Fixed as Fixed
 from .gaps import GAPS as GAPS
-from .ideal_ogd import ideal_ogd as ideal_ogd
+from .ideal import ideal_ogd as ideal_ogd
 from .mgaps import MGAPS as MGAPS
 from .oprf import OPRF as OPRF

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import _check
+from ..foundation import arguments
 
 
 class ContractionState(eqx.Module):
@@ -23,7 +23,7 @@ def memory(value: Any) -> Any:
     """Converter of a tuner's `contraction_memory`."""
     if value is None:
         return None
-    return _check.number("contraction_memory", value, lambda v: v >= 1, "None or a number of steps >= 1")
+    return arguments.number("contraction_memory", value, lambda v: v >= 1, "None or a number of steps >= 1")
 
 
 def init(memory: Any, x: Float[Array, " n"]) -> ContractionState | None:

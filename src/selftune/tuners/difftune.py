@@ -6,9 +6,10 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from .. import _check, _descent
-from ..constraint import AbstractConstraint, Unconstrained
-from ..system import System
+from ..foundation import arguments
+from ..problem import projected_step
+from ..problem.constraints import AbstractConstraint, Unconstrained
+from ..problem.system import System
 from .base import AbstractTuner, TunerInfo
 
 
@@ -38,9 +39,9 @@ class DiffTune(AbstractTuner):
         >>> tuner = st.DiffTune(episode=400, learning_rate=1e-4, constraint=st.Box(0.0, 50.0))
     """
 
-    episode: int = eqx.field(static=True, converter=lambda v: _check.count("episode", v))
-    learning_rate: _descent.LearningRate = eqx.field(converter=_descent.learning_rate)
-    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
+    episode: int = eqx.field(static=True, converter=lambda v: arguments.count("episode", v))
+    learning_rate: projected_step.LearningRate = eqx.field(converter=projected_step.learning_rate)
+    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
 
     def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> DiffTuneState:
         d = ravel_pytree(theta)[0].size
@@ -48,7 +49,7 @@ class DiffTune(AbstractTuner):
             jnp.zeros((x.shape[0], d), x.dtype),
             jnp.zeros(d, x.dtype),
             jnp.zeros((), jnp.int32),
-            _descent.init(self.learning_rate, theta),
+            projected_step.init(self.learning_rate, theta),
         )
 
     def update(
@@ -56,7 +57,7 @@ class DiffTune(AbstractTuner):
     ) -> tuple[PyTree, DiffTuneState, TunerInfo]:
         _, y_next, _, G = system.sensitivity(x, state.y, theta, a_hat, t)
         total = state.gradient + G
-        stepped = _descent.update(self.learning_rate, self.constraint, theta, total, state.optimizer)
+        stepped = projected_step.update(self.learning_rate, self.constraint, theta, total, state.optimizer)
         ends = state.step == self.episode - 1
         theta, optimizer = jax.tree.map(lambda new, old: jnp.where(ends, new, old), stepped, (theta, state.optimizer))
         info = TunerInfo(gradient=G, y=state.y)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from ..system import System
+from ..problem.system import System
 from . import _contraction
 from .base import AbstractTuner, TunerInfo
 

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from .. import _check, _descent
-from ..constraint import AbstractConstraint, Unconstrained
-from ..system import System
+from ..foundation import arguments
+from ..problem import projected_step
+from ..problem.constraints import AbstractConstraint, Unconstrained
+from ..problem.system import System
 from . import _contraction
 from .base import AbstractTuner, TunerInfo
 
@@ -38,9 +39,9 @@ class GAPS(AbstractTuner):
         >>> tuner = st.GAPS(buffer=50, learning_rate=1e-4, constraint=st.Box(0.0, 50.0))
     """
 
-    buffer: int = eqx.field(static=True, converter=lambda v: _check.count("buffer", v))
-    learning_rate: _descent.LearningRate = eqx.field(converter=_descent.learning_rate)
-    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
+    buffer: int = eqx.field(static=True, converter=lambda v: arguments.count("buffer", v))
+    learning_rate: projected_step.LearningRate = eqx.field(converter=projected_step.learning_rate)
+    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
     def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> GAPSState:
@@ -48,7 +49,7 @@ class GAPS(AbstractTuner):
         return GAPSState(
             jnp.zeros((self.buffer, x.shape[0], d), x.dtype),
             jnp.zeros((), jnp.int32),
-            _descent.init(self.learning_rate, theta),
+            projected_step.init(self.learning_rate, theta),
             _contraction.init(self.contraction_memory, x),
         )
 
@@ -62,7 +63,7 @@ class GAPS(AbstractTuner):
         y = jnp.sum(state.buffer, axis=0)
         G = dh[:n] @ y + dh[n:]
         buffer = jnp.einsum("ij,bjk->bik", J[:, :n], state.buffer).at[state.oldest].set(J[:, n:])
-        theta, optimizer = _descent.update(self.learning_rate, self.constraint, theta, G, state.optimizer)
+        theta, optimizer = projected_step.update(self.learning_rate, self.constraint, theta, G, state.optimizer)
         watch, rho = state.contraction, None
         if watch is not None:
             watch, rho = _contraction.update(self.contraction_memory, watch, J[:, :n] @ watch.direction)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .. import _descent
-from ..constraint import AbstractConstraint, Unconstrained
-from ..system import System
+from ..problem import projected_step
+from ..problem.constraints import AbstractConstraint, Unconstrained
+from ..problem.system import System
 from . import _contraction
 from .base import AbstractTuner, TunerInfo
 
@@ -52,13 +52,13 @@ class MGAPS(AbstractTuner):
         >>> watched = st.MGAPS(learning_rate=1e-4, contraction_memory=1000)
     """
 
-    learning_rate: _descent.LearningRate = eqx.field(converter=_descent.learning_rate)
-    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
+    learning_rate: projected_step.LearningRate = eqx.field(converter=projected_step.learning_rate)
+    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
     def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> MGAPSState:
         d = ravel_pytree(theta)[0].size
-        optimizer = _descent.init(self.learning_rate, theta)
+        optimizer = projected_step.init(self.learning_rate, theta)
         watch = _contraction.init(self.contraction_memory, x)
         return MGAPSState(jnp.zeros((x.shape[0], d), x.dtype), optimizer, watch)
 
@@ -75,7 +75,7 @@ class MGAPS(AbstractTuner):
             pushed, dh = push(tangents, jnp.eye(d, d + 1, dtype=x.dtype))
             y_next, G = pushed[:, :d], dh[:d]
             watch, rho = _contraction.update(self.contraction_memory, watch, pushed[:, d])
-        theta, optimizer = _descent.update(self.learning_rate, self.constraint, theta, G, state.optimizer)
+        theta, optimizer = projected_step.update(self.learning_rate, self.constraint, theta, G, state.optimizer)
         return theta, MGAPSState(y_next, optimizer, watch), TunerInfo(gradient=G, y=state.y, contraction=rho)
 
     def reset(self, system: System, x: Float[Array, " n"], theta: PyTree, state: MGAPSState) -> MGAPSState:

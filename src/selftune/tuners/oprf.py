@@ -6,9 +6,10 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from .. import _check, _descent
-from ..constraint import AbstractConstraint, Unconstrained
-from ..system import System
+from ..foundation import arguments
+from ..problem import projected_step
+from ..problem.constraints import AbstractConstraint, Unconstrained
+from ..problem.system import System
 from .base import AbstractTuner, TunerInfo
 
 
@@ -48,17 +49,17 @@ class OPRF(AbstractTuner):
         >>> tuner = st.OPRF(episode=400, radius=0.1, key=jax.random.key(0), learning_rate=1e-6)
     """
 
-    episode: int = eqx.field(static=True, converter=lambda v: _check.count("episode", v))
-    radius: Array = eqx.field(converter=lambda v: _check.positive("radius", v))
-    key: PRNGKeyArray = eqx.field(converter=lambda v: _check.key("key", v))
-    learning_rate: _descent.LearningRate = eqx.field(converter=_descent.learning_rate)
-    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=_descent.constraint)
+    episode: int = eqx.field(static=True, converter=lambda v: arguments.count("episode", v))
+    radius: Array = eqx.field(converter=lambda v: arguments.positive("radius", v))
+    key: PRNGKeyArray = eqx.field(converter=lambda v: arguments.key("key", v))
+    learning_rate: projected_step.LearningRate = eqx.field(converter=projected_step.learning_rate)
+    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
 
     def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> OPRFState:
         zero = jnp.zeros((), x.dtype)
         count = jnp.zeros((), jnp.int32)
         direction = jnp.zeros_like(ravel_pytree(theta)[0])
-        return OPRFState(theta, direction, zero, zero, count, count, _descent.init(self.learning_rate, theta))
+        return OPRFState(theta, direction, zero, zero, count, count, projected_step.init(self.learning_rate, theta))
 
     def update(
         self, system: System, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: OPRFState
@@ -70,7 +71,7 @@ class OPRF(AbstractTuner):
         ends = state.step == self.episode - 1
         G = jnp.where(ends, d / radius * (J - state.previous) * state.direction, 0)
 
-        center, optimizer = _descent.update(self.learning_rate, self.constraint, state.center, G, state.optimizer)
+        center, optimizer = projected_step.update(self.learning_rate, self.constraint, state.center, G, state.optimizer)
         episodes = state.episodes + 1
         v = jax.random.normal(jax.random.fold_in(self.key, episodes), (d,), x.dtype)
         v = v / jnp.linalg.norm(v)

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, PyTree
 import selftune as st
 
 from ...estimators.base import EstimatorInfo
-from ..summary import Interval
+from ...reporting.statistics import Interval
 from .finding import FIRST_SEED, Finding, judged
 
 EPSILONS = (1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0)

@@ -1,4 +1,4 @@
-"""A figure for each finding, in the style of `selftune.plots`."""
+"""A figure for each finding, in the style of `selftune.experiments.paper.figures`."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from ..._summary import BLUE, GREEN, GREY, PURPLE, SKY, VERMILLION, Band, band
-from ...plots import WIDTH, _band, _legend, _styled, save
+from ...reporting.print_figures import WIDTH, draw_band, legend, save, styled
+from ...reporting.statistics import Band, band
+from ...reporting.style import BLUE, GREEN, GREY, PURPLE, SKY, VERMILLION
 from .finding import Finding
 
 WIDE = 7.0  # inches: two columns
@@ -32,7 +33,7 @@ def draw(finding: Finding, folder: Path) -> list[Path]:
     return save(FIGURES[finding.name](finding), Path(folder) / finding.name)
 
 
-@_styled
+@styled
 def rates(finding: Finding) -> Figure:
     """Each sum against T with the theory's slope, and the fitted slopes beside the theory's."""
     data = finding.data
@@ -46,10 +47,10 @@ def rates(finding: Finding) -> Figure:
         axis.plot(horizons, line * (horizons / horizons[0]) ** power, label="slope of the theory", **THEORY)
         for start, (label, color, marker) in STARTS.items():
             values = np.array(by_start[start])
-            _band(axis, horizons[: values.shape[1]], band(values), color, label, marker=marker, markersize=3)
+            draw_band(axis, horizons[: values.shape[1]], band(values), color, label, marker=marker, markersize=3)
         if "untuned" in by_start:
             values = np.array(by_start["untuned"])
-            _band(axis, horizons[: values.shape[1]], band(values), GREY, "without tuning", marker="^", markersize=3)
+            draw_band(axis, horizons[: values.shape[1]], band(values), GREY, "without tuning", marker="^", markersize=3)
         axis.set_title(f"{NAMES[name]}: {_slopes(data['slopes'][name], power)}", loc="left", pad=4)
         _log_log(axis)
         axis.set_ylim(bottom=near.min() / 2.5)
@@ -85,7 +86,7 @@ def _compare(axis: Axes, data: dict[str, Any]) -> None:
     axis.set_xlabel("slope; the bar is the theory's")
 
 
-@_styled
+@styled
 def gradient_errors(finding: Finding) -> Figure:
     """E Σε′² against T between the theorem's bound and zero, with the bound that 𝒜 alone gives."""
     data = finding.data
@@ -98,16 +99,16 @@ def gradient_errors(finding: Finding) -> Figure:
     for (name, values), color, marker in shown:
         made = Band(*(np.array([one[part] for one in values]) for part in ("mean", "low", "high")))
         label = f"{name}, slope {data['slopes'][name]['mean']:.2f}"
-        _band(axis, horizons, made, color, label, marker=marker, markersize=3.5)
+        draw_band(axis, horizons, made, color, label, marker=marker, markersize=3.5)
     _log_log(axis)
     axis.set_xlabel("$T$")
     axis.set_xticks(horizons, [f"{steps:,}" for steps in horizons])
     axis.set_ylabel(r"$\mathrm{E}\,\sum_t \varepsilon_t'^{\,2}$")
-    _legend(figure, axis, ncols=1)
+    legend(figure, axis, ncols=1)
     return figure
 
 
-@_styled
+@styled
 def gaps(finding: Finding) -> Figure:
     """Errors of the gradient against B; the B that GAPS needs against T; the cost of a step against B."""
     data = finding.data
@@ -118,14 +119,14 @@ def gaps(finding: Finding) -> Figure:
     for j, color, marker in zip(shown, (BLUE, VERMILLION, GREEN), "osD", strict=True):
         truncated, whole = np.array(data["truncated"])[:, j], np.array(data["whole"])[:, j]
         label = rf"$T = 10^{{{round(np.log10(horizons[j]))}}}$"
-        _band(error, buffers, band(truncated), color, label, marker=marker, markersize=3)
+        draw_band(error, buffers, band(truncated), color, label, marker=marker, markersize=3)
         error.axhline(whole.mean(), color=color, linestyle=":", linewidth=0.9)
     error.set_yscale("log")
     error.set_xlabel("buffer $B$")
     error.set_title(r"GAPS: $\Vert G'_t - \nabla F_t \Vert$; dotted: M-GAPS", loc="left", pad=4)
     error.legend()
     measured = np.array(data["needed"])
-    _band(enough, horizons, band(measured), BLUE, "measured", marker="o", markersize=3)
+    draw_band(enough, horizons, band(measured), BLUE, "measured", marker="o", markersize=3)
     slope = 1 / (2 * np.log(1 / data["rho"]))
     line = measured.mean() + slope * (np.log(horizons) - np.log(horizons).mean())
     enough.plot(horizons, line, label=r"$\ln T\, /\, (2 \ln \rho^{-1}) + c$", **THEORY)
@@ -143,7 +144,7 @@ def gaps(finding: Finding) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def switches(finding: Finding) -> Figure:
     """Time to recover and excess cost against ι; Σε² against T for numbers of switches that grow with T."""
     data = finding.data
@@ -151,13 +152,13 @@ def switches(finding: Finding) -> Figure:
     by_rate, by_size = np.array(data["by_rate"]), np.array(data["by_size"])
     figure = Figure(figsize=(WIDE, 4.4), layout="constrained")
     (time, cost), (error, growth) = figure.subplots(2, 2)
-    _band(time, rates, band(by_rate[:, :, 0]), BLUE, "measured", marker="o", markersize=3)
+    draw_band(time, rates, band(by_rate[:, :, 0]), BLUE, "measured", marker="o", markersize=3)
     mean = by_rate[:, :, 0].mean(axis=0)
     time.plot(rates, 1.5 * mean[0] * rates[0] / rates, label=r"slope $-1$", **THEORY)
     time.set_title("steps to recover from a switch", loc="left", pad=4)
-    _band(cost, rates, band(by_rate[:, :, 2]), BLUE, None, marker="o", markersize=3)
+    draw_band(cost, rates, band(by_rate[:, :, 2]), BLUE, None, marker="o", markersize=3)
     cost.set_title("excess cost of a switch", loc="left", pad=4)
-    _band(error, sizes, band(by_size[:, :, 1]), BLUE, "measured", marker="o", markersize=3)
+    draw_band(error, sizes, band(by_size[:, :, 1]), BLUE, "measured", marker="o", markersize=3)
     mean = by_size[:, :, 1].mean(axis=0)
     error.plot(sizes, 1.5 * mean[0] * (sizes / sizes[0]) ** 2, label="slope 2", **THEORY)
     error.set_title(r"$\sum\varepsilon_t^2$ of a switch", loc="left", pad=4)
@@ -173,7 +174,7 @@ def switches(finding: Finding) -> Figure:
     for (power, totals), color, marker in shown:
         values = np.array(totals["squared_error"])
         label = rf"$N \sim T^{{{power}}}$: slope {data['slopes'][power]['mean']:.2f}"
-        _band(growth, horizons, band(values), color, label, marker=marker, markersize=3)
+        draw_band(growth, horizons, band(values), color, label, marker=marker, markersize=3)
         line = 1.3 * values.mean(axis=0)[0] * (horizons / horizons[0]) ** ((1 + float(Fraction(power))) / 2)
         growth.plot(horizons, line, **THEORY)
     growth.set_title(r"$\sum\varepsilon_t^2$ with $N$ switches; dashed: $(1+\alpha)/2$", loc="left", pad=4)
@@ -182,7 +183,7 @@ def switches(finding: Finding) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def adversary(finding: Finding) -> Figure:
     """The share of each bound that the adversary reaches, against ε; and where Theorem 1 promises its conclusion."""
     data = finding.data
@@ -204,7 +205,7 @@ def adversary(finding: Finding) -> Figure:
     axis.set_xlim(epsilon.min() / 2, epsilon.max() * 1.5)
     axis.set_xlabel(r"mismatch $\epsilon$ that the adversary may use")
     axis.set_ylabel("reached share of the bound")
-    _legend(figure, axis, ncols=2)
+    legend(figure, axis, ncols=2)
     return figure
 
 

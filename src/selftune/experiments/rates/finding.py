@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from ..summary import Check, Interval, interval
+from ...reporting.statistics import Check, Interval, interval
 
 DEVELOPMENT_SEEDS = range(100)
 """The experiments were designed on these seeds."""

@@ -27,8 +27,8 @@ import numpy as np
 import selftune as st
 
 from ... import theory
-from ...regret import _parallel
-from ..summary import Check, interval
+from ...foundation import worker_pool
+from ...reporting.statistics import Check, interval
 from .finding import FIRST_SEED, Finding, about, at_most, judged, slopes
 
 HORIZONS = (20_000, 80_000, 320_000)
@@ -140,7 +140,7 @@ def find(
 ) -> Finding:
     """E Σε′² over runs against the theorem's bound, for each T, and its growth against the corollary's 5/6."""
     counts = [(SEEDS if seeds is None else seeds).get(steps, FEWER) for steps in horizons]
-    workers = _parallel.check(workers, progress)
+    workers = worker_pool.check(workers, progress)
     # A T after the other, so that two threads rarely compile the same program at once.
     items = [
         (case, steps, i)
@@ -156,7 +156,7 @@ def find(
 
     order = list(range(len(items), 0, -1))
     done = dict(
-        zip(items, _parallel.run(task, items, order, workers, _parallel.Meter(progress, sum(order))), strict=True)
+        zip(items, worker_pool.run(task, items, order, workers, worker_pool.Meter(progress, sum(order))), strict=True)
     )
     checks, rows, measured, fits = [], [], {}, {}
     for case in CASES:

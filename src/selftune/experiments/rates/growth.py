@@ -23,8 +23,8 @@ import numpy as np
 
 import selftune as st
 
-from ...regret import _parallel
-from ..summary import Check, interval
+from ...foundation import worker_pool
+from ...reporting.statistics import Check, interval
 from .finding import FIRST_SEED, Finding, at_most, by_horizon, slopes
 
 HORIZONS = (1_000, 4_000, 16_000, 64_000, 256_000, 1_024_000)
@@ -175,7 +175,7 @@ def measure(
 
     "untuned" has R_L alone, of the far start's θ without tuning: (seeds, horizons, 1).
     """
-    workers = _parallel.check(workers, progress)
+    workers = worker_pool.check(workers, progress)
     origins = {steps: starts(steps) for steps in horizons}
     # Seed by seed and the longest first: two threads then rarely compile the same program at once.
     items = [(i, j) for i in range(seeds) for j in reversed(range(len(horizons)))]
@@ -189,7 +189,7 @@ def measure(
         return made
 
     order = list(range(len(items), 0, -1))
-    done = _parallel.run(task, items, order, workers, _parallel.Meter(progress, sum(order)))
+    done = worker_pool.run(task, items, order, workers, worker_pool.Meter(progress, sum(order)))
     sums = dict(zip(items, done, strict=True))
     return {
         name: np.array([[sums[i, j][name] for j in range(len(horizons)) if name in sums[i, j]] for i in range(seeds)])

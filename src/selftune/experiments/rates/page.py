@@ -4,7 +4,8 @@ import base64
 from html import escape
 from pathlib import Path
 
-from ... import _files, _html
+from ...reporting import html_parts
+from ...storage import files
 from .finding import Finding
 
 
@@ -18,7 +19,7 @@ def write(folder: Path, findings: dict[str, Finding]) -> Path:
     head = f'<p class="lead">The paper\'s statements, each with the experiment that shows it. {verdict}</p>'
     path = folder / "report.html"
     eyebrow = "selftune · Online Policy Optimization in Unknown Nonlinear Systems"
-    _files.write(path, _html.page("The theory in experiments", eyebrow, head, sections).encode())
+    files.write(path, html_parts.page("The theory in experiments", eyebrow, head, sections).encode())
     return path
 
 
@@ -35,6 +36,6 @@ def section(finding: Finding, figures: Path) -> str:
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in finding.rows)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     note = "Means over seeds with 95 % bootstrap intervals. The end of the interval is judged, not the mean."
-    return f"<p>{escape(finding.claim)}</p>{image}{_html.scroll(table, finding.title)}" + _html.checks(
+    return f"<p>{escape(finding.claim)}</p>{image}{html_parts.scroll(table, finding.title)}" + html_parts.checks(
         finding.checks, note
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ... import _files, manifest
+from ...storage import files, manifest
 from . import adversary, gradient_errors, growth, switches, truncation
 from .finding import Finding
 
@@ -43,7 +43,7 @@ def write(folder: Path, findings: dict[str, Finding], *, data_only: bool = False
     kept = read(folder, versions=manifest.versions()) | findings
     findings = {name: kept[name] for name in EXPERIMENTS if name in kept}
     plain = {name: json.loads(one.model_dump_json()) for name, one in findings.items()}
-    _files.write(path, _files.as_json({"versions": manifest.versions(), "findings": plain}))
+    files.write(path, files.as_json({"versions": manifest.versions(), "findings": plain}))
     if data_only:
         return path
     from . import figures, page

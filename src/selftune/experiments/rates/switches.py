@@ -22,7 +22,7 @@ import numpy as np
 import selftune as st
 
 from ... import theory
-from ...regret import _parallel
+from ...foundation import worker_pool
 from .finding import FIRST_SEED, Finding, about, at_most, slopes
 from .growth import CONSTRAINT, SYSTEM
 
@@ -140,7 +140,7 @@ def find(
     progress: Callable[[int, int], Any] | None = None,
 ) -> Finding:
     """Recovery against ι and the size of a switch; the growth with T for a number of switches that grows as T^α."""
-    workers = _parallel.check(workers, progress)
+    workers = worker_pool.check(workers, progress)
     steps = SPACING * (switches + 1)
     single = [(steps, switches, SIZE, rate) for rate in rates]
     single += [(steps, switches, size, RATE) for size in sizes]
@@ -154,7 +154,7 @@ def find(
         return recovery(made) if kind in single else (float(made.squared_error.sum()), float(made.excess.sum()))
 
     order = list(range(len(items), 0, -1))
-    done = _parallel.run(task, items, order, workers, _parallel.Meter(progress, sum(order)))
+    done = worker_pool.run(task, items, order, workers, worker_pool.Meter(progress, sum(order)))
     by_kind = dict(zip(items, done, strict=True))
 
     def over_seeds(kinds: list[Any]) -> np.ndarray:

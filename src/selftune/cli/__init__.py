@@ -1,0 +1,1 @@
+"""The command `selftune`: one file a command."""

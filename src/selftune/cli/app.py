@@ -1,0 +1,422 @@
+"""The command `selftune`. What is heavy is imported by the commands that need it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from ..foundation.errors import InputError
+from . import bench, sweep, tables
+from .options import Fresh, Json, Out, Quiet, end, is_complete, plain, say_reused
+from .screen import Screen, new_table, refusing, stoppable
+
+app = typer.Typer(
+    name="selftune",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Controllers that tune themselves while they run.",
+    epilog="Exit codes: 0 all is well; 1 a check failed or a run diverged; 2 bad usage, configuration or folder; "
+    "130 interrupted. "
+    "Results go to stdout, all else to stderr.",
+)
+
+app.add_typer(bench.app, name="bench")
+Workers = Annotated[int | None, typer.Option(min=1, help="How many threads; as many as there are cores by default.")]
+
+_CERTIFICATES = ("certificates", "bounds")
+_THEORY = ("rates", "gradient-errors", "gaps", "switches", "adversary")
+"""The experiments of `selftune.experiments.rates`, whose import is heavy."""
+
+
+def _print_version(asked: bool) -> bool:
+    if asked:
+        from importlib import metadata
+
+        typer.echo(f"selftune {metadata.version('selftune')}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="Examples:  selftune reproduce   |   selftune reproduce --seeds 4 --periods 2 -o results/small")
+def reproduce(
+    out: Out = Path("results/paper"),
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many; 32 by default.")] = None,
+    periods: Annotated[int | None, typer.Option(min=1, help="How many draws of a*; 5 by default.")] = None,
+    period: Annotated[int | None, typer.Option(min=2, help="Steps of a period; 40,000, as in the paper.")] = None,
+    workers: Workers = None,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Without figures and report.")] = False,
+    fresh: Fresh = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run the paper's simulation: data, checks, figures and a report.
+
+    A second call on a complete folder verifies and shows it.
+    """
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from ..experiments import paper
+        from ..experiments.paper.summary import summarize
+        from ..storage import store
+
+        settings = _paper_settings(seeds, periods, period)
+        if fresh and (aside := store.set_aside(out)):
+            screen.note(f"what was in {out} is now in {aside}")
+        reused = is_complete(out)
+        screen.note(_describe_settings(settings))
+        with screen.progress("simulating") as progress, stoppable(screen):
+            manifest = paper.run(settings, out, workers=workers, progress=progress)
+        dataset, manifest = store.open_run(out)
+        if reused:
+            say_reused(screen, out, manifest)
+        summary = summarize(dataset, manifest.settings)
+        certificates, findings, report = {}, {}, None
+        if not data_only:
+            from .write_report import certify, present, rates
+
+            certificates, made = certify(screen, out, steps=min(settings.steps, 20_000))
+            if settings == paper.Settings():  # a smaller run is asked for where time matters
+                findings, grown = rates(screen, out)
+                made = made or grown
+            report = present(screen, out, dataset, certificates, anew=made or not reused)
+        for part in [*tables.paper(summary), *(part for one in findings.values() for part in tables.finding(one))]:
+            screen.show(part)
+        screen.show(f"data    {out / 'data.zarr'}" + ("" if report is None else f"\nreport  {report}"))
+        screen.give(
+            {
+                "folder": str(out),
+                "report": None if report is None else str(report),
+                "manifest": plain(manifest),
+                "summary": plain(summary),
+            }
+        )
+    faults = [f"check: {c.name}: expected {c.expected}, got {c.measured}" for c in summary.checks if c.holds is False]
+    for noise, one in certificates.items():
+        faults += [f"theory, noise {noise}: {row['name']} is violated" for row in one["rows"] if _is_violated(row)]
+    faults += _failed_findings(findings)
+    end(screen, faults + _failed_runs(dataset))
+
+
+@app.command(epilog="Examples:  selftune verify   |   selftune verify rates   |   selftune verify certificates --json")
+def verify(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"Any of: {', '.join((*_CERTIFICATES, *_THEORY))}. All of them by default."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the experiments' data and figures.")] = Path(
+        "results/verify"
+    ),
+    steps: Annotated[int, typer.Option(min=4, help="Of each run that a certificate is made of.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the certificates' runs.")] = 0,
+    workers: Workers = None,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Without figures and report.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Check the paper's theorems: certificates of single runs, and experiments that show the rates.
+
+    Ends with 1 if an inequality that must hold does not, or if a slope is larger than the theory allows.
+    """
+    screen = Screen(quiet, as_json)
+    names = [*_CERTIFICATES, *_THEORY]
+    with refusing():
+        for name in what or ():
+            if name not in names:
+                raise InputError(f"{name}: expected any of {', '.join(names)}")
+        asked = [name for name in names if not what or name in what]
+        certificates = certificate_file(screen, steps, seed, [name for name in asked if name in _CERTIFICATES])
+        faults = [f"{name}: {row.name} is violated" for name, one in certificates.items() for row in one.violated]
+        findings = {}
+        if experiments := [name for name in asked if name in _THEORY]:
+            from ..experiments.rates import run as theory
+
+            for name in experiments:
+                with screen.progress(name) as progress:
+                    findings |= theory.run(
+                        [name], workers=workers, progress=lambda _, done, total, tell=progress: tell(done, total)
+                    )
+                for part in tables.finding(findings[name]):
+                    screen.show(part)
+            written = theory.write(out, findings, data_only=data_only)
+            screen.show(f"{'data' if data_only else 'report':6}  {written}")
+        faults += _failed_findings(findings)
+        screen.show("everything that must hold does" if not faults else "not everything that must hold does")
+        screen.give(
+            {
+                "certificates": {name: one.to_dict() for name, one in certificates.items()},
+                "experiments": {name: plain(one) for name, one in findings.items()},
+            }
+        )
+    end(screen, faults)
+
+
+def certificate_file(screen: Screen, steps: int, seed: int, groups: list[str]) -> dict[str, Any]:
+    if not groups:
+        return {}
+    from ..experiments.certificates.examples import certificates
+
+    made = {}
+    makers = certificates(groups, steps=steps, seed=seed)
+    with screen.progress("certificates") as progress:
+        for name, make in makers.items():
+            progress(len(made), len(makers))
+            made[name] = make()
+    for name, certificate in made.items():
+        screen.show(tables.certificate(name, certificate))
+    return made
+
+
+@app.command(epilog="Example:  selftune run examples/cart.toml -o results/cart")
+def run(
+    config: Annotated[Path, typer.Argument(help="A TOML file; examples/cart.toml shows every table.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; results/NAME by default.")] = None,
+    workers: Workers = None,
+    fresh: Fresh = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run your own controller on a scenario, over seeds."""
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from ..experiments import user
+        from ..experiments.user.config import Loaded
+        from ..reporting.statistics import interval
+        from ..storage import store
+
+        loaded = Loaded(config)
+        folder = out or Path("results") / config.stem
+        if fresh and (aside := store.set_aside(folder)):
+            screen.note(f"what was in {folder} is now in {aside}")
+        reused = is_complete(folder)
+        with screen.progress("simulating") as progress, stoppable(screen):
+            manifest = user.run(loaded, folder, workers=workers, progress=progress)
+        dataset, manifest = store.open_run(folder)
+        if reused:
+            say_reused(screen, folder, manifest)
+        cost = interval(dataset.total_cost)
+        failed = {int(seed): int(code) for seed, code in zip(dataset.seed, dataset.result_code, strict=True) if code}
+        screen.show(f"total cost over {loaded.config.scenario.steps:,} steps, {dataset.sizes['seed']} seeds: {cost}")
+        screen.show(f"data    {folder / 'data.zarr'}")
+        screen.give(
+            {
+                "folder": str(folder),
+                "total_cost": plain(cost),
+                "failed_seeds": failed,
+                "manifest": plain(manifest),
+            }
+        )
+    end(screen, _failed_runs(dataset))
+
+
+app.command(
+    epilog="Examples:  selftune sweep examples/cart-sweep.toml   |   selftune sweep FILE --executor tcp://host:8786"
+)(sweep.sweep)
+
+
+@app.command(epilog="Example:  selftune export examples/cart.py:controller -o results/cart-c")
+def export(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:CONTROLLER", help="In a .py file or a module; or a function that makes one."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of C.")],
+    x: Annotated[str | None, typer.Option(help="The first state: 0,0 or JSON; the module's x by default.")] = None,
+    theta: Annotated[str | None, typer.Option(help="θ₀; the module's theta by default.")] = None,
+    a_hat: Annotated[str | None, typer.Option(help="â₀; the module's a_hat by default.")] = None,
+    t: Annotated[str | None, typer.Option(help="A step's context, where it is more than a number.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    name: Annotated[str | None, typer.Option(help="The prefix of everything in C; the folder's by default.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Also what was changed, or is not ours.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Write a controller as C99 for a microcontroller, with a recorded run to check it against."""
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from . import exporting
+
+        given = {"x": x, "theta": theta, "a_hat": a_hat, "t": t}
+        about = exporting.export(target, out, given, dtype=dtype, name=name, overwrite=overwrite)
+        screen.show(exporting.table(about))
+        screen.show(f"{exporting.sizes(about)}\nC       {out}")
+        screen.give(
+            {"folder": str(out), "name": about["name"], "files": sorted(about["files"]), "costs": about["costs"]}
+        )
+
+
+@app.command(epilog="Example:  selftune report results/paper")
+def report(
+    folder: Annotated[Path, typer.Argument(help="A complete run.")], quiet: Quiet = False, as_json: Json = False
+) -> None:
+    """Write a run's report anew; of the paper's simulation, the robots' comparison and a sweep the figures, too."""
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from ..experiments.paper import certificate_file
+        from ..experiments.report import opened
+        from .write_report import present
+
+        dataset, _ = opened(folder)
+        there = certificate_file.read(folder)
+        written = present(screen, folder, dataset, {} if there is None else there["certificates"])
+        screen.show(f"report  {written}")
+        screen.give({"report": str(written)})
+
+
+@app.command(
+    epilog="Examples:  selftune compare results/cart results/cart-gaps   |   "
+    "selftune compare results/sweep --over tuner --by noise"
+)
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Complete runs, the first of which others are divided by; or one sweep.")
+    ],
+    over: Annotated[str | None, typer.Option(help="Of a sweep: the setting whose values are compared.")] = None,
+    by: Annotated[list[str] | None, typer.Option(help="Of a sweep: at each value of this setting.")] = None,
+    to: Annotated[str | None, typer.Option(help="Of a sweep: the value that others are compared to.")] = None,
+    last: Annotated[float | None, typer.Option(help="Of a sweep: by the last share of the run alone.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Put runs side by side: total costs, and their ratios, paired where system, scenario and seeds are the same.
+
+    Of a sweep the values of a setting, each at its best, and their differences over the same seeds.
+    """
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from ..experiments.comparison import compare as compare_runs
+        from ..experiments.comparison import compare_sweep
+
+        asked = {"over": over, "by": by or None, "to": to, "last": last}
+        if (made := compare_sweep(folders, **asked)) is not None:
+            screen.show(tables.comparison(made))
+            screen.give(plain(made))
+            return
+        rows = compare_runs(folders)
+        table = new_table("mean and 95 % interval over seeds", "run", "seeds", "total cost", "against the first")
+        for row in rows:
+            ratio = f"– ({row.reason})" if row.ratio is None else str(row.ratio)
+            table.add_row(escape(row.name), str(row.seeds), escape(str(row.cost)), escape(ratio))
+        screen.show(table)
+        screen.give([plain(row) for row in rows])
+
+
+@app.command(epilog="Examples:  selftune info   |   selftune info results/paper --json")
+def info(
+    folder: Annotated[Path | None, typer.Argument(help="A run, whose manifest is shown too.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Show versions, devices, compiler and settings; and a run's manifest, once its arrays were verified."""
+    screen = Screen(quiet, as_json)
+    with refusing():
+        facts, harmed = _facts(), ""
+        if folder is not None:
+            from ..storage.store import RunStore, StoreError
+
+            run = RunStore(folder)
+            facts["manifest"] = plain(run.manifest)
+            facts["tasks"] = f"{sum(map(run.done, run.tasks))} of {len(run.tasks)} done"
+            try:
+                run.verify()
+                facts["arrays"] = "verified: what is done is what was written"
+            except StoreError as error:
+                facts["arrays"], harmed = "not what was written", str(error)
+        for name, value in facts.items():
+            for line in _lines(name, value):
+                screen.show(line)
+        screen.give(facts)
+        if harmed:
+            raise InputError(harmed)
+
+
+def _lines(name: str, value: Any) -> list[str]:
+    """Nested mappings one value a line, with the names on the way to it."""
+    if isinstance(value, dict) and value:
+        return [line for key, one in value.items() for line in _lines(f"{name} {key}", one)]
+    return [f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"]
+
+
+def _facts() -> dict[str, Any]:
+    import shutil
+    import subprocess
+
+    import jax
+
+    from ..foundation import jax_releases
+    from ..storage import manifest
+
+    compiler = shutil.which("cc")
+    version = ""
+    if compiler:
+        version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    git = manifest.git_state()
+    warning = jax_releases.complaint()
+    return ({"warning": warning} if warning else {}) | {
+        "versions": manifest.versions(),
+        "platform": manifest.machine(),
+        "git": None if git is None else plain(git),
+        "devices": ", ".join(str(device) for device in jax.devices()),
+        "cores": os.cpu_count(),
+        "compiler": version.partition("\n")[0] or "none found (cc)",
+    }
+
+
+def _paper_settings(seeds: int | None, periods: int | None, period: int | None) -> Any:
+    from ..experiments.paper.run import Settings
+
+    given = {"seeds": seeds, "periods": periods, "period": period}
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    steps = chosen.get("period", Settings.period) * chosen.get("periods", Settings.periods)
+    horizons = tuple(horizon for horizon in Settings.horizons if horizon <= steps)
+    if len(horizons) < 3:  # too few to show growth
+        horizons = tuple(sorted({max(2, steps // part) for part in (4, 2, 1)}))
+    return Settings(**chosen, horizons=horizons)
+
+
+def _describe_settings(settings: Any) -> str:
+    from ..experiments import paper
+
+    def listed(names: list[str]) -> str:
+        return ", ".join(f"{name} = {getattr(settings, name)}" for name in names)
+
+    given = paper.given(vars(settings))
+    chosen = [name for name in vars(settings) if name not in given]
+    return f"given by the paper: {listed(given)}\nchosen here: {listed(chosen)}"
+
+
+def _failed_findings(findings: dict[str, Any]) -> list[str]:
+    """Each check of the theory's experiments that failed, in words."""
+    return [
+        f"{name}: {check.name}: expected {check.expected}, got {check.measured}"
+        for name, one in findings.items()
+        for check in one.failed
+    ]
+
+
+def _is_violated(row: dict[str, Any]) -> bool:
+    return row.get("verdict") == "VIOLATED"
+
+
+def _failed_runs(dataset: Any) -> list[str]:
+    """Each run that did not end well, in words."""
+    codes = dataset.result_code.stack(run=dataset.result_code.dims)
+    said = []
+    for run in codes[codes != 0]:
+        at = {str(dim): run[dim].item() for dim in dataset.result_code.dims}
+        step = f" at step {int(dataset.failed_at.sel(at))}" if "failed_at" in dataset else ""
+        how = "diverged" if int(run) == 1 else "a number stopped being finite"
+        said.append(f"{', '.join(f'{dim} {value}' for dim, value in at.items())}: {how}{step}")
+    return said

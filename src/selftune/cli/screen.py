@@ -1,0 +1,116 @@
+"""What the commands share: where words go, which errors are the user's, and how JAX is set."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..foundation.errors import InputError
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+class Screen:
+    """Where a command's words go: results to stdout, notes and progress to stderr."""
+
+    def __init__(self, quiet: bool, as_json: bool):
+        self.quiet, self.as_json = quiet, as_json
+        self.out, self.err = Console(highlight=False), Console(stderr=True, highlight=False)
+
+    def note(self, text: str) -> None:
+        if not self.quiet:
+            self.err.print(escape(text), soft_wrap=True)
+
+    def show(self, what: Any) -> None:
+        """Text or a table, for people."""
+        if not self.quiet and not self.as_json:
+            if isinstance(what, str):
+                self.out.print(escape(what), soft_wrap=True)
+            else:
+                self.out.print(what)
+
+    def give(self, value: Any) -> None:
+        """The result, for programs."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+    @contextmanager
+    def progress(self, text: str) -> Iterator[Callable[[int, int], None]]:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        with Progress(
+            *columns,
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.err,
+            transient=True,
+            disable=self.quiet or not self.err.is_terminal,  # a file would get an empty line
+        ) as bar:
+            task = bar.add_task(text, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """With JAX set, what a command does: what is the user's to mend is one message and exit code 2, not a traceback."""
+    try:
+        _start_jax()
+        yield
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; the same command continues")
+        raise typer.Exit(INTERRUPTED) from None
+    except InputError as error:
+        Console(stderr=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(BAD_INPUT) from None
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        text = f"{where}{error.strerror or error}"
+        Console(stderr=True, highlight=False).print(f"[red]error:[/] {escape(text)}", soft_wrap=True)
+        raise typer.Exit(BAD_INPUT) from None
+
+
+@contextmanager
+def stoppable(screen: Screen) -> Iterator[None]:
+    """The first Ctrl-C lets the seeds that are being computed end, and says so; the second ends the process.
+
+    Nothing is lost by that: what a folder has is whole whenever a process dies.
+    """
+
+    def first(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, second)
+        screen.err.print("interrupted; finishing the seeds in flight, Ctrl-C again to stop now")
+        raise KeyboardInterrupt
+
+    def second(number: int, frame: Any) -> None:
+        screen.err.show_cursor(True)
+        os._exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _start_jax() -> None:
+    """Double precision, and XLA's small loops compiled whole (`docs/speed.md`): this process is ours to set."""
+    flag = "xla_cpu_small_while_loop_byte_threshold"
+    flags = os.environ.get("XLA_FLAGS", "")
+    if flag not in flags and "xla_backend_extra_options" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={flag}=65536".strip()
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+
+
+def new_table(title: str, *columns: str) -> Table:
+    return Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)

@@ -1,0 +1,90 @@
+"""`selftune sweep`: many settings of a configuration, over seeds, here or on a cluster."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Fresh, Json, Quiet, end, is_complete, plain, say_reused
+from .screen import Screen, refusing, stoppable
+
+
+def sweep(
+    config: Annotated[Path, typer.Argument(help="A TOML file with a table sweep, as examples/cart-sweep.toml.")],
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="The sweep's folder or URL; results/NAME by default.")
+    ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="The address of a Dask scheduler, tcp://…; this machine by default.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many tasks at once on this machine; one a core by default.")
+    ] = None,
+    retries: Annotated[int, typer.Option(min=0, help="How often a task that fails is tried again.")] = 2,
+    redo_failed: Annotated[
+        bool, typer.Option("--redo-failed", help="Compute tasks again that are recorded as failed.")
+    ] = False,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Without figures and report.")] = False,
+    fresh: Fresh = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run every setting of a design with every seed; find the best one, and say how sure that is.
+
+    A run that diverges, or a setting that cannot be, fails alone: the table and the end say which.
+
+    The same command continues an interrupted sweep.
+    """
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from ..experiments.sweep.config import SweepConfig
+        from ..storage import files, store
+        from ..sweeps.summary import best, failures, in_words, points, standings
+        from ..sweeps.sweeper import sweep as run_sweep
+        from . import tables
+
+        loaded = SweepConfig(config)
+        given = out or str(Path("results") / config.stem)
+        folder = files.place(given)
+        if fresh and (aside := store.set_aside(folder)):
+            screen.note(f"what was in {folder} is now in {aside}")
+        reused = is_complete(folder) and not redo_failed
+        if executor is not None:
+            loaded.pack_modules()
+        screen.note(f"{len(loaded.design.points)} settings, {len(loaded.loaded.config.run.seed_list)} seeds")
+        with screen.progress("simulating") as progress, stoppable(screen):
+            done = run_sweep(
+                **loaded.arguments(),
+                folder=given,
+                executor=executor,
+                workers=workers,
+                retries=retries,
+                redo="failed" if redo_failed else (),
+                progress=progress,
+            )
+        if reused:
+            say_reused(screen, folder, done.manifest)
+        dataset, report = done.to_dataset(), None
+        found = points(dataset)
+        failed = failures(found)
+        chosen = best(dataset) if len(failed) < len(found) else None
+        if not data_only and isinstance(folder, Path):
+            from .write_report import present
+
+            report = present(screen, folder, dataset, {}, anew=not reused)
+        if chosen is None:
+            screen.show("every setting has a run that failed")
+        else:
+            for part in tables.sweep(chosen, standings(found, 10)):
+                screen.show(part)
+        screen.show(f"data    {folder}/data.zarr" + ("" if report is None else f"\nreport  {report}"))
+        screen.give(
+            {
+                "folder": given,
+                "report": None if report is None else str(report),
+                "best": None if chosen is None else plain(chosen),
+                "failed": [plain(one) for one in failed],
+                "manifest": plain(done.manifest),
+            }
+        )
+    end(screen, [f"{in_words(one.setting)}: {one.failed} of {one.runs} runs: {one.reason}" for one in failed])

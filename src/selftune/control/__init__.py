@@ -1,0 +1,1 @@
+"""The controller, its guard, and one step of the closed loop."""

@@ -1,0 +1,66 @@
+"""One step of the closed loop, plant included: what both engines run."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from ..problem.system import System
+from . import guarded_step, result_codes
+from .controller import Controller
+from .guard import Decision, Guard
+
+CHECKED = ("u", "cost", "gradient", "innovation")
+"""Values of a step that must be finite besides the next x, θ and â."""
+
+
+def closed_loop_step(
+    controller: Controller,
+    guard: Guard | None,
+    nature: System,
+    x: Array,
+    state: Any,
+    a_star: PyTree,
+    w: Array,
+    v: Any,
+    t: Any,
+) -> tuple[Array, Any, dict[str, PyTree]]:
+    """The next x and state, and the values of `Run`'s fields that were used at this step.
+
+    The state is the controller's; with a guard, that of both.
+    """
+    after_act: Any
+    if guard is None:
+        state = controller.reveal(state, a_star)
+        u, after_act, info = controller.act(state, x, t)
+    else:
+        state = eqx.tree_at(lambda s: s.controller, state, controller.reveal(state.controller, a_star))
+        after_act, u, info, _ = guarded_step.act(controller, guard, state, x, t)
+    with jax.named_scope("selftune.plant"):
+        f = nature.residual(x, a_star, t)
+        x_next = nature.dynamics(x, u, f, t) + w
+        f_obs = f if v is None else f + v
+    decisions, after = None, after_act
+    if guard is None:
+        after, seen = controller._observe(after, x, f_obs, t)
+    else:
+        after, code, seen = guarded_step.observe_and_tell(controller, guard, after, f_obs)
+        decisions = info.guard.decisions | jnp.where(code == result_codes.OK, 0, np.int32(Decision.REFUSED))
+    values = {
+        "x": x,
+        "u": u,
+        "theta": state.theta,
+        "a_hat": state.a_hat,
+        "cost": info.cost,
+        "y": info.tuner.y,
+        "gradient": info.tuner.gradient,
+        "f": f,
+        "f_hat": info.f_hat,
+        "innovation": seen.innovation,
+        "contraction": info.tuner.contraction,
+        "guard": decisions,
+    }
+    return x_next, after, values

@@ -1,0 +1,154 @@
+"""Algorithm "Meta-Framework": a tuner (ALG) and an estimator (EST) around one system, one step at a time."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, PyTree
+
+from ..estimators.base import AbstractEstimator, EstimatorInfo
+from ..foundation import arguments
+from ..problem import projected_step
+from ..problem.system import System
+from ..tuners.base import AbstractTuner, TunerInfo
+
+
+class ControllerState(eqx.Module):
+    """What the next step needs: θ, â, and what tuner and estimator remember."""
+
+    theta: PyTree
+    a_hat: PyTree
+    tuner: PyTree
+    estimator: PyTree
+
+
+class Info(eqx.Module):
+    """What a person or a metric reads of a step: the values used at step t."""
+
+    u: Float[Array, " m"]
+    cost: Float[Array, ""]
+    f_hat: Float[Array, " k"]
+    guard: PyTree
+    """What a guard decided (`GuardInfo`); None where there is none."""
+    tuner: TunerInfo
+
+
+class Controller(eqx.Module):
+    r"""A policy that tunes itself while it runs (Algorithm "Meta-Framework").
+
+    One step, in the paper's order:
+
+    1. `act`: $\hat f_t = f_t(x_t, \hat a_t)$, $u_t = \pi_t(x_t, \theta_t, \hat f_t)$, cost $h_t(x_t, u_t, \theta_t)$;
+       then ALG gives $\theta_{t+1}$.
+    2. the plant moves: $x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t$.
+    3. `observe`: from $\tilde f_t$, EST gives $\hat a_{t+1}$.
+
+    All methods are pure: they can be jitted (`jax.jit(controller.act)`), vmapped, scanned, or called one sample at
+    a time.
+
+    **Arguments:** `system`, what is known; `tuner`, ALG; `estimator`, EST.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.1 * v,
+        ...     residual=lambda x, a, t: a * jnp.cos(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        ... )
+        >>> controller = st.Controller(system, tuner=st.MGAPS(0.05), estimator=st.GradientEstimator(0.1))
+        >>> x = jnp.array([1.0])
+        >>> state = controller.init(x, theta=jnp.ones(1), a_hat=jnp.zeros(1))
+        >>> for t in range(3):
+        ...     u, state, info = controller.act(state, x, t)
+        ...     f = 0.5 * jnp.cos(x)  # what nature adds
+        ...     state = controller.observe(state, x, f, t)
+        ...     x = x + 0.1 * (u + f)
+        >>> print(bool(state.theta[0] > 1.0), bool(state.a_hat[0] > 0.0))
+        True True
+    """
+
+    system: System
+    tuner: AbstractTuner
+    estimator: AbstractEstimator
+
+    def __check_init__(self) -> None:
+        for name, kind in {"system": System, "tuner": AbstractTuner, "estimator": AbstractEstimator}.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                hint = f" (did you mean {value.__name__}()?)" if isinstance(value, type) else ""
+                raise ValueError(f"{name}: expected a selftune {name}, got {value!r}{hint}")
+
+    # By identity, so that `jax.jit(controller.act)` is as good as `eqx.filter_jit(controller.act)`: jit wants to hash.
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def init(self, x: Any, *, theta: Any, a_hat: Any, t: Any = 0) -> ControllerState:
+        r"""The state before step `t`, from the first x, $\theta_0 \in \Theta$ and $\hat a_0 \in \mathcal A$.
+
+        Everything is checked here, once: the shapes of the four functions, that each is the same program whenever it is
+        traced, that all numbers are finite and of x's dtype, and that θ and â are inside their constraints.
+        """
+        x, theta, a_hat = self.check_values(x, theta, a_hat)
+        self.system.check(x, theta, a_hat, t, thorough=True)
+        return ControllerState(
+            theta=theta,
+            a_hat=a_hat,
+            tuner=self.tuner.init(self.system, x, theta),
+            estimator=self.estimator.init(self.system, x, a_hat),
+        )
+
+    def check_values(self, x: Any, theta: Any, a_hat: Any) -> tuple[Array, PyTree, PyTree]:
+        """x, θ and â as arrays, once they are known to be finite, of one dtype and inside their constraints."""
+        x = arguments.real_array("x", x)
+        theta = arguments.real_tree("theta", theta, dtype=x.dtype)
+        a_hat = arguments.real_tree("a_hat", a_hat, dtype=x.dtype)
+        for name, value, owner in (("theta", theta, self.tuner), ("a_hat", a_hat, self.estimator)):
+            if (constraint := getattr(owner, "constraint", None)) is not None:
+                projected_step.check_inside(name, value, constraint)
+        return x, theta, a_hat
+
+    def act(self, state: ControllerState, x: Float[Array, " n"], t: Any) -> tuple[Array, ControllerState, Info]:
+        r"""$u_t$ from $\theta_t$ and $\hat a_t$; then ALG's step to $\theta_{t+1}$. Returns `(u, state, info)`."""
+        system, theta, a_hat = self.system, state.theta, state.a_hat
+        x = _like("x", x, theta)
+        system.check(x, theta, a_hat, t)  # by shape: free once compiled
+        with jax.named_scope("selftune.residual"):
+            f_hat = system.residual(x, a_hat, t)
+        with jax.named_scope("selftune.control"):
+            u = system.policy(x, theta, f_hat, t)
+        with jax.named_scope("selftune.cost"):
+            cost = system.cost(x, u, theta, t)
+        with jax.named_scope("selftune.tuner"):
+            theta, tuner, info = self.tuner.update(system, x, theta, a_hat, t, state.tuner)
+        return u, ControllerState(theta, a_hat, tuner, state.estimator), Info(u, cost, f_hat, None, info)
+
+    def observe(
+        self, state: ControllerState, x: Float[Array, " n"], f_obs: Float[Array, " k"], t: Any
+    ) -> ControllerState:
+        r"""EST's step: $\hat a_{t+1}$ from the observation $\tilde f_t$ made at $x_t$; `x` and `t` as in `act`."""
+        return self._observe(state, x, f_obs, t)[0]
+
+    def _observe(self, state: ControllerState, x: Array, f_obs: Array, t: Any) -> tuple[ControllerState, EstimatorInfo]:
+        x, f_obs = _like("x", x, state.a_hat), _like("f_obs", f_obs, state.a_hat)
+        k = self.system.check_plant(x, state.a_hat, t)
+        if f_obs.shape != (k,):
+            raise ValueError(f"f_obs: expected shape ({k},), that of the residual, got {arguments.describe(f_obs)}")
+        with jax.named_scope("selftune.estimator"):
+            a_hat, estimator, info = self.estimator.update(self.system, x, f_obs, state.a_hat, t, state.estimator)
+        return ControllerState(state.theta, a_hat, state.tuner, estimator), info
+
+    def reveal(self, state: ControllerState, a_star: PyTree) -> ControllerState:
+        r"""Give an oracle (`Known`) the true $a^*_t$, before `act`. Any other estimator is told nothing."""
+        if not self.estimator.is_oracle:
+            return state
+        return ControllerState(state.theta, a_star, state.tuner, state.estimator)
+
+
+def _like(name: str, value: Any, params: PyTree) -> Array:
+    """A measurement, in the dtype of the parameters: a double from a sensor does not turn a float32 state into one."""
+    return arguments.real_array(name, value, finite=False).astype(jax.tree.leaves(params)[0].dtype)

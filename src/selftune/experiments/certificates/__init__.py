@@ -1,0 +1,1 @@
+"""Problems on which `selftune verify` checks the theorems."""

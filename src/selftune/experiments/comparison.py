@@ -1,0 +1,101 @@
+"""Stored runs side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+import xarray as xr
+from pydantic import BaseModel
+
+from ..foundation.errors import InputError
+from ..reporting.statistics import Interval, interval
+from ..storage.manifest import Manifest
+from ..storage.store import open_run, read_manifest
+from ..sweeps.summary import Comparison, compare_settings
+
+
+class Compared(BaseModel):
+    """A run's total cost, and its ratio to the first folder's, seed by seed; or else the reason why it has none."""
+
+    name: str
+    seeds: int
+    cost: Interval
+    ratio: Interval | None
+    reason: str | None = None
+
+
+def compare(folders: Sequence[Path]) -> list[Compared]:
+    """Every total cost in the folders; the first folder's is what the same one of the others is divided by."""
+    rows: list[Compared] = []
+    with jax.enable_x64(True):
+        opened = [(folder, *open_run(folder)) for folder in folders]
+        base = dict(_costs(opened[0][1]))
+        for folder, dataset, manifest in opened:
+            differs = "it is the first" if folder is folders[0] else _differs(opened[0][2], manifest)
+            for label, cost in _costs(dataset):
+                ratio = _ratio(cost, base[label]) if differs is None and label in base else None
+                reason = None if ratio else differs or ("no seed in common" if label in base else "not in the first")
+                name = f"{folder} {label}".strip()
+                rows.append(
+                    Compared(name=name, seeds=cost.sizes["seed"], cost=interval(cost), ratio=ratio, reason=reason)
+                )
+    return rows
+
+
+def compare_sweep(
+    folders: Sequence[Path],
+    *,
+    over: str | None = None,
+    by: Sequence[str] | None = None,
+    to: str | None = None,
+    last: float | None = None,
+) -> Comparison | None:
+    """The values of a sweep's setting side by side (`compare_settings`); None where the folders are runs.
+
+    `over` may be left out where the sweep has one setting.
+    """
+    asked = [f"--{name}" for name, value in {"over": over, "by": by, "to": to, "last": last}.items() if value]
+    sweeps = [folder for folder in folders if read_manifest(folder).kind == "sweep"]
+    if not sweeps:
+        if asked:
+            raise InputError(f"{', '.join(asked)}: expected with a sweep, got {folders[0]}, which is a run")
+        return None
+    if len(folders) > 1:
+        raise InputError(f"expected one sweep by itself, or runs, got {len(folders)} folders and {sweeps[0]}, a sweep")
+    from .report import opened
+
+    dataset, _ = opened(folders[0])
+    names = [str(name) for name in dataset.attrs["settings"]]
+    if over is None and len(names) > 1:
+        raise InputError(f"--over: expected a setting of the sweep, one of {', '.join(names)}, got none")
+    try:
+        return compare_settings(dataset, over or names[0], by or (), to=to, last=last)
+    except ValueError as error:
+        raise InputError(f"--{error}") from None
+
+
+def _costs(dataset: xr.Dataset) -> list[tuple[str, xr.DataArray]]:
+    """The total costs, (seed,), each with what it is of."""
+    total = dataset.total_cost
+    dims = [dim for dim in total.dims if dim != "seed"]
+    if not dims:
+        return [("", total)]
+    stacked = total.stack(of=dims)
+    return [(", ".join(f"{value}" for value in key), stacked.sel(of=key)) for key in stacked["of"].values]
+
+
+def _differs(one: Manifest, other: Manifest) -> str | None:
+    """Why costs cannot be divided; None where a seed means the same draws, on the same system."""
+    if one.kind != other.kind:
+        return "another kind of run"
+    nature = ("system", "scenario") if one.kind == "run" else ("decay", "sigma", "period", "periods", "x0")
+    other_than = [name for name in nature if one.settings[name] != other.settings[name]]
+    return f"another {' and '.join(other_than)}" if other_than else None
+
+
+def _ratio(cost: xr.DataArray, base: xr.DataArray) -> Interval | None:
+    shared = np.intersect1d(cost.seed, base.seed)
+    if not shared.size:
+        return None
+    return interval(cost.sel(seed=shared).values / base.sel(seed=shared).values)

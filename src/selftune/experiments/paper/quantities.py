@@ -1,0 +1,171 @@
+"""The numbers that the figures and the report both show, of a dataset as `selftune reproduce` keeps it."""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from ...reporting.datasets import present, usable
+from ...reporting.statistics import Band, band
+from ...reporting.style import BLUE, GREEN, GREY, PALETTE, PURPLE, SKY, VERMILLION
+
+OURS, FIXED, EXACT = "M-GAPS", "fixed gain", "exact model"
+RESCALED = "M-GAPS, η/Δ²"
+CELL = ("noise", "gain", "algorithm")
+DIMENSIONS: dict[str, tuple[str, ...]] = {
+    "a_star": ("seed", "time", "feature"),
+    "a_hat": (*CELL, "seed", "time", "feature"),
+    "theta": (*CELL, "seed", "time"),
+    "model_error": (*CELL, "seed", "time"),
+    "x": (*CELL, "seed", "time"),
+    "cumulative_cost": (*CELL, "seed", "time"),
+    "total_cost": (*CELL, "seed"),
+    "period_cost": (*CELL, "seed", "period"),
+    "result_code": (*CELL, "seed"),
+    "static_gain": ("noise", "seed"),
+    "static_cost": ("noise", "seed"),
+    "static_period_cost": ("noise", "seed", "period"),
+    "local_regret": ("noise", "gain", "seed", "horizon"),
+    "rescaled_period_cost": ("gain", "seed", "period"),
+}
+
+VERDICTS = {"holds": GREEN, "vacuous": GREEN, "fails": VERMILLION, "not promised": GREY, "not checked": GREY}
+COLORS = {OURS: BLUE, FIXED: VERMILLION, EXACT: GREEN, "GAPS": PURPLE, RESCALED: SKY}
+NOISE = {"outside": "noise outside Δ(…)", "inside": "noise inside Δ(…)"}
+
+
+def is_paper(dataset: xr.Dataset) -> bool:
+    """Whether it is the paper's simulation, rather than a run of anything."""
+    return all(name in dataset.dims for name in CELL)
+
+
+def check(dataset: xr.Dataset) -> None:
+    """Refuse what is not the paper's simulation, by the first variable that is not as expected."""
+    for name, dims in DIMENSIONS.items():
+        if name not in dataset:
+            raise ValueError(f"dataset: expected a variable {name!r} with dimensions {dims}, got {list(dataset)}")
+        if set(dataset[name].dims) != set(dims):
+            raise ValueError(f"dataset: expected {name!r} with dimensions {dims}, got {dataset[name].dims}")
+    for name in (OURS, FIXED, EXACT):
+        if name not in dataset.algorithm.values:
+            raise ValueError(f"dataset: expected an algorithm {name!r}, got {list(dataset.algorithm.values)}")
+    if not usable(dataset)[0].sizes["seed"]:
+        raise ValueError(f"dataset: expected a seed whose runs all ended well, got none of {dataset.sizes['seed']}")
+
+
+def root_mean_square(data: xr.DataArray) -> float:
+    """Over all seeds and recorded steps."""
+    return float(np.sqrt(np.mean(data.values.astype(float) ** 2)))
+
+
+def switches(dataset: xr.Dataset) -> np.ndarray:
+    """The recorded steps at which a* is a new one."""
+    changed = (dataset.a_star.diff("time") != 0).any(["seed", "feature"])
+    return changed.time.values[changed.values]
+
+
+def distance(dataset: xr.Dataset) -> xr.DataArray:
+    """‖â − a*‖."""
+    return np.sqrt(((dataset.a_hat - dataset.a_star) ** 2).sum("feature"))  # pyright: ignore[reportReturnType]
+
+
+def regret_difference(dataset: xr.Dataset) -> xr.DataArray:
+    """Cumulative cost of M-GAPS minus that of the same gain held fixed, seed by seed."""
+    cost = dataset.cumulative_cost
+    return cost.sel(algorithm=OURS, drop=True) - cost.sel(algorithm=FIXED, drop=True)
+
+
+def table(dataset: xr.Dataset) -> xr.Dataset:
+    """Total costs and their ratios, each with its interval: (noise, gain, algorithm, band).
+
+    A ratio is taken within a seed, between runs on the same a* and w, and then averaged over seeds.
+    """
+    return _compared(dataset, dataset.period_cost, dataset.total_cost)
+
+
+def rescaled(dataset: xr.Dataset) -> xr.Dataset:
+    """The same for M-GAPS with the learning rate η/Δ² and the noise inside Δ(…): (gain, band)."""
+    costs = dataset.rescaled_period_cost
+    return _compared(dataset.sel(noise="inside", drop=True), costs, costs.sum("period"))
+
+
+def standings(dataset: xr.Dataset) -> dict[str, dict[str, xr.Dataset]]:
+    """`table` and `rescaled` by noise and by name, in the order in which they are shown: each (gain, band)."""
+    costs = table(dataset)
+    made = {
+        str(noise): {str(name): costs.sel(noise=noise, algorithm=name) for name in costs.algorithm.values}
+        for noise in costs.noise.values
+    }
+    if "inside" in made:
+        made["inside"][RESCALED] = rescaled(dataset)
+    return made
+
+
+def _compared(dataset: xr.Dataset, periods: xr.DataArray, total: xr.DataArray) -> xr.Dataset:
+    """Costs against the yardsticks of `dataset`."""
+    later = slice(1, None)
+    ratios = {
+        "total_cost": total,
+        "to_fixed": total / dataset.total_cost.sel(algorithm=FIXED, drop=True),
+        "to_exact": total / dataset.total_cost.sel(algorithm=EXACT, drop=True),
+        "to_static": total / dataset.static_cost,
+    }
+    if dataset.sizes["period"] > 1:
+        best = dataset.static_period_cost.isel(period=later).sum("period")
+        ratios["to_static_later"] = periods.isel(period=later).sum("period") / best
+    dims = [name for name in CELL if name in total.dims]
+    made = {name: np.stack(band(values.transpose("seed", *dims)), axis=-1) for name, values in ratios.items()}
+    coords: dict[str, Any] = {name: dataset[name] for name in dims} | {"band": list(Band._fields)}
+    return xr.Dataset({name: ((*dims, "band"), values) for name, values in made.items()}, coords)
+
+
+def slopes(dataset: xr.Dataset) -> xr.DataArray:
+    """d log R / d log T of the local regret, by least squares for each seed, then over seeds: (noise, gain, band)."""
+    regret = present(dataset.local_regret).transpose("seed", "noise", "gain", "horizon")
+    centred = np.log(regret.horizon.values)
+    centred = centred - centred.mean()
+    # The least number stands for a zero, of which there is no logarithm.
+    logs = np.log(np.maximum(regret.values, np.finfo(float).tiny))
+    fitted = (logs * centred).sum(-1) / (centred**2).sum()
+    coords: dict[str, Any] = {"noise": dataset.noise, "gain": dataset.gain, "band": list(Band._fields)}
+    return xr.DataArray(np.stack(band(fitted), axis=-1), coords, ("noise", "gain", "band"))
+
+
+def color(name: str, index: int) -> str:
+    """An algorithm's own, or for one that has none the next of the palette."""
+    return COLORS.get(name, PALETTE[(4 + index) % len(PALETTE)])
+
+
+def placeable(value: Any) -> float | None:
+    """A number that has a place on a logarithmic axis, or 0; None for what is missing, infinite or below zero."""
+    return None if value is None or not np.isfinite(float(value)) or float(value) < 0 else float(value)
+
+
+def edges(rows: list[dict]) -> tuple[float, float]:
+    """A decade beyond all numbers of a certificate's rows: the places of zero and of infinity."""
+    both = [placeable(row[key]) for row in rows for key in ("measured", "bound")]
+    numbers = [value for value in both if value] or [10.0]
+    return min(numbers) / 10, max(numbers) * 10
+
+
+def verdict(row: dict) -> str:
+    """What became of a row of a certificate: it holds, is vacuous (true, and says nothing) or fails.
+
+    An inequality that does not hold, but whose hypotheses do not either, was not promised.
+    """
+    if row.get("holds") is None:
+        return "not checked"
+    if not row["holds"]:
+        return "fails" if row.get("must_hold", True) or row.get("kind") == "hypothesis" else "not promised"
+    return "vacuous" if row.get("vacuous") else "holds"
+
+
+def inequalities(certificate: dict) -> list[dict]:
+    """The rows that have a bound to be measured against."""
+    return [row for row in certificate["rows"] if row.get("kind") != "hypothesis"]
+
+
+def start(dataset: xr.Dataset) -> float:
+    """The start that is shown where only one is: the one nearest to 1."""
+    gains = dataset.gain.values
+    return float(gains[np.abs(gains - 1).argmin()])

@@ -1,0 +1,245 @@
+"""One case and seed of the robots' comparison: agents, their runs, how they are measured, and the best static gains."""
+
+import logging
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import selftune as st
+
+from ...control import guarded_step
+from ...control.contexts import context
+from ...robots.base import Drive, Robot, drive
+from ...simulation.run import Result
+from .run import ESTIMATOR, FIXED, OURS, POINTS, STATIC, TUNER, Settings, load, steps
+
+
+def compute(
+    settings: Settings, name: str, robot: Robot, condition: str, seed: int, arrays: dict[str, np.ndarray]
+) -> None:
+    """Fill the arrays of one case and seed."""
+    logging.getLogger("selftune").setLevel(logging.ERROR)  # what the guards decide is not news here
+    length = steps(settings, robot)
+
+    def go(algorithm: str, theta: np.ndarray) -> Drive:
+        return _go(settings, name, condition, algorithm, seed, theta, length)
+
+    starts = [robot.detuned(factor) for factor in settings.starts]
+    runs: dict[tuple[int, str], Drive] = {}
+    for i, (factor, theta) in enumerate(zip(settings.starts, starts, strict=True)):
+        for algorithm in settings.algorithms:
+            if (
+                algorithm != STATIC
+                and settings.runs(algorithm, factor)
+                and not _is_too_large(settings, robot, algorithm)
+            ):
+                runs[i, algorithm] = go(algorithm, theta)
+    held = [runs[0, FIXED], *(runs[i, ESTIMATOR] for i in range(len(starts)))]
+    level = settings.failure * next((_mean(made) for made in held if not made.crashed), math.inf)
+    found = [_settled(runs[i, OURS]) for i in range(len(starts)) if judge(runs[i, OURS], length, level) == Result.OK]
+    short = round(min(settings.search_seconds, settings.seconds) / robot.dt)
+    theta, tried = best_static(
+        settings,
+        robot,
+        [np.asarray(robot.theta, float), *found],
+        lambda theta: _value(_go(settings, name, condition, ESTIMATOR, seed, theta, short), short),
+        lambda theta: _value(go(ESTIMATOR, theta), length),
+    )
+    arrays["static_tried"][...] = tried
+    best = go(ESTIMATOR, theta)
+    for i in range(len(starts)):
+        for j, algorithm in enumerate(settings.algorithms):
+            made = best if algorithm == STATIC else runs.get((i, algorithm))
+            if made is not None:
+                _keep(settings, robot, arrays, (i, j), made, judge(made, length, level), best)
+    _keep_laps(robot, arrays, runs[0, OURS], length)
+
+
+def _is_too_large(settings: Settings, robot: Robot, algorithm: str) -> bool:
+    size = robot.make_plant(robot.conditions[0], 0, 2).reset().size * len(robot.gains) * settings.buffer
+    return algorithm == "GAPS" and size > settings.buffer_limit
+
+
+def _go(
+    settings: Settings, name: str, condition: str, algorithm: str, seed: int, theta: np.ndarray, length: int
+) -> Drive:
+    """A run of `length` steps, on a new plant."""
+    robot = load(name)
+    agent = _agent(settings, name, algorithm, _scale(settings, name, condition) if algorithm == "OPRF" else None)
+    plant = robot.make_plant(condition, seed, length)
+    state = guarded_step.start(agent.controller, agent.guard, plant.reset(), theta, robot.a_hat, context(0))
+    if isinstance(agent.controller.tuner, st.OPRF):
+        # Its directions depend on its key, which is compiled in, and on how many episodes there were.
+        many = jnp.full_like(state.controller.tuner.episodes, 100_000 * seed)
+        state = eqx.tree_at(lambda s: s.controller.tuner.episodes, state, many)
+    agent._machine.set_state(state)
+    return drive(robot, agent, plant, length, stride=max(1, steps(settings, robot) // settings.rows))
+
+
+@cache  # an agent takes seconds to make, and is used again for every start and seed
+def _agent(settings: Settings, name: str, algorithm: str, scale: float | None) -> st.Agent:
+    robot = load(name)
+    tuner, estimator, episode = _parts(settings, robot, algorithm, scale)
+    limits = dict(robot.guard)
+    if (rate := limits.get("rate", st.Guard().rate)) is not None:
+        limits["rate"] = episode * rate  # who steps once in H steps may go as far as who does H times
+    return st.Agent(
+        robot.controller(tuner, estimator),
+        x=robot.make_plant(robot.conditions[0], 0, 2).reset(),
+        theta=robot.theta,
+        a_hat=robot.a_hat,
+        guard=st.Guard(**limits),
+    )
+
+
+def _parts(settings: Settings, robot: Robot, algorithm: str, scale: float | None) -> tuple[Any, Any, int]:
+    """Tuner and estimator, None for the robot's own, and the steps between two of the tuner's."""
+    rate, box = robot.learning_rate, robot.theta_box
+    if algorithm == OURS:
+        return None, None, 1
+    if algorithm == TUNER:
+        return None, st.Frozen(), 1
+    if algorithm == ESTIMATOR:
+        return st.Fixed(), None, 1
+    if algorithm == FIXED:
+        return st.Fixed(), st.Frozen(), 1
+    if algorithm == "GAPS":
+        return st.GAPS(settings.buffer, rate, constraint=box), None, 1
+    if scale is not None:
+        episode = max(1, round(settings.oprf_episode * robot.lap))
+        scaled = settings.oprf_rate / (episode * scale)
+        return st.OPRF(episode, settings.oprf_radius, jax.random.key(0), scaled, constraint=box), None, episode
+    episode = max(1, round(float(algorithm.removeprefix("DiffTune ")) * robot.lap))
+    return st.DiffTune(episode, settings.difftune_rate * rate, constraint=box), None, episode
+
+
+@cache
+def _scale(settings: Settings, name: str, condition: str) -> float:
+    """The mean cost of the first start's gains, held fixed, on the first seed, to one digit: what OPRF is told."""
+    robot = load(name)
+    short = round(min(settings.search_seconds, settings.seconds) / robot.dt)
+    made = _go(settings, name, condition, ESTIMATOR, 0, robot.detuned(settings.starts[0]), short)
+    return float(f"{_mean(made):.0e}")
+
+
+def best_static(
+    settings: Settings,
+    robot: Robot,
+    candidates: list[np.ndarray],
+    short: Callable[[np.ndarray], float],
+    whole: Callable[[np.ndarray], float],
+) -> tuple[np.ndarray, int]:
+    """The gains of least cost that the budget finds, and how many were tried; never worse than a candidate.
+
+    COBYQA, which needs no derivatives, goes from the candidate that is best for a short time; what it finds is held
+    against all candidates for the whole time.
+    """
+    from scipy.optimize import minimize
+
+    shape = np.shape(robot.theta)
+    low, high = (np.broadcast_to(np.asarray(end, float), shape) for end in (robot.theta_box.low, robot.theta_box.high))
+    tried: list[tuple[float, np.ndarray]] = [(short(theta), theta) for theta in candidates]
+
+    def value(theta: np.ndarray) -> float:
+        inside = np.clip(theta, low, high)
+        tried.append((short(inside), inside))
+        # Of costs by the factor, and of a crash something that a quadratic model survives.
+        return math.log(min(tried[-1][0], 1e3 * tried[0][0]))
+
+    first = min(tried, key=lambda one: one[0])[1]
+    if settings.search > len(first) + 1:
+        minimize(
+            value,
+            first,
+            method="COBYQA",
+            bounds=list(zip(low, high, strict=True)),
+            options={
+                "maxfev": settings.search,
+                "initial_tr_radius": settings.search_radius,
+                "final_tr_radius": settings.search_radius / 50,
+            },
+        )
+    finalists = [*candidates, min(tried, key=lambda one: one[0])[1]]
+    return min(finalists, key=whole), len(tried)
+
+
+def _settled(made: Drive) -> np.ndarray:
+    """The mean of the second half's gains."""
+    return made.theta[len(made.theta) // 2 :].mean(axis=0)
+
+
+def _mean(made: Drive) -> float:
+    return float(np.mean(made.cost))
+
+
+def _value(made: Drive, length: int) -> float:
+    """For the search: infinite where it did not get through."""
+    total = float(np.mean(made.cost))
+    return total if len(made.cost) == length and not made.crashed and math.isfinite(total) else math.inf
+
+
+def judge(made: Drive, length: int, level: float) -> int:
+    """How a run ended, by its cost too: a robot may leave its path and never be called crashed."""
+    if not np.all(np.isfinite(made.cost)) or not np.all(np.isfinite(made.theta)):
+        return Result.NON_FINITE
+    return Result.DIVERGED if made.crashed or len(made.cost) < length or _mean(made) > level else Result.OK
+
+
+def convergence_time(cost: np.ndarray, reference: np.ndarray, window: int, within: float, dt: float) -> float:
+    """Seconds after which every mean of `window` costs is below `within` times the reference's; NaN if never."""
+    window = min(window, len(cost))
+    means = [np.convolve(one, np.full(window, 1 / window), "valid") for one in (cost, reference)]
+    above = np.flatnonzero(means[0] > within * means[1])
+    if above.size == 0:
+        return 0.0
+    return float(dt * (above[-1] + 1)) if above[-1] + 1 < means[0].size else math.nan
+
+
+def _keep(
+    settings: Settings,
+    robot: Robot,
+    arrays: dict[str, np.ndarray],
+    at: tuple[int, int],
+    made: Drive,
+    code: int,
+    best: Drive,
+) -> None:
+    """One run's numbers; of a time that it did not see, none."""
+    length = steps(settings, robot)
+    driven = len(made.cost)
+    edges = np.arange(settings.rows + 1) * length // settings.rows
+    whole = np.flatnonzero(edges[1:] <= driven)
+    arrays["result_code"][at] = code
+    arrays["driven"][at] = driven * robot.dt
+    sums = np.concatenate([[0.0], np.cumsum(made.cost)])
+    arrays["cost"][at][whole] = (sums[edges[whole + 1]] - sums[edges[whole]]) / (edges[whole + 1] - edges[whole])
+    every = edges[:-1] // max(1, length // settings.rows)
+    seen = np.flatnonzero(every < len(made.theta))
+    arrays["theta"][at][seen, : made.theta.shape[1]] = made.theta[every[seen]]
+    arrays["a_hat"][at][seen, : made.a_hat.shape[1]] = made.a_hat[every[seen]]
+    squared = np.sum(made.error**2, axis=1)
+    arrays["mean_cost"][at], arrays["rmse"][at] = np.mean(made.cost), np.sqrt(np.mean(squared))
+    for k, part in enumerate((slice(length // 2), slice(length // 2, length))):
+        if driven >= (part.stop or 0):
+            arrays["half_cost"][at][k] = np.mean(made.cost[part])
+            arrays["half_rmse"][at][k] = np.sqrt(np.mean(squared[part]))
+            if code == Result.OK:
+                arrays["convergence_time"][at][k] = convergence_time(
+                    made.cost[part], best.cost[part], robot.lap, settings.within, robot.dt
+                )
+
+
+def _keep_laps(robot: Robot, arrays: dict[str, np.ndarray], made: Drive, length: int) -> None:
+    """The first lap and the last whole one."""
+    last = length // robot.lap - 1
+    for k, lap in enumerate((0, last)):
+        at = lap * robot.lap + np.arange(POINTS) * robot.lap // POINTS
+        if lap >= 0 and at[-1] < len(made.x):
+            arrays["lap_state"][k, :, : made.x.shape[1]] = made.x[at]
+            arrays["lap_error"][k, :, : made.error.shape[1]] = made.error[at]

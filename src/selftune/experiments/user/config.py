@@ -1,0 +1,378 @@
+"""`selftune run`'s configuration: TOML, checked by pydantic, refused with its place in the file."""
+
+import copy
+import importlib
+import inspect
+import math
+import re
+import sys
+import tomllib
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args
+
+import jax
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic_core import PydanticCustomError
+
+import selftune as st
+
+from ...foundation import suggestions
+from ...foundation.errors import InputError
+
+
+class ConfigError(InputError):
+    """What is wrong in a configuration, and where."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _is_a_number(value: float) -> float:
+    if math.isnan(value):
+        raise PydanticCustomError("nan", "Expected a number")
+    return value
+
+
+Number = Annotated[float | int, AfterValidator(_is_a_number)]
+Recorded = Literal[
+    "x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction", "guard"
+]  # fmt: skip
+Numbers = Number | list[Number] | list[list[Number]]
+
+
+def _part(kind: type, tag: str, **types: Any) -> type[_Part]:
+    """A table that makes one `kind`: its constructor's arguments are the keys, which its own checks refuse or take."""
+    fields: dict[str, Any] = {tag: (Literal[kind.__name__], ...)}
+    for parameter in inspect.signature(kind).parameters.values():
+        needed = parameter.default is inspect.Parameter.empty and parameter.name != "constraint"
+        annotation = types.get(parameter.name, Numbers)
+        fields[parameter.name] = (annotation, ...) if needed else (annotation | None, None)
+    return create_model(kind.__name__, __base__=_Part, **fields)
+
+
+def _one_of(tag: str, *kinds: type, **types: Any) -> Any:
+    parts = tuple(_part(kind, tag, **types) for kind in kinds)
+    return Annotated[Union[parts], Field(discriminator=tag)]  # noqa: UP007 - of a tuple
+
+
+if TYPE_CHECKING:
+    # Made at run time, out of what the library has.
+    Tuner: TypeAlias = Any
+    Estimator: TypeAlias = Any
+    Process: TypeAlias = Any
+    GuardPart: TypeAlias = Any
+else:
+    Constraint = _one_of("name", st.Box, st.Ball, st.Simplex, st.Unconstrained)
+    Process = _one_of(
+        "process",
+        *(st.OrnsteinUhlenbeck, st.Uniform, st.Gaussian, st.PiecewiseConstant, st.RandomWalk, st.Sinusoid, st.Constant),
+        period=Number,
+    )
+    _WHOLE = {"buffer": int, "episode": int}
+    Tuner = _one_of(
+        "name",
+        st.MGAPS,
+        st.GAPS,
+        st.DiffTune,
+        st.OPRF,
+        st.Fixed,
+        learning_rate=Number,
+        constraint=Constraint,
+        key=int,
+        **_WHOLE,
+    )
+    Estimator = _one_of(
+        "name",
+        *(st.GradientEstimator, st.RLS, st.KalmanEstimator, st.Known, st.Frozen),
+        learning_rate=Number,
+        constraint=Constraint,
+        normalized=bool,
+    )
+
+    # `rate = false` is off: TOML has no None.
+    GuardPart = create_model(
+        "GuardPart",
+        __base__=_Part,
+        **{
+            name: ((int if name in ("window", "bridge") else Number | list[Number] | Literal[False]) | None, None)
+            for name in inspect.signature(st.Guard).parameters
+        },
+    )
+
+
+class SystemPart(_Part):
+    """Where the system comes from: a function of a module beside the configuration, or of any that is installed."""
+
+    make: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="module:function, which gives a System")
+    arguments: dict[str, Number | str | bool | list[Number]] = {}
+
+
+class ScenarioPart(_Part):
+    x0: list[Number]
+    steps: int = Field(gt=0)
+    a_star: Process
+    w: Process
+    v: Process | None = None
+
+
+class RunPart(_Part):
+    seeds: int | list[int] = Field(description="How many, from 0; or which.")
+    theta: list[Number]
+    a_hat: list[Number]
+    stride: int = Field(default=1, gt=0)
+    record: list[Recorded] = ["x", "theta", "cost"]
+
+    @model_validator(mode="after")
+    def _some_seeds(self) -> "RunPart":
+        seeds = self.seed_list
+        if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
+            raise ValueError(f"seeds: expected at least one whole number >= 0, each once, got {self.seeds}")
+        return self
+
+    @property
+    def seed_list(self) -> list[int]:
+        return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+
+class RangePart(_Part):
+    low: Number
+    high: Number
+    log: bool = False
+
+
+Value = bool | int | float | str | list[Any] | dict[str, Any]
+
+
+class SweepPart(_Part):
+    """Which settings a sweep runs: values, or ranges to draw from, by the key that they replace."""
+
+    over: dict[str, list[Value] | RangePart] = Field(min_length=1)
+    design: Literal["grid", "random", "latin hypercube"] = "grid"
+    points: int | None = Field(default=None, gt=0, description="How many, where they are drawn.")
+    seed: int = Field(default=0, ge=0, description="Of the design.")
+    engine: Literal["auto", "native", "xla"] = "auto"
+    lanes: int | None = Field(default=None, gt=0)
+
+
+class Config(_Part):
+    """One controller on one scenario, over seeds; and what a sweep changes in it."""
+
+    system: SystemPart
+    tuner: Tuner
+    estimator: Estimator
+    guard: GuardPart | None = None
+    scenario: ScenarioPart
+    run: RunPart
+    sweep: SweepPart | None = None
+
+
+class Loaded:
+    """A configuration with the objects that it names, made once and so checked by their own constructors."""
+
+    def __init__(self, path: Path, *, text: str | None = None, make: Callable[..., Any] | None = None):
+        """From the file at `path`; or from its `text`, with the function `make` in place of the one that it names."""
+        self.path = Path(path)
+        try:
+            self.text = self.path.read_text(encoding="utf-8") if text is None else text
+            raw = tomllib.loads(self.text)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{self.path}: not TOML: {error}") from None
+        self.make_system = make
+        self.sources: dict[str, Path] = {}
+        self._make_all(raw)
+
+    def changed(self, raw: dict[str, Any]) -> "Loaded":
+        """The same with other values, as TOML has them; complaints still point into the file."""
+        other = copy.copy(self)
+        other._make_all(raw)
+        return other
+
+    def _make_all(self, raw: dict[str, Any]) -> None:
+        try:
+            self.config = Config.model_validate(raw)
+        except ValidationError as error:
+            # One line for each place: of a value that may have one of several forms, pydantic says what each expects.
+            problems: dict[tuple[str, ...], str] = {}
+            for problem in error.errors():
+                problems.setdefault((*_walk(problem["loc"])[0],), self._problem(problem))
+            raise ConfigError("\n".join(problems.values())) from None
+        with jax.enable_x64(True):  # as the run will be
+            self.tuner = self.make("tuner", self.config.tuner)
+            self.estimator = self.make("estimator", self.config.estimator)
+            self.guard = None if self.config.guard is None else self.make("guard", self.config.guard)
+            scenario = self.config.scenario
+            self.processes = {
+                name: self.make(f"scenario.{name}", part)
+                for name in ("a_star", "w", "v")
+                if (part := getattr(scenario, name)) is not None
+            }
+            if self.make_system is None:
+                self.make_system, self.sources = self._load_maker()
+            self.system = self._made_system(self.make_system)
+
+    def refuse(self, where: str, text: str) -> ConfigError:
+        """A `ConfigError` about the value at `where`, as `table.key`."""
+        line = line_of(self.text, tuple(where.split(".")))
+        return ConfigError(f"{self.path}:{line}: {where}: {text}" if line else f"{self.path}: {where}: {text}")
+
+    def blame(self, error: BaseException) -> str:
+        """An error of the user's code in words, with the last line of it that lies beside the configuration."""
+        beside, place = self.path.resolve().parent, ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if Path(frame.filename).parent == beside:
+                place = f"{Path(frame.filename).name}:{frame.lineno}: "
+        return f"{place}{type(error).__name__}: {error}"
+
+    def make(self, where: str, part: Any) -> Any:
+        """The object of a part. Its constructor's messages begin with the argument's name, which is the key here."""
+        values = {name: value for name in type(part).model_fields if (value := getattr(part, name)) is not None}
+        kind = values.pop("process", None) or values.pop("name", "Guard")
+        if "constraint" in values:
+            values["constraint"] = self.make(f"{where}.constraint", values["constraint"])
+        if kind == "OPRF":
+            values["key"] = jax.random.key(values["key"])
+        if kind == "Guard":
+            values = {name: None if value is False else value for name, value in values.items()}
+        try:
+            return getattr(st, kind)(**values)
+        except ValueError as error:
+            name, _, text = str(error).partition(": ")
+            known = name in type(part).model_fields
+            raise self.refuse(f"{where}.{name}" if known else where, text if known else str(error)) from None
+
+    def _load_maker(self) -> tuple[Callable[..., Any], dict[str, Path]]:
+        """What makes the system, and the files that it comes from: its module, and what that imports from beside this
+        file."""
+        beside = self.path.resolve().parent
+        sys.path.insert(0, str(beside))
+        try:
+            function, source = self._import_maker(*self.config.system.make.split(":"))
+            self._made_system(function)  # now, as it may import more
+        finally:
+            sys.path.remove(str(beside))
+        sources = {} if source is None else {source.name: source}
+        return function, dict(sorted((sources | _modules_of(beside)).items()))
+
+    def _import_maker(self, module_name: str, name: str) -> tuple[Callable[..., Any], Path | None]:
+        try:
+            module = importlib.import_module(module_name)
+        except Exception as error:
+            raise self.refuse(
+                "system.make", f"module {module_name!r} cannot be imported ({self.blame(error)})"
+            ) from error
+        function = getattr(module, name, None)
+        if not callable(function):
+            functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+            raise self.refuse(
+                "system.make", f"module {module_name!r} has no function {name!r}{suggestions.nearest(name, functions)}"
+            )
+        source = getattr(module, "__file__", None)
+        return function, Path(source) if source else None
+
+    def _made_system(self, function: Callable[..., Any]) -> st.System:
+        name = self.config.system.make.split(":")[1]
+        try:
+            system = function(**self.config.system.arguments)
+        except Exception as error:
+            raise self.refuse("system.make", f"{name} failed ({self.blame(error)})") from error
+        if not isinstance(system, st.System):
+            raise self.refuse("system.make", f"expected {name} to give a selftune.System, got {type(system).__name__}")
+        return system
+
+    def _problem(self, problem: Mapping[str, Any]) -> str:
+        loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
+        keys, valid = _walk(loc)
+        where = ".".join(keys)
+        if kind == "extra_forbidden":
+            text = f"unknown key{suggestions.nearest(keys[-1], valid)}; expected one of {', '.join(valid)}"
+        elif kind == "missing":
+            *table, key = keys
+            where, text = (".".join(table), f"{key} is missing") if table else (key, "this table is missing")
+        elif kind == "union_tag_invalid":
+            tags = [tag.strip("' ") for tag in context["expected_tags"].split(",")]
+            where = f"{where}.{context['discriminator'].strip(chr(39))}"
+            text = (
+                f"expected one of {', '.join(tags)}, got {context['tag']!r}{suggestions.nearest(context['tag'], tags)}"
+            )
+        elif kind == "union_tag_not_found":
+            text = f"{context['discriminator'].strip(chr(39))} is missing"
+        elif kind == "literal_error":
+            names = re.findall(r"'([^']*)'", context["expected"])
+            hint = suggestions.nearest(str(problem["input"]), names)
+            text = f"expected one of {', '.join(names)}, got {problem['input']!r}{hint}"
+        elif kind == "string_pattern_mismatch":
+            text = f"expected module:function, got {problem['input']!r}"
+        elif kind == "value_error":
+            name, _, text = problem["msg"].removeprefix("Value error, ").partition(": ")
+            where = f"{where}.{name}"
+        else:
+            text = f"{problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}"
+        return str(self.refuse(where, text))
+
+
+def _modules_of(folder: Path) -> dict[str, Path]:
+    """The files of modules that were imported with `folder` on the path, by their place in it."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "")
+        top = folder / name.partition(".")[0]
+        # A virtual environment in the folder, or a package under src/, is not imported from the folder itself.
+        if path == top.with_suffix(".py") or top in path.parents:
+            found[path.relative_to(folder).as_posix()] = path
+    return found
+
+
+def _walk(loc: tuple[Any, ...]) -> tuple[list[str], list[str]]:
+    """The keys of a place in the file, without the kinds that pydantic puts between them; and the names valid there."""
+    keys, node, valid = [], Config, list(Config.model_fields)
+    for item in loc:
+        if isinstance(item, int):
+            continue
+        if isinstance(node, type) and issubclass(node, BaseModel):
+            valid = list(node.model_fields)
+            keys.append(item)
+            node = node.model_fields[item].annotation if item in node.model_fields else None
+            node = _unwrap(node)
+        elif isinstance(node, dict):
+            node = node.get(item)
+    return keys, valid
+
+
+def _unwrap(annotation: Any) -> Any:
+    """A model; or, of a union of several, the dictionary of them by name."""
+    models = [one for one in _leaves(annotation) if isinstance(one, type) and issubclass(one, BaseModel)]
+    if len(models) == 1:
+        return models[0]
+    return {model.__name__: model for model in models} or None
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    inner = [one for part in get_args(annotation) for one in _leaves(part)]
+    return inner or [annotation]
+
+
+def line_of(text: str, keys: tuple[str, ...]) -> int | None:
+    """The line of the longest part of `keys` that can be found: TOML's parser keeps no places."""
+    table: tuple[str, ...] = ()
+    best, line = 0, None
+    for number, content in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[+\s*([^\[\]]+?)\s*\]+\s*(#.*)?$", content):
+            found = table = _split(header[1])
+        elif key := re.match(
+            r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=", content
+        ):
+            found = (*table, *_split(key[1]))
+        else:
+            continue
+        if found == keys[: len(found)] and len(found) > best:
+            best, line = len(found), number
+    return line
+
+
+def _split(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))

@@ -1,0 +1,177 @@
+"""A user's controller on a scenario, over seeds, as one stored run: what `selftune run CONFIG.toml` does."""
+
+import hashlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import selftune as st
+
+from ...simulation.run import DIMS
+from ...storage.store import Layout, RunStore, Variable
+from ...storage.tasks import run_tasks
+from .config import Loaded
+
+if TYPE_CHECKING:
+    from ...storage.manifest import Manifest
+
+_LEAST_CHUNK, _MOST_CHUNKS = 50_000, 20
+
+
+def run(
+    loaded: Loaded,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int], Any] | None = None,
+) -> "Manifest":
+    """Compute what is not yet in `folder`, in float64, and give its manifest. A task is a seed."""
+    with jax.enable_x64(True):
+        config, seeds = loaded.config, loaded.config.run.seed_list
+        settings = _as_json_has_it(config.model_dump(exclude_none=True, exclude={"sweep"}))
+        # The system is code: if it changes, so do the numbers.
+        settings["system"]["sha256"] = {
+            name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in loaded.sources.items()
+        }
+        made = check(loaded)
+        with RunStore.begin(folder, kind="run", settings=settings, layout=_layout(loaded)) as store:
+            run_tasks(
+                store,
+                lambda task, tell: _one_seed(loaded, made, seeds[task[0]], tell),
+                [len(_chunks(config.scenario.steps))] * len(seeds),
+                workers=workers,
+                progress=progress,
+            )
+            return store.manifest
+
+
+def _as_json_has_it(value: Any) -> Any:
+    """JSON has no infinite numbers: they become "inf" and "-inf"."""
+    if isinstance(value, dict):
+        return {name: _as_json_has_it(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json_has_it(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check(loaded: Loaded) -> st.Controller:
+    """The controller, once its values and what nature draws are known to fit it: before a folder is made."""
+    config, sizes = loaded.config, sizes_of(loaded)
+    x = jnp.asarray(config.scenario.x0, float)
+    values = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
+    try:
+        made = st.Controller(loaded.system, loaded.tuner, loaded.estimator)
+        state = made.init(x, **values)
+    except ValueError as error:
+        name, _, text = str(error).partition(": ")
+        known = name in values
+        raise loaded.refuse(f"run.{name}" if known else "run", text if known else str(error)) from error
+    for name, process in loaded.processes.items():
+        try:
+            process(jax.random.key(0), 1, widths_of(loaded, sizes)[name])
+        except ValueError as error:
+            raise loaded.refuse(f"scenario.{name}", str(error)) from error
+    info = jax.eval_shape(lambda: made.act(state, x, 0))[2].tuner
+    for name in config.run.record:
+        if name in ("y", "gradient", "contraction") and getattr(info, name) is None:
+            raise loaded.refuse("run.record", f"the tuner {config.tuner.name} keeps no {name}")
+        if name == "guard" and loaded.guard is None:
+            raise loaded.refuse("run.record", "there is no table [guard]")
+    if loaded.guard is not None:
+        try:
+            loaded.guard.check(sizes["state"], sizes["control"], sizes["residual"], sizes["parameter"])
+        except ValueError as error:
+            name, _, text = str(error).partition(": ")
+            raise loaded.refuse(f"guard.{name}", text) from error
+    return made
+
+
+def widths_of(loaded: Loaded, sizes: dict[str, int]) -> dict[str, int]:
+    """How many numbers a row of each of nature's sequences has."""
+    return {"a_star": len(loaded.config.run.a_hat), "w": sizes["state"], "v": sizes["residual"]}
+
+
+def sizes_of(loaded: Loaded) -> dict[str, int]:
+    part = loaded.config.run
+    x, theta, a_hat = (jnp.asarray(values, float) for values in (loaded.config.scenario.x0, part.theta, part.a_hat))
+    try:
+        sizes = loaded.system.check(x, theta, a_hat, jax.ShapeDtypeStruct((), jnp.int32), thorough=True)
+    except ValueError as error:
+        name, _, said = str(error).partition(": ")
+        if name in (places := {"theta": "run.theta", "a": "run.a_hat", "x": "scenario.x0"}):
+            raise loaded.refuse(places[name], said) from error
+        raise loaded.refuse("run", f"does not fit the system: {error}") from error
+    return dict(
+        state=sizes.n, control=sizes.m, residual=sizes.k, parameter=len(part.theta), model_parameter=len(part.a_hat)
+    )
+
+
+def _recorded(loaded: Loaded) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(loaded.config.run.record))
+
+
+def _layout(loaded: Loaded) -> Layout:
+    config, sizes = loaded.config, sizes_of(loaded)
+    variables = {
+        name: Variable(("seed", "time", *DIMS[name]), "float64", getattr(st.Run, name).__doc__ or "")
+        for name in _recorded(loaded)
+    }
+    used = {dim for variable in variables.values() for dim in variable.dims}
+    return Layout(
+        task_dims=("seed",),
+        coords={
+            "seed": np.asarray(config.run.seed_list),
+            "time": np.arange(0, config.scenario.steps, config.run.stride),
+            **{dim: np.arange(size) for dim, size in sizes.items() if dim in used},
+        },
+        variables={
+            **variables,
+            "total_cost": Variable(("seed",), "float64", "cost of all steps"),
+            "result_code": Variable(("seed",), "int32", "how the run ended; 0 is ok"),
+            "failed_at": Variable(("seed",), "int64", "the step at which it went wrong; -1 where it did not"),
+        },
+    )
+
+
+def _one_seed(
+    loaded: Loaded, controller: st.Controller, seed: int, tell: Callable[[int], Any]
+) -> dict[str, np.ndarray]:
+    config, fields = loaded.config, _recorded(loaded)
+    widths = widths_of(loaded, sizes_of(loaded))
+    scenario = draw(config.scenario.x0, config.scenario.steps, loaded.processes, widths, jax.random.key(seed))
+    start: dict[str, Any] = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in dict.fromkeys((*fields, "cost"))}
+    code, failed_at = 0, -1
+    # In chunks, which together are bit for bit what one go gives: so that a long run of one seed has something to tell.
+    for chunk in _chunks(config.scenario.steps):
+        done = st.simulate(controller, scenario[chunk], **start, guard=loaded.guard, record=tuple(parts), throw=False)
+        for name, rows in parts.items():
+            rows.append(np.asarray(getattr(done, name), np.float64))
+        if code == 0:
+            code, failed_at = int(done.result.code), int(done.result.step)
+        start = {"resume": done.final}
+        tell(1)
+    rows = {name: np.concatenate(each) for name, each in parts.items()}
+    return {
+        **{name: rows[name][:: config.run.stride] for name in fields},
+        "total_cost": rows["cost"].sum(),
+        "result_code": np.asarray(code, np.int32),
+        "failed_at": np.asarray(failed_at, np.int64),
+    }
+
+
+def draw(x0: Any, steps: int, processes: dict[str, Any], widths: dict[str, int], key: jax.Array) -> st.Scenario:
+    """What nature decides for a key."""
+    keys: dict[str, Any] = dict(zip(("a_star", "w", "v"), jax.random.split(key, 3), strict=True))
+    drawn = {name: process(keys[name], steps, widths[name]) for name, process in processes.items()}
+    return st.Scenario(jnp.asarray(x0, float), drawn["a_star"], drawn["w"], drawn.get("v"))
+
+
+def _chunks(steps: int) -> list[slice]:
+    size = max(_LEAST_CHUNK, -(-steps // _MOST_CHUNKS))
+    return [slice(begin, begin + size) for begin in range(0, steps, size)]

@@ -1,0 +1,1 @@
+"""A controller as files for other programs: a folder of C."""

@@ -1,0 +1,1 @@
+"""From a graph to C, and from C to a loaded library."""

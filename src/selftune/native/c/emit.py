@@ -1,0 +1,400 @@
+"""From a scalar program to C99.
+
+The text is the same for the same program. It has no heap, no globals and nothing of libc but math.h. All loads come
+before all stores, so that what goes out may stand where what came in stood. The arithmetic is IEEE's, in the order that
+is written: compile with -std=c99 or -ffp-contract=off, and without -ffast-math.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..lowering.graph import BOOL, COMPARE, EVALUATE, Graph
+from ..lowering.lower import Leaf, Program
+
+TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "bool": "int",
+    "int32": "int32_t",
+    "int64": "int64_t",
+    "uint32": "uint32_t",
+    "uint64": "uint64_t",
+}
+WIDTH = 116
+
+# What a phase of a step computes, as the comment above it says.
+PHASES = {
+    "residual": "f_hat_t = f_t(x_t, a_hat_t): the residual, as the estimate has it",
+    "control": "u_t = pi_t(x_t, theta_t, f_hat_t): the control",
+    "cost": "h_t(x_t, u_t, theta_t): the stage cost",
+    "tuner": "ALG: the tuner",
+    "sensitivity": "y_{t+1} and G_t: the closed loop, as the model has it, and its derivative in theta",
+    "descent": "one projected gradient step",
+    "plant": "x_{t+1} = g_t(x_t, u_t, f_t(x_t, a*_t)) + w_t: nature",
+    "estimator": "EST: a_hat_{t+1} from what was observed",
+    "infer": "f_obs: the residual that explains the transition to x_{t+1}",
+    "guard": "what is not finite, or out of range, is refused",
+}
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_BITS = {"and": "&", "or": "|", "xor": "^"}
+_JUMPS = COMPARE | {"floor", "ceil", "rint", "round", "sign", "rem"}
+_MATH = {"abs": "fabs", "rem": "fmod"}  # where C has another name
+
+# Small functions that a program may need, by name; F is the floating type, I and U an integer type and its unsigned.
+_HELPERS = {
+    "max": "static F max_F(F a, F b) { return a > b || a != a ? a : b; }",
+    "min": "static F min_F(F a, F b) { return a < b || a != a ? a : b; }",
+    # With a bound that is a number, a single instruction: what is not a number compares as false, and comes out.
+    "at_least": "static F at_least_F(F bound, F a) { return bound > a ? bound : a; }",
+    "at_most": "static F at_most_F(F bound, F a) { return bound < a ? bound : a; }",
+    "sign": "static F sign_F(F a) { return a > 0 ? 1 : a < 0 ? -1 : a; }",
+    "imax": "static I max_I(I a, I b) { return a > b ? a : b; }",
+    "imin": "static I min_I(I a, I b) { return a < b ? a : b; }",
+    "isign": "static I sign_I(I a) { return a > 0 ? 1 : a < 0 ? -1 : 0; }",
+    "usign": "static I sign_I(I a) { return a > 0; }",
+    "iabs": "static I abs_I(I a) { return a < 0 ? (I)(0 - (U)a) : a; }",
+    # As XLA: by zero gives -1 (all bits), and the remainder the dividend; the one quotient that overflows wraps.
+    "idiv": "static I div_I(I a, I b) { return b == 0 ? (I)-1 : b == (I)-1 ? (I)(0 - (U)a) : (I)(a / b); }",
+    "irem": "static I rem_I(I a, I b) { return b == 0 ? a : b == (I)-1 ? 0 : (I)(a % b); }",
+    "udiv": "static I div_I(I a, I b) { return b == 0 ? (I)-1 : a / b; }",
+    "urem": "static I rem_I(I a, I b) { return b == 0 ? a : a % b; }",
+    "to": "static I F_to_I(F a) { return a != a ? 0 : a <= LOW ? MIN : a >= HIGH ? MAX : (I)a; }",
+    "bits": "static TO F_as_I(FROM a) { union { FROM from; TO to; } both; both.from = a; return both.to; }",
+    "shift_left": "static I shift_left_I(I a, I b) { return (U)b >= BITS ? 0 : (I)((U)a << (U)b); }",
+    "shift_right_logical": "static I shift_right_logical_I(I a, I b) { return (U)b >= BITS ? 0 : (I)((U)a >> (U)b); }",
+    "shift_right_arithmetic": (
+        "static I shift_right_arithmetic_I(I a, I b) "
+        "{ const U n = (U)b >= BITS ? BITS - 1 : (U)b; return (U)a >> (BITS - 1) ? (I)~(~(U)a >> n) : (I)((U)a >> n); }"
+    ),
+}
+
+
+def literal(value: Any, dtype: Any) -> str:
+    """A number as C writes it, so that it is read back bit for bit."""
+    dtype = np.dtype(dtype)
+    if dtype == BOOL:
+        return "1" if value else "0"
+    if dtype.kind in "iu":
+        number = int(value)
+        if dtype.itemsize == 8:
+            if number == -(2**63):
+                return "(-INT64_C(9223372036854775807) - 1)"
+            text = f"{'UINT64_C' if dtype.kind == 'u' else 'INT64_C'}({abs(number)})"
+        else:
+            if number == -(2**31):
+                return "(-2147483647 - 1)"
+            text = f"{abs(number)}{'u' if dtype.kind == 'u' else ''}"
+        return f"(-{text})" if number < 0 else text
+    single = dtype.itemsize == 4
+    if np.isnan(value):
+        return "NAN" if single else "(double)NAN"
+    if np.isinf(value):
+        text = "INFINITY" if single else "HUGE_VAL"
+    else:
+        text = np.format_float_scientific(abs(value), unique=True, trim="0", exp_digits=1)
+        if 1e-4 <= abs(value) < 1e7 or value == 0:
+            text = np.format_float_positional(abs(value), unique=True, trim="0")
+        text += "f" if single else ""
+    return f"(-{text})" if np.signbit(value) else text
+
+
+_CALLED = {*EVALUATE, "round", "erf", "erfc", "fabs", "fmod"} - COMPARE - {"and", "or", "xor"}
+_TAKEN = re.compile(r"[abprv]\d+|i|j|k|sum|\w+_(float|double|int|u?int32|u?int64|t)|NAN|INFINITY|HUGE_VAL")
+"""Names that the writer gives itself, or that a header may have."""
+
+
+class Writer:
+    """Writes a program as the statements of a function's body, and gathers the helpers that they call.
+
+    **Arguments:**
+
+    - `load`: from an input leaf and a position to the C expression that reads it.
+    - `store`: from an output leaf and a position to the C place that is written; None for what is not stored.
+    - `share_divisors`: whether to divide by the same number once, and multiply by its inverse after that. Tangents are
+      divided by the same numbers over and over, at ten times the price of a product. It costs a last digit, and
+      overflows where the divisor is so small that its inverse does. What leads to a comparison or to a whole number is
+      divided all the same: there a last digit may be a whole step.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        load: Callable[[Leaf, int], str],
+        store: Callable[[Leaf, int], str | None],
+        *,
+        share_divisors: bool = False,
+    ):
+        self.program, self.load, self.store = program, load, store
+        self.share_divisors = share_divisors
+        self.inverses: dict[int, str] = {}
+        """The name of a shared divisor's inverse, or the inverse itself where it is known."""
+        self.graph: Graph = program.graph
+        self.helpers: dict[str, str] = {}
+        self.text: dict[int, str] = {}
+        """The expression of a node that has been reached: a name, or what is written in place where it is used."""
+
+    def lines(self) -> tuple[list[str], list[str], list[str]]:
+        """The loads, the statements and the stores."""
+        program, graph = self.program, self.graph
+        stored = [
+            (place, int(node), leaf, i)
+            for leaf in program.outputs
+            for i, node in enumerate(leaf.ids.flat)
+            if (place := self.store(leaf, i)) is not None
+        ]
+        live = graph.live(node for _, node, _, _ in stored)
+        uses = np.zeros(len(graph), int)
+        for node in live:
+            for arg in graph.args[node]:
+                # Written out twice: so it needs a name.
+                uses[arg] += 2 if graph.ops[node] == "is_finite" else 1
+        self._find_shared_divisors(live)
+        self._exact = self._that_jump(live) if self._shared else set()
+        needed = {node for node in live if graph.ops[node] == "input"}
+        read = [
+            (self.load(leaf, i), int(node), leaf, i)
+            for leaf in program.inputs
+            for i, node in enumerate(leaf.ids.flat)
+            if int(node) in needed
+        ]
+        taken = {word for place, *_ in (*stored, *read) for word in re.findall(r"(?<![\w.>])[A-Za-z_]\w*", place)}
+        names: dict[int, str] = {}
+        for _, node, leaf, i in stored:
+            uses[node] += 1
+            if graph.ops[node] not in ("constant", "input") and node not in names:
+                names[node] = _free_name(f"{leaf.name}_{i}" if leaf.shape else leaf.name, taken)
+        loads = []
+        for place, node, leaf, i in read:
+            name = _free_name(f"{leaf.name}_{i}_" if leaf.shape else f"{leaf.name}_", taken)
+            loads.append(f"const {TYPES[leaf.dtype.name]} {name} = {place};")
+            self.text[node] = name
+        statements: list[str] = []
+        phase = ""
+        for node in live:
+            if graph.ops[node] in ("input", "constant"):
+                continue
+            if graph.ops[node] == "element":
+                product, i = graph.args[node][0], graph.values[node]
+                self.text[node] = f"p{product}[{i}]"
+                continue
+            if graph.phases[node] != phase:
+                phase = graph.phases[node]
+                if phase in PHASES:
+                    statements.append(f"/* {PHASES[phase]} */")
+            if graph.ops[node] == "matrix_product":
+                statements.extend(self._product(node))
+                continue
+            statements.extend(self._inverse(node))
+            expression = self._expression(node)
+            # What is used once is written where it is used, as a person would, while it stays short.
+            in_place = uses[node] == 1 and node not in names and len(expression) < 48
+            if in_place:
+                self.text[node] = f"({expression})" if _needs_brackets(expression) else expression
+            else:
+                name = names.get(node, f"v{node}")
+                statements.append(f"const {TYPES[graph.dtypes[node].name]} {name} = {expression};")
+                self.text[node] = name
+        stores = [f"{place} = {self._of(node)};" for place, node, _, _ in stored]
+        return loads, statements, stores
+
+    def _find_shared_divisors(self, live: list[int]) -> None:
+        graph = self.graph
+        divisors = Counter(
+            graph.args[node][1] for node in live if graph.ops[node] == "div" and graph.dtypes[node].kind == "f"
+        )
+        self._shared = {node for node, count in divisors.items() if count > 1} if self.share_divisors else set()
+        for node in divisors:
+            if self.share_divisors and graph.is_constant(node):
+                with np.errstate(all="ignore"):
+                    inverse = np.asarray(1, graph.dtypes[node])[()] / graph.values[node]
+                if np.finfo(inverse.dtype).tiny <= abs(inverse) < np.inf:
+                    self.inverses[node] = literal(inverse, graph.dtypes[node])
+
+    def _that_jump(self, live: list[int]) -> set[int]:
+        """The nodes from which something follows that a last digit may change by a whole step."""
+        graph = self.graph
+        found: set[int] = set()
+        for node in reversed(live):  # arguments come before what is made of them
+            op, args = graph.ops[node], graph.args[node]
+            jumps = (
+                bool(args) and graph.dtypes[args[0]].kind == "f" and (op in _JUMPS or graph.dtypes[node].kind in "iu")
+            )
+            if jumps or node in found:
+                found.update(args)
+        return found
+
+    def _inverse(self, node: int) -> list[str]:
+        """The statement that a division by a shared number needs before it, if it is the first."""
+        graph = self.graph
+        divisor = graph.args[node][1] if graph.ops[node] == "div" else -1
+        if divisor not in self._shared or divisor in self.inverses or node in self._exact:
+            return []
+        kind = graph.dtypes[divisor]
+        self.inverses[divisor] = f"r{divisor}"
+        return [f"const {TYPES[kind.name]} r{divisor} = {literal(1, kind)} / {self._of(divisor)};"]
+
+    def _of(self, node: int) -> str:
+        graph = self.graph
+        return literal(graph.values[node], graph.dtypes[node]) if graph.is_constant(node) else self.text[node]
+
+    def _expression(self, node: int) -> str:
+        graph = self.graph
+        op, dtype = graph.ops[node], graph.dtypes[node]
+        args = graph.args[node]
+        texts = [self._of(arg) for arg in args]
+        kind = graph.dtypes[args[0]]
+        if op == "select":
+            return f"{texts[0]} ? {texts[2]} : {texts[1]}"
+        if op == "not":
+            return f"!{texts[0]}" if dtype == BOOL else f"({TYPES[dtype.name]})~{texts[0]}"
+        if op == "convert":
+            return self._conversion(kind, dtype, texts[0])
+        if op == "bitcast":
+            source, target = TYPES[kind.name], TYPES[dtype.name]
+            name = f"{source}_as_{target}"
+            self.helpers[name] = _HELPERS["bits"].replace("F_as_I", name).replace("FROM", source).replace("TO", target)
+            return f"{name}({texts[0]})"
+        if op.startswith("shift"):
+            return self._shift(op, dtype, args[1], texts)
+        if op in _BITS:
+            return f"{texts[0]} {_BITS[op]} {texts[1]}"
+        if kind.kind in "iu":
+            return self._integer(op, kind, texts)
+        if kind == BOOL:
+            return f"{texts[0]} {_INFIX[op]} {texts[1]}"
+        if op == "div" and args[1] in self.inverses and (node not in self._exact or graph.is_constant(args[1])):
+            return f"{texts[0]} * {self.inverses[args[1]]}"
+        if op in _INFIX or op == "div":
+            return f"{texts[0]} {_INFIX.get(op, '/')} {texts[1]}"
+        if op == "neg":
+            return f"-{texts[0]}"
+        if op == "is_finite":
+            return f"{texts[0]} - {texts[0]} == 0"
+        if op in ("max", "min") and (bounds := [i for i in (0, 1) if self.graph.is_constant(args[i])]):
+            bound = bounds[0]
+            if not np.isnan(self.graph.values[args[bound]]):
+                return self._helper(
+                    f"at_{'least' if op == 'max' else 'most'}", TYPES[kind.name], [texts[bound], texts[1 - bound]]
+                )
+        if op in ("max", "min", "sign"):
+            return self._helper(op, TYPES[kind.name], texts)
+        return f"{_MATH.get(op, op)}{'f' if kind.itemsize == 4 else ''}({', '.join(texts)})"
+
+    def _helper(self, op: str, ctype: str, texts: list[str], key: str | None = None) -> str:
+        short = ctype.removesuffix("_t")
+        name = f"{op}_{short}"
+        unsigned = ctype if ctype.startswith("u") else f"u{ctype}"
+        body = _HELPERS[key or op].replace(f"{op}_F", name).replace(f"{op}_I", name)
+        body = body.replace("BITS", "64" if "64" in ctype else "32")
+        for letter, meaning in (("F", ctype), ("I", ctype), ("U", unsigned)):
+            body = _replace_word(body, letter, meaning)
+        self.helpers[name] = body
+        return f"{name}({', '.join(texts)})"
+
+    def _integer(self, op: str, dtype: np.dtype, texts: list[str]) -> str:
+        ctype = TYPES[dtype.name]
+        signed = dtype.kind == "i"
+        if op in ("add", "sub", "mul"):
+            # Signed numbers wrap around in JAX; in C that takes unsigned arithmetic.
+            if not signed:
+                return f"{texts[0]} {_INFIX[op]} {texts[1]}"
+            return f"({ctype})((u{ctype}){texts[0]} {_INFIX[op]} (u{ctype}){texts[1]})"
+        if op == "neg":
+            return f"({ctype})(0 - (u{ctype}){texts[0]})" if signed else f"0 - {texts[0]}"
+        if op in _INFIX:
+            return f"{texts[0]} {_INFIX[op]} {texts[1]}"
+        if op == "abs" and not signed:
+            return texts[0]
+        key = f"u{op}" if op in ("div", "rem", "sign") and not signed else f"i{op}"
+        return self._helper(op, ctype, texts, key)
+
+    def _conversion(self, source: np.dtype, target: np.dtype, text: str) -> str:
+        if not (source.kind == "f" and target.kind in "iu"):
+            return f"({TYPES[target.name]}){text}"
+        F, integer = TYPES[source.name], TYPES[target.name]
+        limits = np.iinfo(target)
+        name = f"{F}_to_{integer.removesuffix('_t')}"
+        # The largest integer may not be a float: its power of two is.
+        body = _HELPERS["to"].replace("F_to_I", name)
+        words = {
+            "F": F,
+            "I": integer,
+            "LOW": literal(source.type(limits.min), source),
+            "HIGH": literal(source.type(2.0 ** (target.itemsize * 8 - (target.kind == "i"))), source),
+            "MIN": literal(limits.min, target),
+            "MAX": literal(limits.max, target),
+        }
+        for word, meaning in words.items():
+            body = _replace_word(body, word, meaning)
+        self.helpers[name] = body
+        return f"{name}({text})"
+
+    def _shift(self, op: str, dtype: np.dtype, by: int, texts: list[str]) -> str:
+        ctype = TYPES[dtype.name]
+        if self.graph.is_constant(by) and dtype.kind == "u" and int(self.graph.values[by]) < dtype.itemsize * 8:
+            return f"{texts[0]} {'<<' if op == 'shift_left' else '>>'} {texts[1]}"
+        return self._helper(op, ctype, texts)
+
+    def _product(self, node: int) -> list[str]:
+        graph = self.graph
+        rows, inner, columns = graph.values[node]
+        ctype = TYPES[graph.dtypes[node].name]
+        texts = [self._of(arg) for arg in graph.args[node]]
+        left, right = texts[: rows * inner], texts[rows * inner :]
+        p, a, b = f"p{node}", f"a{node}", f"b{node}"
+        return [
+            f"const {ctype} {a}[{rows * inner}] = {{{', '.join(left)}}};",
+            f"const {ctype} {b}[{inner * columns}] = {{{', '.join(right)}}};",
+            f"{ctype} {p}[{rows * columns}];",
+            f"for (int i = 0; i < {rows}; i++) {{",
+            f"    for (int j = 0; j < {columns}; j++) {{",
+            f"        {ctype} sum = {a}[{inner} * i] * {b}[j];",
+            f"        for (int k = 1; k < {inner}; k++) sum += {a}[{inner} * i + k] * {b}[{columns} * k + j];",
+            f"        {p}[{columns} * i + j] = sum;",
+            "    }",
+            "}",
+        ]
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    """A name for a variable that nothing else has; it is then taken."""
+    while name in taken or name.removesuffix("f") in _CALLED or _TAKEN.fullmatch(name):
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _replace_word(text: str, word: str, by: str) -> str:
+    return re.sub(rf"\b{word}\b", lambda _: by, text)
+
+
+def _needs_brackets(expression: str) -> bool:
+    """Whether an expression must be put in brackets to stand inside another."""
+    if expression.startswith("-"):
+        return True
+    depth = 0
+    for character in expression:
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and character == " ":
+            return True
+    return expression.startswith("(") and not expression.endswith(")")
+
+
+def wrap(lines: list[str], indent: int) -> list[str]:
+    """Indented, and broken after commas and operators where a line is too long."""
+    out = []
+    for line in lines:
+        text = " " * indent + line
+        while len(text) > WIDTH:
+            cut = max(text.rfind(" ", indent + 24, WIDTH), 0)
+            if cut <= 0:
+                break
+            out.append(text[:cut])
+            text = " " * (indent + 4) + text[cut + 1 :]
+        out.append(text)
+    return out

@@ -1,0 +1,89 @@
+"""What a step of exported C costs: operations, counted; flash, stack and instructions, from a compiler."""
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from ..lowering.lower import Program
+from .build import CompilerError, compiler
+
+CORTEX_M4F = ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
+FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-ffunction-sections")
+FUNCTIONS = ("act", "observe", "observe_state")
+KINDS = ("additions", "products", "divisions", "roots", "functions of math.h", "choices")
+
+_KINDS = {
+    "add": "additions",
+    "sub": "additions",
+    "neg": "additions",
+    "mul": "products",
+    "div": "divisions",
+    "sqrt": "roots",
+}
+_CHOICES = {"select", "max", "min", "abs", "sign", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "is_finite"}
+_FREE = {"input", "constant", "element", "convert"}
+
+
+def operations(program: Program) -> Counter[str]:
+    """How many of each kind of operation one call makes, by the program itself."""
+    counts: Counter[str] = Counter()
+    graph = program.graph
+    for node in program.live():
+        op = graph.ops[node]
+        if op == "matrix_product":
+            rows, inner, columns = graph.values[node]
+            counts["products"] += rows * inner * columns
+            counts["additions"] += rows * (inner - 1) * columns
+        elif op not in _FREE:
+            counts[_KINDS.get(op) or ("choices" if op in _CHOICES else "functions of math.h")] += 1
+    return counts
+
+
+class Footprint(NamedTuple):
+    """By one compiler: bytes of code and constants in all, and for each function its stack and its instructions."""
+
+    compiler: str
+    flash: int
+    stack: dict[str, int]
+    instructions: dict[str, int]
+
+
+def measure(name: str, files: dict[str, str]) -> Footprint | None:
+    """Compile `NAME.c` and look at what came out; None where there are no tools for that.
+
+    For a Cortex-M4F if its compiler is installed, else for this machine.
+    """
+    if shutil.which("arm-none-eabi-gcc"):
+        command, target, prefix = ["arm-none-eabi-gcc"], CORTEX_M4F, "arm-none-eabi-"
+    else:
+        try:
+            command, target, prefix = compiler(), (), ""
+        except CompilerError:
+            return None
+    if not (shutil.which(f"{prefix}size") and shutil.which(f"{prefix}objdump")):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        for path in (f"{name}.h", f"{name}.c"):
+            (Path(folder) / path).write_text(files[path])
+
+        def run(*arguments: str) -> str:
+            return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+        try:
+            run(*command, *FLAGS, *target, "-fstack-usage", "-c", f"{name}.c", "-o", f"{name}.o")
+            sections = run(f"{prefix}size", "-A", f"{name}.o")
+            listing = run(f"{prefix}objdump", "-d", f"{name}.o")
+            usage = (Path(folder) / f"{name}.su").read_text()
+        except (subprocess.CalledProcessError, OSError):
+            return None
+    flash = sum(int(size) for kind, size in re.findall(r"^\.(text|rodata)\S*\s+(\d+)", sections, re.M))
+    stack = {function: int(size) for function, size in re.findall(rf"{name}_(\w+)\s+(\d+)", usage)}
+    instructions = {}
+    for function, body in re.findall(rf"<{name}_(\w+)>:\n((?:\s+[0-9a-f]+:.*\n)*)", listing):
+        instructions[function] = len(re.findall(r"^\s+[0-9a-f]+:.*\t[a-z]", body, re.M))
+    told = "arm-none-eabi-gcc, Cortex-M4F" if prefix else "the compiler of the machine that exported it"
+    return Footprint(told, flash, stack, instructions)

@@ -1,0 +1,338 @@
+"""From the jaxpr of a function on small arrays to a scalar program.
+
+A value is either known, and then NumPy or JAX computes with it, or an array of nodes. So index arithmetic, constant
+matrices and unit tangents cost nothing, and their zeros make the program sparse.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.source_info_util import summarize
+from jaxtyping import PyTree
+
+from ...foundation import arguments
+from . import _arrays as _arrays  # each fills RULES
+from . import _elementwise as _elementwise
+from . import _indexing as _indexing
+from . import _linear as _linear
+from . import _random, jax_versions
+from ._constant_folding import KNOWN
+from .graph import BOOL, Graph
+from .values import RULES, CapturedError, LoweringError, Nodes, TooLargeError, elementwise, nodes, rule
+
+MAX_NODES = 200_000
+"""A program is refused beyond this: a loop should not have been unrolled, or the system is not small."""
+DTYPES = {np.dtype(name) for name in ("bool", "int32", "int64", "uint32", "uint64", "float32", "float64")}
+_KEYWORDS = re.findall(
+    r"\w+",
+    "auto break case char const continue default do double else enum extern float for goto if inline int long register "
+    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm unix",
+)
+PHASE = "selftune."
+"""What starts the name of a `jax.named_scope` that tells which part of a step an operation belongs to."""
+
+
+class Leaf(NamedTuple):
+    """An array that goes in or comes out: its name in C, and its nodes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    ids: np.ndarray
+
+
+class Program(NamedTuple):
+    """A scalar program: what goes in, what comes out, and the graph between them."""
+
+    graph: Graph
+    inputs: list[Leaf]
+    outputs: list[Leaf]
+
+    def live(self) -> list[int]:
+        return self.graph.live(node for leaf in self.outputs for node in leaf.ids.flat)
+
+
+def lower(
+    function: Callable[..., dict[str, PyTree]],
+    inputs: dict[str, PyTree],
+    *,
+    sparse: bool = True,
+    loop_products: int | None = None,
+) -> Program:
+    """The scalar program of `function(**inputs)`, which returns a dictionary of pytrees.
+
+    **Arguments:**
+
+    - `inputs`: pytrees of arrays, or of shapes and dtypes, by name. Their numbers are not looked at.
+    - `sparse`: whether a constant zero times anything is zero, see `Graph`.
+    - `loop_products`: matrix products with more terms than this are kept as loops; None unrolls all of them.
+    """
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), inputs)
+    closed, out = jax.make_jaxpr(lambda inputs: function(**inputs), return_shape=True)(shapes)
+    graph = Graph(sparse=sparse)
+    given = [
+        Leaf(name, leaf.shape, np.dtype(leaf.dtype), _new_inputs(graph, name, leaf))
+        for name, leaf in leaf_names(shapes)
+    ]
+    lowering = Lowering(graph, loop_products)
+    with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
+        try:
+            results = lowering.inline(closed, [Nodes(leaf.ids, leaf.dtype) for leaf in given])
+        except LoweringError as error:
+            message = f"the native engine has no way to write {error}" + (f", at {error.line}" if error.line else "")
+            raise type(error)(message, primitive=error.primitive, line=error.line) from error.__cause__
+    made = []
+    for (name, _), value in zip(leaf_names(out), results, strict=True):
+        array = nodes(graph, value)
+        made.append(Leaf(name, array.shape, array.dtype, array.ids))
+    return Program(graph, given, made)
+
+
+def leaf_names(tree: PyTree) -> list[tuple[str, Any]]:
+    """The leaves of a pytree, each with a name that C allows, made of its path."""
+    named = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        text = jax.tree_util.keystr(path, simple=True, separator="_")
+        name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "leaf"
+        named.append((f"leaf_{name}" if name[0].isdigit() else name, leaf))
+    taken = set(_KEYWORDS)
+    unique = []
+    for name, leaf in named:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        unique.append((name, leaf))
+    return unique
+
+
+def _new_inputs(graph: Graph, name: str, leaf: Any) -> np.ndarray:
+    _check_dtype(leaf.dtype, f"{name}: ")
+    size = int(np.prod(leaf.shape))
+    ids = [graph.input(name, i, leaf.dtype) for i in range(size)]
+    return np.array(ids, np.int64).reshape(leaf.shape)
+
+
+def _check_dtype(dtype: Any, what: str = "") -> None:
+    if dtype not in DTYPES:
+        raise LoweringError(f"{what}numbers of dtype {dtype}; there are {', '.join(sorted(map(str, DTYPES)))}")
+
+
+class Lowering:
+    """An interpreter of jaxprs whose values are known arrays or arrays of nodes."""
+
+    def __init__(self, graph: Graph, loop_products: int | None = None):
+        self.graph = graph
+        self.loop_products = loop_products
+        self.primitive = ""
+        """The name of the primitive whose rule runs."""
+
+    def inline(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of a closed jaxpr, each operation replaced by its nodes."""
+        jaxpr = closed.jaxpr
+        values: dict[Any, Any] = {}
+        for const in closed.consts:
+            if isinstance(const, Tracer):
+                raise CapturedError(
+                    "a function that has captured an array under jit or vmap, such as an optax transformation of a "
+                    "traced learning rate: hand the array over as a parameter (theta, a, t or a learning rate)"
+                )
+        values.update(zip(jaxpr.constvars, map(_known, closed.consts), strict=True))
+        values.update(zip(jaxpr.invars, inputs, strict=True))
+        phase = self.graph.phase
+        for eqn in jaxpr.eqns:
+            self.graph.phase = _phase(eqn) or phase
+            values.update(zip(eqn.outvars, self._evaluate(eqn, values), strict=True))
+        self.graph.phase = phase
+        return [_value(v, values) for v in jaxpr.outvars]
+
+    def expand(self, function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of a JAX function of the inputs, which is traced here."""
+        shapes = [jax.ShapeDtypeStruct(np.shape(value), value.dtype) for value in inputs]
+        try:
+            return self.inline(jax.make_jaxpr(function)(*shapes), inputs)
+        except LoweringError as error:
+            error.line = ""  # a line of JAX's own; the operation that is expanded has the user's
+            raise
+
+    def _evaluate(self, eqn: Any, values: dict[Any, Any]) -> list[Any]:
+        name = jax_versions.name_of(eqn)
+        try:
+            return self._apply(name, eqn, [_value(v, values) for v in eqn.invars])
+        except CapturedError:
+            raise
+        except LoweringError as error:
+            error.primitive = error.primitive or name
+            error.line = error.line or summarize(eqn.source_info)  # the innermost line of the user's own
+            raise
+        except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
+            # Operands or parameters have another form than a rule, or JAX's own evaluation, expects.
+            message = f"the operation {name!r} in the form of JAX {jax.__version__} ({type(error).__name__}: {error})"
+            raise LoweringError(message, primitive=name, line=summarize(eqn.source_info)) from error
+
+    def _apply(self, name: str, eqn: Any, inputs: list[Any]) -> list[Any]:
+        params = jax_versions.parameters_of(eqn)
+        if not any(isinstance(value, Nodes) for value in inputs) and name not in _CALLS and name not in _KEYS:
+            if name in KNOWN:
+                known = KNOWN[name](params, *inputs)
+                params.finish()
+                return [known]
+            if name not in _FOLDED or max(np.size(value) for value in inputs) > 256:
+                out = eqn.primitive.bind(*map(jnp.asarray, inputs), **eqn.params)
+                return [_known(value) for value in (out if eqn.primitive.multiple_results else [out])]
+        elif name not in RULES:
+            raise LoweringError(f"the operation {name!r}")
+        self.primitive = name
+        if name not in _CALLS and name not in _KEYS and name not in _INDEXED:
+            inputs = [nodes(self.graph, inputs[0]), *inputs[1:]]  # a rule may rely on that; indices stay known
+        outputs = RULES[name](self, params, *inputs)
+        params.finish()
+        if len(self.graph) > MAX_NODES:
+            raise TooLargeError(f"{name!r}: a program of more than {MAX_NODES:,} numbers")
+        return [self._settle(value) for value in outputs]
+
+    def _settle(self, value: Any) -> Any:
+        """An array of nodes all of which are constants is known."""
+        if not isinstance(value, Nodes):
+            return value
+        _check_dtype(value.dtype, f"{self.primitive!r} with ")
+        graph = self.graph
+        if all(graph.is_constant(int(node)) for node in value.ids.flat):
+            return np.array([graph.values[node] for node in value.ids.flat], value.dtype).reshape(value.shape)
+        return value
+
+
+_INDEXED = {"gather", "dynamic_slice", "dynamic_update_slice", "scatter", "select_n", "concatenate", "stack", "pad"}
+_FOLDED = {
+    "pad",
+    "gather",
+    "scatter",
+    "scatter_add",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "rev",
+    "stack",
+    "unstack",
+    "split",
+    "tile",
+    "reduce_sum",
+    "reduce_max",
+    "reduce_or",
+    "reduce_and",
+    "cumsum",
+    "dot_general",
+    "clamp",
+    "copy",
+}
+"""What is cheaper done by its rule than compiled by JAX, when all is known and small."""
+_KEYS = {"random_fold_in", "random_bits", "random_split", "random_wrap", "random_unwrap"}
+_CALLS: set[str] = set()
+
+
+def _call(*names: str) -> Callable[[Any], Any]:
+    """The rule of a primitive that holds a jaxpr: it is inlined, whether its inputs are known or not."""
+    _CALLS.update(names)
+    return rule(*names)
+
+
+@_call("jit", "call", "remat", "custom_jvp_call", "custom_vjp_call")
+def _inline_call(lowering, params, *inputs):
+    return lowering.inline(params["jaxpr"], inputs)
+
+
+@_call("call_hi_primitive")
+def _expand(lowering, params, *inputs):
+    return lowering.expand(params["function"], inputs)
+
+
+@_call("custom_linear_solve")
+def _linear_solve(lowering, params, *inputs):
+    lengths, solve = params["const_lengths"], params["jaxprs"].solve
+    before = lengths.matvec + lengths.vecmat
+    consts = inputs[before : before + lengths.solve]
+    return lowering.inline(solve, [*consts, *inputs[sum(lengths) :]])
+
+
+@_call("cond")
+def _cond(lowering, params, index, *inputs):
+    graph, branches = lowering.graph, params["branches"]
+    if not isinstance(index, Nodes):
+        return lowering.inline(branches[min(max(int(index), 0), len(branches) - 1)], inputs)
+    which = int(index.ids)
+    outputs = [[nodes(graph, value) for value in lowering.inline(branch, inputs)] for branch in branches]
+    chosen = outputs[-1]
+    for i in range(len(branches) - 2, -1, -1):
+        here = (
+            graph.apply("not", which)
+            if index.dtype == BOOL
+            else graph.apply("le", which, graph.constant(i, index.dtype))
+        )
+        chosen = [
+            elementwise(graph, lambda no, yes, here=here: graph.select(here, no, yes), no.dtype, no, yes)
+            for no, yes in zip(chosen, outputs[i], strict=True)
+        ]
+    return chosen
+
+
+@_call("scan")
+def _scan(lowering, params, *inputs):
+    """Unrolled, all of it: `MAX_NODES` is its limit."""
+    fixed, carried = params["num_consts"], params["num_carry"]
+    consts, carry = list(inputs[:fixed]), list(inputs[fixed : fixed + carried])
+    sequences, length = inputs[fixed + carried :], params["length"]
+    turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
+    rows: dict[int, list[Any]] = {}
+    for turn in turns:
+        now = [_row(sequence, turn) for sequence in sequences]
+        out = lowering.inline(params["jaxpr"], [*consts, *carry, *now])
+        carry, rows[turn] = out[:carried], out[carried:]
+    shapes = params["jaxpr"].out_avals[carried:]
+    stacked = []
+    for i, aval in enumerate(shapes):
+        if length == 0:
+            stacked.append(np.zeros((0, *aval.shape), aval.dtype))
+            continue
+        ids = [nodes(lowering.graph, rows[turn][i]).ids for turn in range(length)]
+        stacked.append(Nodes(np.stack(ids), aval.dtype))
+    return [*carry, *stacked]
+
+
+@_call("while")
+def _while(lowering, params, *inputs):
+    cond_consts, body_consts = params["cond_nconsts"], params["body_nconsts"]
+    condition, body = params["cond_jaxpr"], params["body_jaxpr"]
+    condition_inputs, body_inputs = inputs[:cond_consts], inputs[cond_consts : cond_consts + body_consts]
+    carry = list(inputs[cond_consts + body_consts :])
+    while True:
+        (goes_on,) = lowering.inline(condition, [*condition_inputs, *carry])
+        if isinstance(goes_on, Nodes):
+            raise LoweringError("a while loop whose number of turns is not known when it is compiled")
+        if not np.all(goes_on):
+            return carry
+        carry = lowering.inline(body, [*body_inputs, *carry])
+
+
+def _row(value: Any, turn: int) -> Any:
+    return Nodes(value.ids[turn], value.dtype) if isinstance(value, Nodes) else value[turn]
+
+
+def _known(value: Any) -> Any:
+    return _random.key_data(value) if arguments.is_key(value) else np.asarray(value)
+
+
+def _value(variable: Any, values: dict[Any, Any]) -> Any:
+    """What a variable stands for; a number in the text of a jaxpr, if a Python one, has the dtype that JAX gave it."""
+    if not isinstance(variable, Literal):
+        return values[variable]
+    value, aval = variable.val, cast(Any, variable.aval)
+    return np.asarray(value, aval.dtype) if isinstance(value, (bool, int, float)) else _known(value)
+
+
+def _phase(eqn: Any) -> str:
+    found = re.findall(re.escape(PHASE) + r"(\w+)", str(eqn.source_info.name_stack))
+    return found[-1] if found else ""

@@ -1,0 +1,1 @@
+"""What is to be controlled: `System`, constraints, scenarios and noise."""

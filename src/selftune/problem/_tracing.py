@@ -1,0 +1,176 @@
+"""The user's functions, traced by shape: which of them fails, why, and what to write instead.
+
+A function is traced once, with placeholders for its arrays, and the program that comes out is run at every step. So
+whatever the function computes in Python or NumPy alone is fixed when it is traced.
+"""
+
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..foundation import arguments, jaxprs
+
+
+def traced(
+    name: str,
+    function: Callable[..., Any],
+    inputs: dict[str, Any],
+    *,
+    rank: int,
+    dtype: Any,
+    expected: str,
+    thorough: bool,
+) -> Any:
+    """The shape and dtype that `function` gives; refused where these are not what is `expected`.
+
+    `thorough`: refuse a function that reads an array at a fixed index out of range, and, by tracing it two times, one
+    whose program is not the same each time.
+    """
+    name = getattr(function, "given_as", name)
+    memory, here = _memory(function, inputs)
+    thorough = thorough and here not in memory
+    try:
+        out, programs = _programs(function, *inputs.values(), thorough=thorough)
+    except Exception as error:
+        given = ", ".join(f"{key} {arguments.describe_tree(value)}" for key, value in inputs.items())
+        failed = f"failed when traced with ({given}){_place(error)}: {_first_line(error)}"
+        advice = _advice(error, list(inputs))
+        raise ValueError(f"{name}: {f'{advice}. The function ' if advice else ''}{failed}") from error
+    if len(set(map(jaxprs.digest, programs))) > 1:
+        raise ImpureError(f"{name}: {_IMPURE}")
+    if programs and (shape := jaxprs.out_of_range(programs[0])) is not None:
+        said = f"got one out of range of an array of shape {shape}"
+        raise ValueError(f"{name}: expected indices within its arrays, {said}") from IndexError(said)
+    if not hasattr(out, "shape"):
+        advice = "; write jnp.stack([...]) for a list of numbers" if isinstance(out, (list, tuple)) else ""
+        raise ValueError(f"{name}: expected one array of shape {expected}, got {arguments.describe_tree(out)}{advice}")
+    if len(out.shape) != rank or 0 in out.shape:
+        raise ValueError(f"{name}: expected shape {expected}, got {arguments.describe(out)}")
+    if out.dtype != dtype:
+        raise ValueError(f"{name}: expected dtype {jnp.dtype(dtype).name}, that of x, got {arguments.describe(out)}")
+    if thorough:
+        memory.add(here)
+    return out
+
+
+_FOUND_GOOD: WeakKeyDictionary[FunctionType, set[Any]] = WeakKeyDictionary()
+"""By function: the arguments, by shape, with which it was checked thoroughly. One compilation asks several times."""
+
+
+def _memory(function: Any, inputs: dict[str, Any]) -> tuple[set[Any], Any]:
+    """What is remembered of a function, and under which name; nothing of a module that holds arrays."""
+    functions, structure = jax.tree.flatten(function)
+    if not functions or not all(isinstance(one, FunctionType) for one in functions):
+        return set(), None
+    leaves, shape = jax.tree.flatten(inputs)
+    here = (structure, tuple(map(id, functions)), shape, tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves))
+    return _FOUND_GOOD.setdefault(functions[0], set()), here
+
+
+def _dtype(leaf: Any) -> Any:
+    return getattr(leaf, "dtype", type(leaf))
+
+
+class ImpureError(ValueError):
+    """A function is not the same program each time that it is traced."""
+
+
+_IMPURE = (
+    "expected the same program whenever the function is traced, got two programs from two traces. The function is "
+    "traced once, so a number from np.random, random, a clock, a counter or an earlier call would have the same value "
+    "at every step. Draw random numbers in the scenario (w, v and a_star), and pass everything that varies with time "
+    "through t"
+)
+
+
+def _programs(function: Callable[..., Any], *inputs: Any, thorough: bool) -> tuple[Any, list[Any]]:
+    """The shape and dtype of what the function gives, and the programs of two traces."""
+    if not thorough:
+        return jax.eval_shape(function, *inputs), []
+    # JAX remembers the trace of a function: so a new function each time, and without the user's own `jit`.
+    plain = jax.tree.map(_without_jit, function)
+    made = [jax.make_jaxpr(lambda *values: plain(*values), return_shape=True)(*inputs) for _ in range(2)]
+    return made[0][1], [program for program, _ in made]
+
+
+_JITTED: tuple[type, ...] = (type(jax.jit(lambda: None)), type(eqx.filter_jit(lambda: None)))
+
+
+def _without_jit(function: Any) -> Any:
+    return getattr(function, "__wrapped__", function) if isinstance(function, _JITTED) else function
+
+
+def other_shapes(tree: Any, sizes: tuple[int, ...], fits: Callable[[Any], bool]) -> list[tuple[int, ...]]:
+    """Shapes that one leaf of `tree` could have for `fits` to be true, the other leaves as they are; the likeliest.
+
+    `sizes`: numbers that a problem of these dimensions may have along an axis.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    found = []
+    for i, leaf in enumerate(leaves):
+        shape = np.shape(leaf)
+        for other in _candidates(shape, sizes):
+            changed = jax.ShapeDtypeStruct(other, jnp.result_type(leaf))
+            if other != shape and fits(jax.tree.unflatten(structure, [*leaves[:i], changed, *leaves[i + 1 :]])):
+                found.append(other)
+    return found[:2]
+
+
+def _candidates(shape: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Transposed; vectors of other sizes, the nearest first; then matrices, of as many numbers or of the sizes."""
+    count = int(np.prod(shape))
+    made = [shape[::-1], *((i,) for i in sorted({count, *range(1, 9), *sizes}, key=lambda i: abs(i - count))), ()]
+    made += [(i, count // i) for i in range(1, count + 1) if count <= 64 and count % i == 0]
+    made += [(i, j) for i in sizes for j in sizes]
+    yield from dict.fromkeys(made)
+
+
+_IF = "write jnp.where(condition, a, b) or jax.lax.cond for Python's `if`, and jnp.minimum, jnp.maximum, & and | for "
+_IF += "min, max, `and` and `or`"
+_MATH = "write jnp.sin for math.sin, and x for float(x), int(x) or x.item()"
+_LIST = "write jnp.asarray(values)[i] for an index into a Python list, and jax.lax.fori_loop for range(i)"
+_ADVICE: tuple[tuple[type[Exception], str, str], ...] = (
+    (jax.errors.TracerBoolConversionError, "", _IF),
+    (ValueError, "truth value", _IF),
+    (jax.errors.TracerArrayConversionError, "", "write jnp.sin for np.sin, and jnp for np wherever an array is traced"),
+    (jax.errors.TracerIntegerConversionError, "", _LIST),
+    (jax.errors.NonConcreteBooleanIndexError, "", "write jnp.where(mask, x, 0.0) for x[mask]"),
+    (jax.errors.ConcretizationTypeError, "", _MATH),
+    (TypeError, "Only scalar arrays can be converted", _MATH),
+    (TypeError, "in-place item assignment", "write x = x.at[0].set(value) for x[0] = value"),
+    (ValueError, "setting an array element", "write jnp.stack([a, b]) for an np.zeros that is filled one by one"),
+    (AttributeError, "no attribute append", "write jnp.append(x, value) for x.append(value)"),
+)
+"""The kind of an error, what its text contains, and what to write instead."""
+
+
+def _advice(error: Exception, names: list[str]) -> str:
+    """What to write instead, for the errors that a function written for Python or NumPy makes."""
+    if isinstance(error, TypeError) and "positional argument" in str(error):
+        return f"expected a function of {len(names)} arguments, ({', '.join(names)})"
+    for kind, text, advice in _ADVICE:
+        if isinstance(error, kind) and text in str(error):
+            return advice
+    return ""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+
+
+_LIBRARIES = (*(str(Path(str(module.__file__)).parent) for module in (jax, np, eqx)), str(Path(__file__).parents[1]))
+
+
+def _place(error: Exception) -> str:
+    """The user's own line, where there is one: the last that is not in a library's file."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).is_file()]
+    theirs = [one for one in frames if not one.filename.startswith(_LIBRARIES) and "site-packages" not in one.filename]
+    return f" at {Path(theirs[-1].filename).name}, line {theirs[-1].lineno}" if theirs else ""

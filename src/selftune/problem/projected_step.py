@@ -1,0 +1,95 @@
+"""The projected gradient step that tuners and the gradient estimator share, on top of optax."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from ..foundation import arguments
+from .constraints import AbstractConstraint
+
+LearningRate: TypeAlias = Array | Callable[..., Any] | optax.GradientTransformation
+
+
+def learning_rate(value: Any) -> LearningRate:
+    """A positive number, kept as an array so that a new one does not recompile; an optax schedule or transformation."""
+    if isinstance(value, optax.GradientTransformation):
+        return value
+    if callable(value):
+        with jax.numpy_dtype_promotion("standard"):
+            first: Any = value(0)
+        if isinstance(first, optax.GradientTransformation) or jnp.ndim(first) != 0:
+            raise ValueError(
+                f"learning_rate: expected a schedule from the step to a number, got {value} with {first!r}"
+            )
+        return value
+    return arguments.number(
+        "learning_rate",
+        value,
+        lambda v: 0 < v < np.inf,
+        "a finite number > 0, an optax schedule or an optax.GradientTransformation",
+    )
+
+
+def constraint(value: Any) -> AbstractConstraint:
+    if not isinstance(value, AbstractConstraint):
+        raise ValueError(f"constraint: expected a constraint such as selftune.Box(0.0, 1.0), got {value!r}")
+    return value
+
+
+def check_inside(name: str, value: PyTree, constraint: AbstractConstraint) -> None:
+    """Refuse a start outside its set, or one that the set does not fit."""
+    try:
+        inside = _contains(constraint, value)
+    except ValueError as error:
+        raise ValueError(f"{name}: does not fit its constraint, {type(constraint).__name__}: {error}") from None
+    if arguments.is_known(inside) and not bool(inside):
+        shown = eqx.tree_pformat(constraint, short_arrays=False)
+        raise ValueError(f"{name}: expected a point of its constraint, {shown}, got {value}")
+
+
+@eqx.filter_jit
+def _contains(constraint: AbstractConstraint, value: PyTree) -> Array:
+    return constraint.contains(value)
+
+
+def _optimizer(rate: LearningRate, dtype: Any) -> optax.GradientTransformation:
+    if isinstance(rate, optax.GradientTransformation):
+        return rate
+    return optax.sgd(rate if callable(rate) else rate.astype(dtype))
+
+
+def init(rate: LearningRate, params: PyTree) -> PyTree:
+    """The optimizer's state for `params`."""
+    return _optimizer(rate, jnp.result_type(*jax.tree.leaves(params))).init(params)
+
+
+def update(
+    rate: LearningRate,
+    constraint: AbstractConstraint,
+    params: PyTree,
+    gradient: Float[Array, " d"],
+    state: PyTree,
+    *,
+    preconditioner: Array | None = None,
+) -> tuple[PyTree, PyTree]:
+    r"""$\Pi(\text{params} - \eta \cdot \text{gradient})$, or the optax transformation's step in place of $\eta$'s.
+
+    `gradient` is flat; returns the new params and optimizer state, with params' dtype kept. `preconditioner`: what the
+    gradient has been multiplied by, P; the projection is then in the $P^{-1}$-norm.
+    """
+    _, unravel = ravel_pytree(params)
+    # Optax, and schedules, mix counts with numbers.
+    with jax.named_scope("selftune.descent"), jax.numpy_dtype_promotion("standard"):
+        updates, state = _optimizer(rate, gradient.dtype).update(unravel(gradient), state, params)
+        params = optax.apply_updates(params, updates)
+    with jax.named_scope("selftune.descent"):
+        if preconditioner is None:
+            return constraint.project(params), state
+        return constraint.project_in_metric(params, preconditioner, exact=False), state

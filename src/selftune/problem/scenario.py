@@ -1,0 +1,155 @@
+"""What nature decides: the first state, the true parameters, the disturbance and the observation noise."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from ..foundation import arguments
+from .noise import AbstractProcess, Stream, is_stream, sample
+
+
+class Scenario(eqx.Module):
+    r"""What nature decides, fixed before the run: the agent sees none of it but through x and $\tilde f$.
+
+    **Arguments:**
+
+    - `x0`: the first state, (n,).
+    - `a_star`: the true parameters, a pytree with leading axis T; row t is $a^*_t$.
+    - `w`: the disturbance, (T, n); row t acts between step t and t + 1.
+    - `v`: the observation noise, (T, k): EST is given $f_t(x_t, a^*_t) + v_t$. None is no noise.
+    - `t`: the steps' contexts, a pytree with leading axis T; None is the integer step.
+    - `steps`: T, needed only where no array tells it.
+
+    Each of `a_star`, `w`, `v` may be a `Stream` (`AbstractProcess.stream`) in place of an array.
+
+    `len(scenario)` is T; `scenario[a:b]` is the part of steps a to b, which keep their numbers.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> ka, kw = jax.random.split(jax.random.key(0))
+        >>> scenario = st.Scenario(
+        ...     x0=jnp.zeros(1),
+        ...     a_star=st.PiecewiseConstant(period=40_000, low=-0.25, high=0.25)(ka, 100_000, 3),
+        ...     w=st.OrnsteinUhlenbeck(decay=0.95, sigma=0.1)(kw, 100_000, 1),
+        ... )
+        >>> len(scenario), len(scenario[:1000])
+        (100000, 1000)
+    """
+
+    x0: Float[Array, " n"]
+    a_star: PyTree
+    w: PyTree
+    v: PyTree
+    t: PyTree
+    steps: int = eqx.field(static=True)
+
+    def __init__(self, x0: Any, a_star: Any, w: Any, v: Any = None, t: Any = None, *, steps: int | None = None):
+        self.x0 = arguments.real_array("x0", x0)
+        if self.x0.ndim != 1 or self.x0.size == 0:
+            raise ValueError(f"x0: expected a vector of at least one number, got {arguments.describe(self.x0)}")
+        dtype = self.x0.dtype
+        self.a_star = _rows("a_star", a_star, dtype)
+        self.w = _rows("w", w, dtype)
+        self.v = None if v is None else _rows("v", v, dtype)
+        self.t = None if t is None else jax.tree.map(jnp.asarray, t, is_leaf=arguments.is_plain)
+        self.steps = _common_length({"a_star": self.a_star, "w": self.w, "v": self.v, "t": self.t}, steps)
+        if not jax.tree.leaves(self.a_star):
+            raise ValueError(f"a_star: expected an array, a pytree of arrays or a stream, got {a_star!r}")
+        if not isinstance(self.w, (Stream, jax.Array)):
+            raise ValueError(f"w: expected an array (T, {self.x0.size}) or a stream, got {w!r}")
+        w_shape = self.w.shape if isinstance(self.w, Stream) else self.w.shape[1:]
+        if w_shape != self.x0.shape:
+            raise ValueError(f"w: expected rows of shape {self.x0.shape}, that of x0, got {w_shape}")
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, part: slice) -> "Scenario":
+        if not isinstance(part, slice) or part.step not in (None, 1):
+            raise ValueError(f"scenario[...]: expected a slice of consecutive steps, got {part!r}")
+        start, stop, _ = part.indices(self.steps)
+        stop = max(start, stop)
+        t = jnp.arange(self.steps) if self.t is None else self.t
+        if any(isinstance(leaf, Stream) for leaf in jax.tree.leaves((self.a_star, self.w, self.v), is_leaf=is_stream)):
+            raise ValueError("scenario[...]: a stream cannot be cut; give `steps` and continue with `resume` instead")
+        a_star, w, v, t = jax.tree.map(lambda leaf: leaf[start:stop], (self.a_star, self.w, self.v, t))
+        return Scenario(self.x0, a_star, w, v, t, steps=stop - start)
+
+    def row(self, t: Any) -> "Row":
+        """What nature decides at row t, an index that may be traced; the scenario must hold arrays."""
+        context = jnp.asarray(t) if self.t is None else self.t
+        a_star, w, v = jax.tree.map(lambda leaf: leaf[t], (self.a_star, self.w, self.v))
+        return Row(a_star, w, v, context if self.t is None else jax.tree.map(lambda leaf: leaf[t], context))
+
+    def row_shapes(self) -> tuple[PyTree, PyTree, PyTree]:
+        """Shapes and dtypes of one row of `a_star`, of `v` and of the context."""
+
+        def row(leaf):
+            if is_stream(leaf):
+                return jax.ShapeDtypeStruct(leaf.shape, self.x0.dtype)
+            return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+        t = jax.ShapeDtypeStruct((), jnp.int32) if self.t is None else jax.tree.map(row, self.t)
+        return (*jax.tree.map(row, (self.a_star, self.v), is_leaf=is_stream), t)
+
+    def materialize(self) -> "Scenario":
+        """The same scenario with every stream written out as an array."""
+
+        def write(leaf):
+            return sample(leaf, self.steps, self.x0.dtype) if is_stream(leaf) else leaf
+
+        a_star, w, v = jax.tree.map(write, (self.a_star, self.w, self.v), is_leaf=is_stream)
+        return Scenario(self.x0, a_star, w, v, self.t, steps=self.steps)
+
+
+class Row(NamedTuple):
+    """One row of a scenario."""
+
+    a_star: PyTree
+    w: Array
+    v: Array | None
+    t: Any
+
+
+def _rows(name: str, value: Any, dtype: Any) -> PyTree:
+    def leaf(value):
+        if is_stream(value):
+            return value
+        if isinstance(value, AbstractProcess):
+            raise ValueError(f"{name}: expected an array or a stream, got the process itself: call it, or its stream()")
+        array = arguments.real_array(name, value)
+        if array.ndim == 0:
+            raise ValueError(f"{name}: expected an array with a leading axis of steps, got {arguments.describe(array)}")
+        if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating) and array.dtype != dtype:
+            raise ValueError(f"{name}: expected dtype {dtype}, that of x0, got {arguments.describe(array)}")
+        return array.astype(dtype)
+
+    return jax.tree.map(leaf, value, is_leaf=_is_source)
+
+
+def _is_source(node: Any) -> bool:
+    return isinstance(node, (Stream, AbstractProcess)) or arguments.is_plain(node)
+
+
+def _common_length(parts: dict[str, PyTree], steps: int | None) -> int:
+    steps = None if steps is None else arguments.whole("steps", steps)
+    source = "steps"
+    for name, tree in parts.items():
+        for leaf in jax.tree.leaves(tree, is_leaf=is_stream):
+            if is_stream(leaf):
+                continue
+            if jnp.ndim(leaf) == 0:
+                raise ValueError(
+                    f"{name}: expected an array with a leading axis of steps, got {arguments.describe(leaf)}"
+                )
+            if steps is None:
+                steps, source = leaf.shape[0], name
+            elif leaf.shape[0] != steps:
+                raise ValueError(f"{name}: expected {steps} rows, as {source} has, got {leaf.shape[0]}")
+    if steps is None:
+        raise ValueError("steps: expected a whole number, as neither a_star nor w, v, t is an array, got None")
+    return steps

@@ -1,0 +1,345 @@
+"""What the agent knows: the four functions g, f, π, h, and what follows from them alone."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from ..foundation import arguments
+from . import _tracing
+
+
+class Sizes(NamedTuple):
+    """The dimensions of a problem: state n, control m, residual k, policy parameters d, model parameters p."""
+
+    n: int
+    m: int
+    k: int
+    d: int
+    p: int
+
+
+class System(eqx.Module):
+    r"""The known part of the plant, as four pure JAX functions.
+
+    $$x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t, \quad u_t = \pi_t(x_t, \theta_t, f_t(x_t, \hat a_t)),
+    \quad c_t = h_t(x_t, u_t, \theta_t)$$
+
+    (Section "Problem Setting".) `t` is the step's context: the integer step unless the scenario supplies something
+    richer. Whatever varies with time reaches the functions through `t` and nothing else.
+
+    **Arguments:**
+
+    - `dynamics`: $g$, `(x (n,), u (m,), f (k,), t) -> (n,)`, without the disturbance $w$.
+    - `residual`: $f$, `(x (n,), a, t) -> (k,)`; `a` is any pytree of p numbers.
+    - `policy`: $\pi$, `(x (n,), theta, f (k,), t) -> (m,)`; `theta` is any pytree of d numbers.
+    - `cost`: $h$, `(x (n,), u (m,), theta, t) -> ()`.
+
+    Saturation belongs inside `policy` or `dynamics`: what the tuner differentiates must be what the plant does.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.System(
+        ...     dynamics=lambda x, u, f, t: x + 0.01 * (u + f),
+        ...     residual=lambda x, a, t: a * jnp.sin(x),
+        ...     policy=lambda x, theta, f, t: -theta * x - f,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        ... )
+        >>> system.check(x=jnp.zeros(1), theta=jnp.ones(1), a=jnp.zeros(1), t=0)
+        Sizes(n=1, m=1, k=1, d=1, p=1)
+    """
+
+    dynamics: Callable[..., Any]
+    residual: Callable[..., Any]
+    policy: Callable[..., Any]
+    cost: Callable[..., Any]
+
+    def __check_init__(self) -> None:
+        for name in ("dynamics", "residual", "policy", "cost"):
+            if not callable(getattr(self, name)):
+                raise ValueError(f"{name}: expected a function, got {arguments.describe(getattr(self, name))}")
+
+    def check(self, x: Any, theta: Any, a: Any, t: Any, *, thorough: bool = False) -> Sizes:
+        """Trace the four functions by shape, without running them, and return the sizes.
+
+        Raises `ValueError` naming the function, the shape that was expected of it and the one that came. Where the
+        functions fit together for another shape of `theta`, `a` or `x`, the error names that argument instead.
+
+        `thorough`, as `Controller.init` asks for, refuses two more faults that JAX says nothing about. A function that
+        calls `np.random` or the like: each function is traced two times, and the two programs must be the same, as
+        the program of one trace runs at every step. And a fixed index that is out of range, such as `theta[2]` of two
+        numbers, for which JAX reads the last number.
+        """
+        x = _vector("x", x)
+        try:
+            return self._sizes(x, theta, a, t, thorough=thorough)
+        except _tracing.ImpureError:
+            raise
+        except ValueError as error:
+            self._blame_arguments(error, x, theta, a, t)
+            raise
+
+    def _sizes(self, x: Any, theta: Any, a: Any, t: Any, *, thorough: bool) -> Sizes:
+        options: Any = dict(dtype=x.dtype, thorough=thorough)
+        k = self._residual_shape(x, a, t, thorough=thorough).shape[0]
+        f = jax.ShapeDtypeStruct((k,), x.dtype)
+        given = {"x": x, "theta": theta, "f": f, "t": t}
+        u = _tracing.traced("policy", self.policy, given, rank=1, expected="(m,)", **options)
+        self._check_dynamics(x, u, f, t, thorough=thorough)
+        given = {"x": x, "u": u, "theta": theta, "t": t}
+        _tracing.traced("cost", self.cost, given, rank=0, expected="()", **options)
+        return Sizes(n=x.shape[0], m=u.shape[0], k=k, d=_size(theta), p=_size(a))
+
+    def _blame_arguments(self, error: ValueError, x: Any, theta: Any, a: Any, t: Any) -> None:
+        """Raise again, against `theta`, `a` or `x`, where another shape of it is all that is needed."""
+        given = {"theta": theta, "a": a}
+        if error.__cause__ is not None:  # a function failed inside; one that returns another shape is at fault itself
+            given["x"] = x
+
+        def fits(name: str, value: Any) -> bool:
+            other = {"x": x, "theta": theta, "a": a} | {name: value}
+            try:
+                return bool(self._sizes(_vector("x", other["x"]), other["theta"], other["a"], t, thorough=True))
+            except ValueError:
+                return False
+
+        for name, value in given.items():
+            if shapes := _tracing.other_shapes(value, (x.shape[0],), partial(fits, name)):
+                raise ValueError(
+                    f"{name}: expected another shape, such as {' or '.join(map(str, shapes))}, with which the four "
+                    f"functions fit together, got {arguments.describe_tree(value)}, with which they do not ({error})"
+                ) from error
+
+    def check_plant(self, x: Any, a: Any, t: Any, u: Any = None, k: int | None = None) -> int:
+        """Trace `residual` by shape and return k: what a plant needs, and no more.
+
+        Given `u`, `dynamics` is traced as well, and both are checked as thoroughly as in `check`.
+        """
+        x = _vector("x", x)
+        f = self._residual_shape(x, a, t, thorough=u is not None)
+        if k is not None and f.shape != (k,):
+            raise ValueError(f"residual: expected shape ({k},), got {arguments.describe(f)}")
+        if u is not None:
+            self._check_dynamics(x, u, f, t, thorough=True)
+        return f.shape[0]
+
+    def _residual_shape(self, x: Any, a: Any, t: Any, *, thorough: bool) -> Any:
+        given = {"x": x, "a": a, "t": t}
+        return _tracing.traced(
+            "residual", self.residual, given, rank=1, dtype=x.dtype, expected="(k,)", thorough=thorough
+        )
+
+    def _check_dynamics(self, x: Any, u: Any, f: Any, t: Any, *, thorough: bool = False) -> None:
+        given = {"x": x, "u": u, "f": f, "t": t}
+        x_next = _tracing.traced(
+            "dynamics", self.dynamics, given, rank=1, dtype=x.dtype, expected=f"{x.shape}", thorough=thorough
+        )
+        if x_next.shape != x.shape:
+            raise ValueError(f"dynamics: expected shape {x.shape}, that of x, got {arguments.describe(x_next)}")
+
+    def step(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array]:
+        r"""One step of the closed loop as the model with parameters `a` imagines it: $(\hat g_{t+1|t}, \hat h_{t|t})$.
+
+        With $a = a^*_t$ and the disturbance added, this is the multi-step dynamics of one step (Definition
+        "Multi-Step Dynamics and Cost").
+        """
+        f = self.residual(x, a, t)
+        u = self.policy(x, theta, f, t)
+        return self.dynamics(x, u, f, t), self.cost(x, u, theta, t)
+
+    def linearize(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any):
+        r"""`step` at $(x, \theta)$ and its differential: `(x_next, cost), push`.
+
+        `push(dx, dtheta)` takes m tangents at once, dx of shape (n, m) and dtheta of shape (d, m), flat in θ, and
+        returns the tangents of `x_next`, (n, m), and of `cost`, (m,). No n×n Jacobian is formed.
+        """
+        flat, unravel = ravel_pytree(theta)
+        out, jvp = jax.linearize(lambda x, flat: self.step(x, unravel(flat), a, t), x, flat)
+        return out, jax.vmap(jvp, in_axes=(1, 1), out_axes=(1, 0))
+
+    def sensitivity(
+        self, x: Float[Array, " n"], y: Float[Array, "n d"], theta: PyTree, a: PyTree, t: Any
+    ) -> tuple[Array, Array, Array, Array]:
+        r"""One step of the closed loop and of its derivative in θ, in forward mode.
+
+        $$y_{t+1} = \frac{\partial \hat g}{\partial x} y_t + \frac{\partial \hat g}{\partial \theta}, \qquad
+        G_t = \frac{\partial \hat h}{\partial x} y_t + \frac{\partial \hat h}{\partial \theta}$$
+
+        (Algorithm "M-GAPS".) Returns `x_next` (n,), `y_next` (n, d), `cost` () and `gradient` (d,).
+        """
+        with jax.named_scope("selftune.sensitivity"):
+            (x_next, cost), push = self.linearize(x, theta, a, t)
+            y_next, gradient = push(y, jnp.eye(y.shape[1], dtype=y.dtype))
+        return x_next, y_next, cost, gradient
+
+    def residual_and_jacobian(self, x: Float[Array, " n"], a: PyTree, t: Any) -> tuple[Array, Array]:
+        r"""$f_t(x, a)$, (k,), and $\partial f_t / \partial a$, (k, p), flat in a."""
+        flat, unravel = ravel_pytree(a)
+        f, pull = jax.vjp(lambda flat: self.residual(x, unravel(flat), t), flat)
+        (jacobian,) = jax.vmap(pull)(jnp.eye(f.shape[0], dtype=f.dtype))
+        return f, jacobian
+
+
+class MatchedSystem(System):
+    r"""A system whose residual enters where the control does (Section "Application: Matched Disturbance").
+
+    $$x_{t+1} = \phi_t(x_t, u_t + f_t(x_t, a^*_t)) + w_t, \qquad u_t = -f_t(x_t, \hat a_t) + \psi_t(x_t, \theta_t)$$
+
+    The policy cancels the residual it expects and then acts; here k = m. A `MatchedSystem` is a `System`, with
+    `dynamics` and `policy` in the general form, and keeps `phi` and `actuation` for the theory.
+
+    **Arguments:**
+
+    - `dynamics`: $\phi$, `(x (n,), v (m,), t) -> (n,)`.
+    - `residual`: $f$, `(x (n,), a, t) -> (m,)`.
+    - `actuation`: $\psi$, `(x (n,), theta, t) -> (m,)`.
+    - `cost`: $h$, `(x (n,), u (m,), theta, t) -> ()`.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.01 * v,
+        ...     residual=lambda x, a, t: a * jnp.sin(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        ... )
+        >>> x_next, cost = system.step(jnp.ones(1), theta=jnp.ones(1), a=jnp.zeros(1), t=0)
+        >>> print(x_next, cost)
+        [0.99] 1.1
+    """
+
+    def __init__(
+        self,
+        dynamics: Callable[..., Any],
+        residual: Callable[..., Any],
+        actuation: Callable[..., Any],
+        cost: Callable[..., Any],
+    ):
+        for name, function in {"dynamics": dynamics, "actuation": actuation}.items():
+            if not callable(function):
+                raise ValueError(f"{name}: expected a function, got {arguments.describe(function)}")
+        self.dynamics = _MatchedDynamics(dynamics)
+        self.residual = residual
+        self.policy = _CancellingPolicy(actuation)
+        self.cost = cost
+
+    @property
+    def phi(self) -> Callable[..., Any]:
+        r"""$\phi$, as it was given."""
+        return self.dynamics.phi  # pyright: ignore[reportFunctionMemberAccess]
+
+    @property
+    def actuation(self) -> Callable[..., Any]:
+        r"""$\psi$, as it was given."""
+        return self.policy.actuation  # pyright: ignore[reportFunctionMemberAccess]
+
+
+# Modules and not closures: two systems made of the same functions then compare equal, and share a compilation.
+class _MatchedDynamics(eqx.Module):
+    phi: Callable[..., Any]
+
+    def __call__(self, x, u, f, t):
+        return self.phi(x, u + f, t)
+
+
+class _CancellingPolicy(eqx.Module):
+    actuation: Callable[..., Any]
+    given_as: ClassVar[str] = "actuation"
+
+    def __call__(self, x, theta, f, t):
+        return -f + self.actuation(x, theta, t)
+
+
+def infer_residual(
+    system: System,
+    x: Float[Array, " n"],
+    u: Float[Array, " m"],
+    x_next: Float[Array, " n"],
+    t: Any,
+    *,
+    f: Float[Array, " k"] | None = None,
+    iterations: int = 3,
+) -> Float[Array, " k"]:
+    r"""The residual that explains a transition, for when none is measured.
+
+    $$\tilde f_t = \arg\min_f \| g_t(x_t, u_t, f) - x_{t+1} \|^2$$
+
+    by Gauss–Newton from `f`: one iteration is exact when the dynamics are affine in the residual, as they are in
+    mechanics. The disturbance $w_t$ cannot be told apart from the residual, so it ends up in $\tilde f_t$: that is
+    observation noise of size $\|(\partial g/\partial f)^+ w_t\|$. Where the transition says nothing about a
+    direction of f, that direction stays as it was in `f`.
+
+    Two of the paper's hypotheses need an observation that was made in another way. Property "perturb the input" fails,
+    because $\hat a_{t+1}$ depends on the $w_t$ that $x_{t+1}$ is made of. Under noise with a memory, such as
+    `OrnsteinUhlenbeck`, $E[\tilde f_t \mid \mathcal F_t] = f_t$ fails too, because $w_t$ can be predicted.
+
+    **Arguments:**
+
+    - `f`: where to start, best $f_t(x_t, \hat a_t)$, of shape (k,). Its default, zeros like `u`, is right when k = m.
+    - `iterations`: Gauss–Newton iterations; 1 suffices for dynamics affine in f.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.5 * v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> x, u = jnp.array([1.0]), jnp.array([2.0])
+        >>> print(st.infer_residual(system, x, u, x_next=x + 0.5 * (u + 3.0), t=0))
+        [3.]
+    """
+    x, u, x_next = _vector("x", x), _vector("u", u), _vector("x_next", x_next)
+    if f is None and not isinstance(system, MatchedSystem) and u.size == 1 and _takes_two(system, x, u, t):
+        raise ValueError("f: expected a first guess, such as f_hat, as these dynamics do not tell k; got None")
+    estimate: Array = jnp.zeros_like(u) if f is None else _vector("f", f)
+    iterations = arguments.count("iterations", iterations)
+    system._check_dynamics(x, u, estimate, t)
+    if x_next.shape != x.shape:
+        raise ValueError(f"x_next: expected shape {x.shape}, that of x, got {arguments.describe(x_next)}")
+
+    def g(f):
+        return system.dynamics(x, u, f, t)
+
+    identity = jnp.eye(estimate.shape[0], dtype=estimate.dtype)
+    precision = jnp.finfo(estimate.dtype)
+    for _ in range(iterations):
+        J = jax.jacfwd(g)(estimate)
+        # Columns of unit length: residuals of unequal effect are then found equally well.
+        length = jnp.sqrt(jnp.sum(J**2, axis=0))
+        scale = jnp.where(length > 0, length, 1)
+        J = J / scale
+        # A ridge at rounding level: it makes a direction that g does not see solvable, with no step along it.
+        normal = J.T @ J + 8 * precision.eps * identity
+        step = jax.scipy.linalg.solve(normal, J.T @ (x_next - g(estimate)), assume_a="pos")
+        estimate = estimate + step / scale
+    return estimate
+
+
+def _takes_two(system: System, x: Array, u: Array, t: Any) -> bool:
+    """Whether the dynamics take a residual of two numbers: then one number would be spread over it, unnoticed."""
+    try:
+        return jax.eval_shape(system.dynamics, x, u, jax.ShapeDtypeStruct((2,), x.dtype), t).shape == x.shape
+    except Exception:
+        return False
+
+
+def _vector(name: str, value: Any) -> Any:
+    array = value if isinstance(value, jax.ShapeDtypeStruct) else arguments.real_array(name, value, finite=False)
+    if array.ndim != 1 or array.shape[0] == 0:
+        raise ValueError(f"{name}: expected a vector of at least one number, got {arguments.describe(array)}")
+    return array
+
+
+def _size(tree: PyTree) -> int:
+    return sum(math.prod(getattr(leaf, "shape", ())) for leaf in jax.tree.leaves(tree))

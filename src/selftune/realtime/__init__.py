@@ -1,0 +1,1 @@
+"""`Agent`: the controller in real time, one sample at a time."""

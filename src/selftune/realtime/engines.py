@@ -1,0 +1,215 @@
+"""The two engines of an `Agent`: the firmware's C in this process, or XLA; and the context of its steps."""
+
+import ctypes
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from ..control import guarded_step
+from ..control.controller import Controller, Info
+from ..control.guard import Guard
+from ..control.guarded_step import AgentState
+from ..foundation import arguments
+from ..native.c import build
+from ..native.firmware import Field, Firmware, struct_type
+from ..simulation.packing import Packing
+
+
+class Context:
+    """What an example of a step's context tells of all others."""
+
+    def __init__(self, example: PyTree):
+        self.leaves, self.structure = jax.tree.flatten(example)
+        plain = self.structure == jax.tree.structure(0)
+        self.is_counted = plain and self.leaves[0].shape == () and self.leaves[0].dtype == jnp.int32
+        """Whether the context is the number of the step."""
+
+    def number(self, t: Any) -> int:
+        try:
+            number = operator.index(t)
+        except TypeError:
+            number = None
+        if number is None or isinstance(t, (bool, np.bool_)) or not -(2**31) <= number < 2**31:
+            raise ValueError(f"t: expected the number of the step, of 32 bits, got {arguments.describe(t)}")
+        return number
+
+    def read(self, t: Any) -> list[np.ndarray]:
+        """The leaves of a context that is not a number."""
+        leaves, structure = jax.tree.flatten(t, is_leaf=arguments.is_plain)
+        if structure != self.structure:
+            raise ValueError(f"t: expected a context like the agent's first, {self.structure}, got {structure}")
+        return [_like(expected, leaf) for expected, leaf in zip(self.leaves, leaves, strict=True)]
+
+
+def _like(expected: Any, leaf: Any) -> np.ndarray:
+    """A part of a context in the dtype of the first; a fraction does not become a whole number."""
+    array = np.asarray(leaf)
+    kinds = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}[expected.dtype.kind]
+    if array.shape == expected.shape and array.dtype.kind in kinds:
+        with np.errstate(over="ignore"):
+            made = array.astype(expected.dtype)
+        if made.dtype.kind == "f" or np.array_equal(made, array):
+            return made
+    raise ValueError(f"t: expected {arguments.describe(expected)} in the context, got {arguments.describe(array)}")
+
+
+class Native:
+    """The firmware's C, in this process."""
+
+    def __init__(self, controller: Controller, guard: Guard, state: AgentState):
+        firmware = Firmware(controller, guard, state, name="agent")
+        self.k = firmware.sizes.k
+        leaves, self._structure = jax.tree.flatten(state)
+        self._dtypes = [leaf.dtype for leaf in leaves]  # a bool is an int in C
+        self._info_structure = firmware.info_structure
+        library = build.build(firmware.whole())
+        self._record, self._parts = _struct(firmware.state_fields)
+        self._info, self._info_parts = _struct(firmware.info_fields)
+        self._decisions = self._info["guard_decisions"]
+        self._t, self._t_parts = _struct(firmware.context_fields)
+        for name, record in {"state": self._record, "info": self._info}.items():
+            if (size := getattr(library, f"agent_{name}_size")()) != record.nbytes:
+                raise RuntimeError(f"the C compiler lays out {name} in {size} bytes, NumPy in {record.nbytes}")
+        self._x, self._u = np.zeros(firmware.sizes.n, firmware.dtype), np.zeros(firmware.sizes.m, firmware.dtype)
+        self._f = np.zeros(firmware.sizes.k, firmware.dtype)
+        pointer = ctypes.c_void_p
+        self._at = {name: pointer(buffer.ctypes.data) for name, buffer in vars(self).items() if _is_buffer(buffer)}
+        self._act, self._observe, self._observe_state, self._resume, self._restore = (
+            getattr(library, f"agent_{name}") for name in ("act", "observe", "observe_state", "resume", "restore")
+        )
+        context = ctypes.c_int32 if firmware.is_counted else pointer
+        self._act.argtypes = [pointer, pointer, context, pointer, pointer]
+        self._observe.argtypes = self._observe_state.argtypes = [pointer, pointer]
+        self._resume.argtypes = self._restore.argtypes = [pointer]
+        self._resume.restype = self._restore.restype = None
+        self._is_counted = firmware.is_counted
+        self.set_state(state)
+
+    def act(self, x: np.ndarray, t: Any) -> tuple[np.ndarray, int]:
+        at = self._at
+        self._x[:] = x
+        if not self._is_counted:
+            for part, value in zip(self._t_parts, t, strict=True):
+                part[...] = value
+            t = at["_t"]
+        code = self._act(at["_record"], at["_x"], t, at["_u"], at["_info"])
+        return self._u.copy(), code
+
+    def observe(self, f_obs: np.ndarray) -> int:
+        self._f[:] = f_obs
+        return self._observe(self._at["_record"], self._at["_f"])
+
+    def observe_state(self, x_next: np.ndarray) -> int:
+        self._x[:] = x_next
+        return self._observe_state(self._at["_record"], self._at["_x"])
+
+    def state(self) -> AgentState:
+        parts = [part.astype(dtype) for part, dtype in zip(self._parts, self._dtypes, strict=True)]
+        return jax.tree.unflatten(self._structure, parts)
+
+    def set_state(self, state: AgentState) -> None:
+        for part, leaf in zip(self._parts, jax.tree.leaves(state), strict=True):
+            part[...] = leaf
+
+    def resume(self) -> None:
+        self._resume(self._at["_record"])
+
+    def restore(self) -> None:
+        self._restore(self._at["_record"])
+
+    @property
+    def decisions(self) -> int:
+        """Of the last `act`."""
+        return int(self._decisions)
+
+    def info(self) -> Info:
+        return jax.tree.unflatten(self._info_structure, [part.copy() for part in (self._u, *self._info_parts)])
+
+
+def _struct(members: list[Field]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The memory of a C struct, and its members as views of it."""
+    record = np.zeros((), struct_type(members))
+    return record, [record[m.name] for m in members]
+
+
+def _is_buffer(value: Any) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+class XLA:
+    """The same functions, compiled ahead of time for one call at a time."""
+
+    def __init__(self, controller: Controller, guard: Guard, state: AgentState):
+        self.k = controller.system.check_plant(state.x, state.controller.a_hat, state.t)
+        dtype, self._t_structure = state.x.dtype, jax.tree.structure(state.t)
+        self._packing = packing = Packing(state, dtype)
+        x, f = (jax.ShapeDtypeStruct((size,), dtype) for size in (state.x.size, self.k))
+        t = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.t)
+        told = jax.eval_shape(lambda x, t: guarded_step.act(controller, guard, state, x, t)[1:3], x, t)
+        self._told, self._m = Packing(told, dtype), told[0].shape[0]
+
+        def act(packed, x, t):
+            state, u, info, code = guarded_step.act(controller, guard, packing.unpack(packed), x, t)
+            return packing.pack(state), self._told.pack((u, info)), (code, info.guard.decisions)
+
+        def observe(packed, f_obs):
+            state, code = guarded_step.observe(controller, guard, packing.unpack(packed), f_obs)
+            return packing.pack(state), code
+
+        def observe_state(packed, x_next):
+            state, code = guarded_step.observe_state(controller, guard, packing.unpack(packed), x_next)
+            return packing.pack(state), code
+
+        self._packed = packing.pack(state)
+        self._act = _ahead(act, self._packed, x, t)
+        self._observe = _ahead(observe, self._packed, f)
+        self._observe_state = _ahead(observe_state, self._packed, x)
+        self._resume, self._restore = (
+            jax.jit(lambda packed, change=change: packing.pack(change(controller, packing.unpack(packed))))
+            for change in (guarded_step.resume, guarded_step.restore)
+        )
+        self.decisions = 0
+
+    def act(self, x: np.ndarray, t: Any) -> tuple[np.ndarray, int]:
+        context = jax.tree.unflatten(self._t_structure, t if isinstance(t, list) else [np.int32(t)])
+        self._packed, (told, rest), (code, decisions) = self._act(self._packed, x, context)
+        self.decisions = int(decisions)
+        self._last: Any = np.asarray(told), rest
+        return self._last[0][: self._m].copy(), int(code)  # u comes first
+
+    def observe(self, f_obs: np.ndarray) -> int:
+        self._packed, code = self._observe(self._packed, f_obs)
+        return int(code)
+
+    def observe_state(self, x_next: np.ndarray) -> int:
+        self._packed, code = self._observe_state(self._packed, x_next)
+        return int(code)
+
+    def state(self) -> AgentState:
+        packed: Any = np.asarray(self._packed[0]), self._packed[1]
+        return jax.tree.map(np.array, self._packing.unpack(packed))
+
+    def set_state(self, state: AgentState) -> None:
+        self._packed = self._packing.pack(jax.tree.map(jnp.asarray, state))
+
+    def resume(self) -> None:
+        self._packed = self._resume(self._packed)
+
+    def restore(self) -> None:
+        self._packed = self._restore(self._packed)
+
+    def info(self) -> Info:
+        return jax.tree.map(np.array, self._told.unpack(self._last)[1])
+
+
+# What makes a single call of a small program two to five times as fast; it holds for these programs alone.
+_ONE_CALL: dict[str, str | bool] = {"xla_cpu_enable_concurrency_optimized_scheduler": False}
+
+
+def _ahead(function: Any, *values: Any) -> Any:
+    lowered = jax.jit(function).lower(*values)
+    return lowered.compile(compiler_options=_ONE_CALL if jax.default_backend() == "cpu" else None)

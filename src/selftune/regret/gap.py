@@ -1,0 +1,70 @@
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..problem.scenario import Scenario
+from ..problem.system import System
+from ..simulation.run import Run
+from . import _text, run_inputs
+from .companion import companion
+
+
+class ExactModelGap(eqx.Module):
+    """The companion trajectory of a run, and its distance; row t is step t's."""
+
+    x: Float[Array, "T n"]
+    r"""$\tilde x_t$."""
+    y: Float[Array, "T n d"]
+    r"""$\tilde y_t$."""
+    gap: Float[Array, " T"] | None
+    r"""$\|(x_t, y_t) - (\tilde x_t, \tilde y_t)\|$, over all entries; None where the tuner keeps no y."""
+    gap_x: Float[Array, " T"]
+    r"""$\|x_t - \tilde x_t\|$."""
+
+    @_text.printed
+    def __str__(self) -> str:
+        named = {"of x": self.gap_x} | ({} if self.gap is None else {"of x and y together": self.gap})
+        lines = [f"  {name}: {_text.in_halves(rows)}; {_text.largest(rows)}" for name, rows in named.items()]
+        return "\n".join([f"distance to the run with the exact model over {_text.over(self.gap_x)}", *lines])
+
+
+def exact_model_gap(system: System, scenario: Scenario, run: Run) -> ExactModelGap:
+    r"""What the run would have been with the same θ and the exact model, and how far from it the run was.
+
+    The companion $\tilde\xi = \{\tilde x_t, \tilde y_t, \theta_t\}$ of the theorem on the meta-framework (Section
+    "Online Policy Optimization") uses the run's own $\theta_{0:T-1}$ with $a^*_{0:T-1}$:
+
+    $$\tilde x_{t+1} = g^*_{t+1|t}(\tilde x_t, \theta_t), \qquad \tilde y_{t+1} =
+    \frac{\partial g^*}{\partial x} \tilde y_t + \frac{\partial g^*}{\partial \theta}, \qquad
+    \tilde x_0 = x_0, \ \tilde y_0 = 0,$$
+
+    derivatives at $(\tilde x_t, \theta_t)$: y is M-GAPS's.
+
+    **Arguments:** `run`: one that recorded `x` and `theta`, and, for `gap`, `y`.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a * jnp.cos(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> scenario = st.Scenario(jnp.zeros(1), a_star=jnp.ones((200, 1)), w=jnp.zeros((200, 1)))
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> gap = st.exact_model_gap(system, scenario, run).gap
+        >>> bool(gap[5] > 0.1), bool(gap[-1] < 1e-6)  # the gap closes as the model is learnt
+        (True, True)
+    """
+    scenario = run_inputs.problem(system, scenario)
+    x, theta = run_inputs.recorded(run, "x", "theta", scenario=scenario)
+    run_inputs.check_shapes(system, scenario, theta)
+    x_exact, y_exact = companion(system, scenario, theta)
+    gap_x = jnp.linalg.norm(x - x_exact, axis=1)
+    y = run.recorded.get("y")
+    if y is None:
+        return ExactModelGap(x_exact, y_exact, None, gap_x)
+    gap_y = jnp.sqrt(jnp.sum((y - y_exact) ** 2, axis=(1, 2)))
+    return ExactModelGap(x_exact, y_exact, jnp.hypot(gap_x, gap_y), gap_x)

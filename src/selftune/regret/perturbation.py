@@ -1,0 +1,89 @@
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from ..foundation import arguments
+from ..problem.scenario import Scenario
+from ..problem.system import System
+from ..simulation.run import Run
+from ..tuners.base import AbstractTuner
+from . import _text, run_inputs
+
+
+class Perturbations(eqx.Module):
+    """What the inexact model did to the updates of θ; row t is step t's."""
+
+    perturbation: Float[Array, "T d"]
+    r"""$\zeta_t$, flat in θ."""
+    norm: Float[Array, " T"]
+    r"""$\|\zeta_t\|$."""
+    total: Float[Array, ""]
+    r"""$\sum_t \|\zeta_t\|$."""
+
+    @_text.printed
+    def __str__(self) -> str:
+        return (
+            f"perturbations of θ over {_text.over(self.norm)}: sum of ‖ζ‖ {_text.number(self.total)}\n"
+            f"  ‖ζ‖: {_text.in_halves(self.norm)}; {_text.largest(self.norm)}"
+        )
+
+
+def perturbations(system: System, scenario: Scenario, run: Run, *, tuner: AbstractTuner) -> Perturbations:
+    r"""The $\zeta_t$ with which ALG*, the tuner with the exact model, makes the same θ as the run did.
+
+    $$(\tilde x_{t+1}, \tilde y_{t+1}, \theta_{t+1}) = q_t(\tilde x_t, \tilde y_t, \theta_t, a^*_t) + (0, 0, \zeta_t)$$
+
+    ("ALG* with perturbations", Section "Online Policy Optimization"; the regret of the theorem there depends on the run
+    through $\sum_t \|\zeta_t\|$ alone.) Here y is all that the tuner remembers, an optimizer's state included, so this
+    works for every tuner.
+
+    **Arguments:** `run`: one that recorded `theta`, from its first step on. `tuner`: the run's, `controller.tuner`.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a * jnp.cos(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> scenario = st.Scenario(jnp.zeros(1), a_star=jnp.ones((200, 1)), w=jnp.ones((200, 1)))
+        >>> controller = st.Controller(system, st.MGAPS(0.001), st.GradientEstimator(0.1))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> zeta = st.perturbations(system, scenario, run, tuner=controller.tuner)
+        >>> bool(zeta.norm[5] > 1e-2), bool(zeta.norm[-1] < 1e-6)  # they fade as the model is learnt
+        (True, True)
+    """
+    scenario = run_inputs.problem(system, scenario)
+    if not isinstance(tuner, AbstractTuner):
+        raise ValueError(f"tuner: expected a selftune tuner, got {arguments.describe(tuner)}")
+    (theta,) = run_inputs.recorded(run, "theta", scenario=scenario)
+    run_inputs.check_shapes(system, scenario, theta)
+    return _perturbations(system, scenario, tuner, theta, run.final.state.theta)
+
+
+@eqx.filter_jit
+def _perturbations(
+    system: System, scenario: Scenario, tuner: AbstractTuner, thetas: PyTree, final: PyTree
+) -> Perturbations:
+    following = jax.tree.map(lambda rows, last: jnp.concatenate([rows[1:], last[None]]), thetas, final)
+    x0 = scenario.x0
+    first = jax.tree.map(lambda rows: rows[0], thetas)
+
+    def step(carry: Any, inputs: Any) -> tuple[Any, Array]:
+        x, state = carry
+        tau, theta, after = inputs
+        now = scenario.row(tau)
+        update, state, _ = tuner.update(system, x, theta, now.a_star, now.t, state)
+        x_next, _ = system.step(x, theta, now.a_star, now.t)
+        return (x_next + now.w, state), ravel_pytree(after)[0] - ravel_pytree(update)[0]
+
+    start = (x0, tuner.init(system, x0, first))
+    _, zeta = jax.lax.scan(step, start, (jnp.arange(len(scenario)), thetas, following))
+    norm = jnp.linalg.norm(zeta, axis=1)
+    return Perturbations(zeta, norm, jnp.sum(norm))

@@ -1,0 +1,61 @@
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..foundation import arguments
+from ..simulation.run import Run
+from . import _text, run_inputs
+
+
+class QuasiRegret(eqx.Module):
+    """Cost against a reference; row t is step t's."""
+
+    difference: Float[Array, " T"]
+    """$c_t - c^{ref}_t$."""
+    cumulative: Float[Array, " T"]
+
+    @_text.printed
+    def __str__(self) -> str:
+        difference = np.asarray(self.difference)
+        return (
+            f"cost minus that of the reference over {_text.over(difference)}: "
+            f"{_text.number(np.asarray(self.cumulative)[..., -1])}\n"
+            f"  per step: {_text.in_halves(difference)}; lower than the reference in "
+            f"{_text.number(100 * np.mean(difference < 0, axis=-1))} % of the steps"
+        )
+
+
+def quasi_regret(run: Run, reference_run: Run) -> QuasiRegret:
+    r"""The cumulative cost of a run minus that of any reference run on the same scenario.
+
+    $$\sum_{\tau \le t} c_\tau - \sum_{\tau \le t} c^{ref}_\tau$$
+
+    Unlike a regret, the reference need not be the best of anything: a fixed gain, an oracle, another tuner.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a * jnp.cos(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> scenario = st.Scenario(
+        ...     jnp.zeros(1), a_star=jnp.ones((500, 1)), w=st.Gaussian(1.0)(jax.random.key(0), 500, 1)
+        ... )
+        >>> tuned = st.Controller(system, st.MGAPS(0.01, constraint=st.Box(0.0, 0.8)), st.Known())
+        >>> fixed = st.Controller(system, st.Fixed(), st.Known())
+        >>> runs = [st.simulate(controller, scenario, theta=jnp.zeros(1)) for controller in (tuned, fixed)]
+        >>> bool(st.quasi_regret(*runs).cumulative[-1] < 0)  # tuning is better than not
+        True
+    """
+    costs = [run_inputs.field(name, value, "cost") for name, value in (("run", run), ("reference_run", reference_run))]
+    if costs[0].shape != costs[1].shape:
+        raise ValueError(
+            f"reference_run: expected as many costs as run has, {arguments.describe(costs[0])}, "
+            f"got {arguments.describe(costs[1])}"
+        )
+    difference = costs[0] - costs[1]
+    return QuasiRegret(difference, jnp.cumsum(difference))

@@ -1,0 +1,214 @@
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+from ..foundation import arguments
+from ..problem import projected_step
+from ..problem.constraints import AbstractConstraint, Unconstrained
+from ..problem.scenario import Scenario
+from ..problem.system import System
+from ..simulation.run import Run
+from . import _text, run_inputs
+from ._projected_descent import minimize
+
+_AGREE = 1e-6
+
+
+class StaticRegret(eqx.Module):
+    """The cost of a run against that of the best fixed θ in hindsight."""
+
+    regret: Float[Array, ""]
+    r"""$R^S(T)$."""
+    cumulative: Float[Array, " T"]
+    r"""$\sum_{\tau \le t} c_\tau - F_\tau(\theta^*)$, with the one $\theta^*$ that is best at T."""
+    theta: PyTree
+    r"""$\theta^*$, the best that was found."""
+    minimum: Float[Array, ""]
+    r"""$\sum_t F_t(\theta^*)$."""
+    minima: Float[Array, " starts"]
+    r"""The least $\sum_t F_t$ that each start came to; inf where a start's own rollout blows up."""
+    converged: Bool[Array, " starts"]
+    spread: Float[Array, ""]
+    """The largest finite one of `minima` minus the least."""
+    agreement: Float[Array, ""]
+    """The share of starts that came to within 1e-6 of the least, relative: the nearer to 1, the surer it is global."""
+
+    @_text.printed
+    def __str__(self) -> str:
+        say, best, starts = _text.number, np.asarray(self.minimum), np.shape(self.minima)[-1]
+        lines = [
+            f"static regret {say(self.regret)} over {_text.over(self.cumulative)}: "
+            f"the run cost {say(best + np.asarray(self.regret))}, the best fixed θ {say(best)}",
+            f"  search: {starts} starts; {say(np.sum(self.converged, axis=-1))} converged, "
+            f"{say(np.asarray(self.agreement) * starts)} agree on the minimum",
+        ]
+        if np.ndim(self.regret) == 0:
+            lines.insert(1, f"  best fixed θ found: {_text.vector(self.theta)}")
+        return "\n".join(lines)
+
+
+def static_regret(
+    system: System,
+    scenario: Scenario,
+    run: Run,
+    *,
+    constraint: AbstractConstraint | None = None,
+    starts: Any = 8,
+    key: PRNGKeyArray | None = None,
+    iterations: int = 200,
+    tolerance: float = 1e-8,
+) -> StaticRegret:
+    r"""The static regret (Section "Performance Metrics").
+
+    $$R^S(T) = \sum_{t=0}^{T-1} c_t - \min_{\theta^* \in \Theta} \sum_{t=0}^{T-1} F_t(\theta^*)$$
+
+    For a constant θ the sum of surrogates is the cost of one rollout with the exact model, and its gradient that
+    rollout's forward sensitivity: O(T). The minimum is sought by the spectral projected gradient method from several
+    starts at once. The sum is not convex in general, so it is the least of what was found: `spread` and `agreement` say
+    how sure it is.
+
+    **Arguments:**
+
+    - `run`: one that recorded `cost` and `theta`.
+    - `constraint`: Θ; None is all of $\mathbb R^d$.
+    - `starts`: how many: the run's mean θ, its last θ, and random ones, uniform where Θ has bounds and normal about the
+      run's mean elsewhere. Or the starts themselves, a pytree like θ with a leading axis.
+    - `key`: for the random starts; needed where there are any.
+    - `iterations`: of the descent, each one rollout for every start.
+    - `tolerance`: a start has converged when its next step would be this short, relative to 1 + ‖θ‖.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a * jnp.cos(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> scenario = st.Scenario(
+        ...     jnp.zeros(1), a_star=jnp.ones((2000, 1)), w=st.Gaussian(1.0)(jax.random.key(0), 2000, 1)
+        ... )
+        >>> box = st.Box(0.0, 1.5)
+        >>> controller = st.Controller(system, st.MGAPS(0.01, constraint=box), st.Known())
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1))
+        >>> static = st.static_regret(system, scenario, run, constraint=box, key=jax.random.key(1))
+        >>> round(float(static.theta[0]), 1), float(static.agreement)  # white noise: forget the state at once
+        (0.8, 1.0)
+    """
+    scenario = run_inputs.problem(system, scenario)
+    constraint = projected_step.constraint(Unconstrained() if constraint is None else constraint)
+    cost, thetas = run_inputs.recorded(run, "cost", "theta", scenario=scenario)
+    iterations = arguments.count("iterations", iterations)
+    tolerance_ = arguments.positive("tolerance", tolerance)
+    run_inputs.check_shapes(system, scenario, thetas)
+    if isinstance(starts, bool) or not jax.tree.leaves(starts):
+        raise ValueError(f"starts: expected a whole number or a pytree like theta, got {arguments.describe(starts)}")
+    if isinstance(starts, int):
+        count = arguments.count("starts", starts)
+        if count > 2 and key is None:
+            raise ValueError("key: expected a PRNG key such as jax.random.key(0), as starts are drawn, got None")
+        key = None if key is None else arguments.key("key", key)
+        points = _draw(constraint, thetas, key, count)
+    else:
+        points = _given(starts, thetas, scenario)
+    return _static_regret(system, scenario, cost, points, constraint, iterations, tolerance_)
+
+
+def _given(starts: Any, thetas: PyTree, scenario: Scenario) -> PyTree:
+    starts = arguments.real_tree("starts", starts, dtype=scenario.x0.dtype)
+    expected = jax.tree.map(lambda leaf: leaf.shape[1:], thetas)
+    if jax.tree.structure(starts) != jax.tree.structure(thetas) or expected != jax.tree.map(
+        lambda leaf: leaf.shape[1:], starts
+    ):
+        raise ValueError(f"starts: expected rows like theta's, {expected}, got {arguments.describe_tree(starts)}")
+    return starts
+
+
+@eqx.filter_jit
+def _draw(constraint: AbstractConstraint, thetas: PyTree, key: Array | None, count: int) -> PyTree:
+    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), thetas)
+    last = jax.tree.map(lambda leaf: leaf[-1], thetas)
+    center, unravel = ravel_pytree(constraint.project(mean))
+    points = [center, ravel_pytree(last)[0]][:count]
+    if count > 2:
+        assert key is not None
+        # Where Θ has bounds, far points project to them.
+        far = 1e6 * (1 + jnp.abs(center))
+        low, high = (ravel_pytree(constraint.project(unravel(center + side * far)))[0] for side in (-1, 1))
+        bounded = (high > low) & (jnp.maximum(jnp.abs(low), jnp.abs(high)) < 0.1 * far)
+        flat, normal = jax.random.split(key)
+        shape = (count - 2, center.size)
+        drawn = jnp.where(
+            bounded,
+            low + (high - low) * jax.random.uniform(flat, shape, center.dtype),
+            center + (1 + jnp.abs(center)) * jax.random.normal(normal, shape, center.dtype),
+        )
+        points.extend(drawn)
+    return jax.vmap(unravel)(jnp.stack(points))
+
+
+@eqx.filter_jit
+def _static_regret(
+    system: System,
+    scenario: Scenario,
+    cost: Array,
+    starts: PyTree,
+    constraint: AbstractConstraint,
+    iterations: int,
+    tolerance: Array,
+) -> StaticRegret:
+    steps, dtype = len(scenario), cost.dtype
+    _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], starts))
+    n, x0 = scenario.x0.shape[0], scenario.x0
+
+    def mean_cost(flat: Array) -> tuple[Array, Array]:
+        theta, d = unravel(flat), flat.size
+
+        # One vector is carried: x, y, and the sums of cost and gradient.
+        def step(tau: Array, packed: Array) -> Array:
+            now = scenario.row(tau)
+            x, y, sums = packed[:n], packed[n : n + n * d].reshape(n, d), packed[n + n * d :]
+            x, y, cost, gradient = system.sensitivity(x, y, theta, now.a_star, now.t)
+            return jnp.concatenate([x + now.w, y.reshape(-1), sums + jnp.append(gradient, cost)])
+
+        start = jnp.concatenate([x0, jnp.zeros(n * d + d + 1, dtype)])
+        sums = jax.lax.fori_loop(0, steps, step, start)[n + n * d :]
+        return sums[d] / steps, sums[:d] / steps
+
+    def project(flat: Array) -> Array:
+        return ravel_pytree(constraint.project(unravel(flat)))[0]
+
+    def descend(start: PyTree):
+        return minimize(
+            mean_cost, project, ravel_pytree(start)[0], iterations=iterations, tolerance=tolerance.astype(dtype)
+        )
+
+    found = jax.vmap(descend)(starts)
+    best = jnp.argmin(found.value)
+    theta = unravel(found.point[best])
+
+    def costs(x: Array, tau: Array) -> tuple[Array, Array]:
+        now = scenario.row(tau)
+        x, cost = system.step(x, theta, now.a_star, now.t)
+        return x + now.w, cost
+
+    _, surrogates = jax.lax.scan(costs, x0, jnp.arange(steps))
+    minima = found.value * steps
+    finite = jnp.isfinite(minima)
+    least = jnp.sum(surrogates)
+    return StaticRegret(
+        regret=jnp.sum(cost) - least,
+        cumulative=jnp.cumsum(cost - surrogates),
+        theta=theta,
+        minimum=least,
+        minima=minima,
+        converged=found.converged,
+        spread=jnp.max(jnp.where(finite, minima, -jnp.inf)) - jnp.min(minima),
+        agreement=jnp.mean((minima - minima[best] <= _AGREE * jnp.abs(minima[best])).astype(dtype)),
+    )

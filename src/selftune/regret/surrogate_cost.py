@@ -1,0 +1,252 @@
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from ..foundation import arguments, worker_pool
+from ..problem.scenario import Scenario
+from ..problem.system import System
+from . import _text, run_inputs
+from ._lockstep import Lanes, exact_block, lanes_for
+from ._plan import Plan, fixed, measured, repaired
+from ._window import Errors, Windowed, estimate, windowed_block
+from .companion import companion
+
+
+class Surrogate(eqx.Module):
+    """F_t(θ_t) and ∇F_t(θ_t); row t is step t's."""
+
+    value: Float[Array, " T"]
+    gradient: Float[Array, "T d"]
+    """Flat in θ."""
+    value_error: Float[Array, " T"]
+    """How far `value` may be from the exact one; 0 where the rollout began at step 0, inf where nothing is known."""
+    gradient_error: Float[Array, " T"]
+    """The same of `gradient`, in the Euclidean norm."""
+    window: Int[Array, " T"]
+    """How many steps back the rollout began; t itself where it began at step 0."""
+
+    @_text.printed
+    def __str__(self) -> str:
+        norm = np.linalg.norm(np.asarray(self.gradient), axis=-1)
+        errors = [np.max(error, axis=-1) for error in (self.value_error, self.gradient_error)]
+        exact = not any(np.any(error > 0) for error in errors)
+        value, gradient = (_text.number(error) for error in errors)
+        return (
+            f"surrogate cost over {_text.over(self.value)}\n"
+            f"  F: {_text.in_halves(self.value)}\n"
+            f"  ‖∇F‖: {_text.in_halves(norm)}\n"
+            f"  {'exact' if exact else f'estimated error: at most {value} in F, {gradient} in ‖∇F‖'}"
+        )
+
+
+def surrogate(
+    system: System,
+    scenario: Scenario,
+    thetas: PyTree,
+    *,
+    window: int | str | None = None,
+    tolerance: float = 1e-9,
+    workers: int | None = None,
+    progress: worker_pool.Progress | None = None,
+) -> Surrogate:
+    r"""The surrogate cost and its gradient at each θ of a run (Definition "Surrogate Cost").
+
+    $$F_t(\theta) = h_t(\tilde x^*_t(\theta), \tilde u^*_t(\theta), \theta)$$
+
+    where $\tilde x^*_\tau(\theta)$, $\tilde u^*_\tau(\theta)$ are the state and control had θ been used from step 0 on
+    with $a^*$ known. The policy sees the residual at the imagined state, $f_\tau(\tilde x^*_\tau(\theta), a^*_\tau)$,
+    as in Definition "Multi-Step Dynamics and Cost" (the paper's text writes $f_\tau(x_\tau, a^*_\tau)$ here).
+
+    Exact, this is T rollouts, T²/2 steps in all; they run side by side, on all cores, in memory that does not grow
+    with T². With a window, the rollout of step t begins at step t − H from the state and sensitivity of the companion
+    trajectory (`exact_model_gap`): a contractive loop forgets the difference, and `value_error`, `gradient_error` say
+    how much of it may be left. They come from what is measured on the way, not from a proof: how much each rollout
+    forgets of a push, and how far it came from the companion. Steps before 2H are exact.
+
+    Works under `jit` and `vmap` (on one core then, and not with `window="auto"`).
+
+    **Arguments:**
+
+    - `thetas`: $\theta_{0:T-1}$, a pytree with a leading axis T, such as `run.theta`.
+    - `window`: None, exact; H, a whole number of steps from 1 to T; or `"auto"`: for each part of the run the least H
+      that measurement says keeps both errors below `tolerance`, exact where no H does.
+    - `tolerance`: for `"auto"`: the largest error of F and of ‖∇F‖, in their own units, rounding apart.
+    - `workers`: how many threads; None is one for each core.
+    - `progress`: called with (done, total), in steps of rollouts, as the work goes.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a * jnp.cos(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> scenario = st.Scenario(
+        ...     jnp.zeros(1), a_star=jnp.ones((500, 1)), w=st.Gaussian(1.0)(jax.random.key(0), 500, 1)
+        ... )
+        >>> thetas = jnp.linspace(0.0, 0.5, 500)[:, None]
+        >>> exact = st.surrogate(system, scenario, thetas)
+        >>> near = st.surrogate(system, scenario, thetas, window="auto", tolerance=1e-6)
+        >>> bool(jnp.all(jnp.abs(near.value - exact.value) <= near.value_error)), bool(near.value_error.max() < 2e-6)
+        (True, True)
+    """
+    scenario = run_inputs.problem(system, scenario)
+    thetas = run_inputs.rows("thetas", thetas, scenario)
+    workers = worker_pool.check(workers, progress)
+    tolerance_ = arguments.positive("tolerance", tolerance)
+    steps, n, d = len(scenario), scenario.x0.shape[0], run_inputs.width(thetas)
+    auto = isinstance(window, str)
+    if auto and window != "auto":
+        raise ValueError(f"window: expected None, a whole number of steps or 'auto', got {window!r}")
+    if window is not None and not auto and arguments.count("window", window) > steps:
+        raise ValueError(f"window: expected at most the scenario's {steps} steps, got {window}")
+    traced = run_inputs.is_traced(scenario, thetas, system)
+    if auto and traced:
+        raise ValueError("window: 'auto' looks at numbers, which jit and vmap do not have; expected a whole number")
+    run_inputs.check_shapes(system, scenario, thetas)
+
+    meter = worker_pool.Meter(progress)
+    work = _Work(system, scenario, thetas, lanes_for(n, d, steps), None if traced else workers, meter)
+    if window is None:
+        return work.exact_only()
+    if not auto:
+        return work.windowed(fixed(int(window), steps, work.size))[0]  # pyright: ignore[reportArgumentType]
+    return _auto(work, float(tolerance_))
+
+
+def _auto(work: "_Work", tolerance: float) -> Surrogate:
+    plan = measured(work.steps, work.size, tolerance, work.trial)
+    while True:
+        result, errors = work.windowed(plan)
+        better = None if errors is None else repaired(plan, np.asarray(errors), tolerance)
+        if better is None:
+            return result
+        plan = better
+
+
+class _Work:
+    """The blocks of one call, run by threads or, when traced, one after another inside XLA."""
+
+    def __init__(
+        self,
+        system: System,
+        scenario: Scenario,
+        thetas: PyTree,
+        size: int,
+        workers: int | None,
+        meter: worker_pool.Meter,
+    ):
+        self.system, self.scenario, self.thetas = system, scenario, thetas
+        self.steps, self.size, self.n = len(scenario), size, scenario.x0.shape[0]
+        self.workers, self.meter = workers, meter
+        self.companion: tuple[Array, Array, Array] | None = None
+        self.done: dict[tuple[int, ...], Any] = {}
+
+    def exact_only(self) -> Surrogate:
+        lanes = self.exact([(0, self.steps)])
+        none = jnp.zeros(self.steps, lanes.value.dtype)
+        return Surrogate(jnp.asarray(lanes.value), jnp.asarray(lanes.gradient), none, none, jnp.arange(self.steps))
+
+    def exact(self, ranges: list[tuple[int, int]]) -> Lanes:
+        """The lanes of the ranges, in rows of their own among T."""
+        blocks = [
+            (first, min(self.size, stop - first)) for start, stop in ranges for first in range(start, stop, self.size)
+        ]
+
+        def task(first: Array) -> Lanes:
+            return exact_block(self.system, self.scenario, self.thetas, first, self.size)
+
+        work = [self.size * (first + self.size) for first, _ in blocks]
+        parts = self._map(task, [(first,) for first, _ in blocks], work)
+        return _place(parts, [(0, count, first) for first, count in blocks], self.steps)
+
+    def windowed(self, plan: Plan) -> tuple[Surrogate, Array | None]:
+        """The surrogate by plan, and the errors that the window makes, value's or gradient's."""
+        if not plan.blocks:
+            return self.exact_only(), None
+        x, y, push = self._companion()
+
+        def task(first: Array, window: Array) -> Windowed:
+            return windowed_block(self.system, self.scenario, self.thetas, x, y, push, first, window, plan.size)
+
+        work = [2 * plan.size * window for _, window in plan.blocks]
+        parts = self._map(task, plan.blocks, work)
+        kept = [(a, b, first + a) for (first, _), (a, b) in zip(plan.blocks, plan.kept(), strict=True)]
+        # Before the first windowed lane all is exact: lanes that stand still and err in nothing.
+        lanes: Windowed = _place(parts, kept, self.steps)
+        errors = estimate(lanes, jnp.asarray(plan.longest), self.n)
+        result = _choose(
+            jnp.asarray(plan.is_exact()), self.exact(plan.exact), lanes, errors, jnp.asarray(plan.windows())
+        )
+        return result, jnp.maximum(errors.value, errors.gradient)
+
+    def trial(self, first: int, window: int, size: int) -> tuple[float, float]:
+        """The largest error of a few lanes, and the rate at which it would shrink with each step more."""
+        x, y, push = self._companion()
+        lanes = windowed_block(
+            self.system, self.scenario, self.thetas, x, y, push, jnp.asarray(first), jnp.asarray(window), size
+        )
+        errors: Errors = estimate(lanes, jnp.asarray(window), self.n)
+        error = jnp.maximum(jnp.max(errors.value), jnp.max(errors.gradient))
+        return float(error), float(jnp.max(lanes.rate))
+
+    def _companion(self) -> tuple[Array, Array, Array]:
+        if self.companion is None:
+            x, y = companion(self.system, self.scenario, self.thetas)
+            # A twin is pushed by what the state typically moves; by 1 if it does not move at all.
+            push = jnp.std(x, axis=0)
+            self.companion = x, y, jnp.where(push > 0, push, 1)
+        return self.companion
+
+    def _map(self, task: Callable, calls: list[tuple[int, ...]], work: list[int]) -> PyTree:
+        """The task's results, stacked; of a piece of work that was done before, the result it gave then."""
+        if self.workers is None:
+            columns = [jnp.asarray(column) for column in zip(*calls, strict=True)]
+            return jax.lax.map(lambda row: task(*row), tuple(columns))
+        new = [i for i, argument in enumerate(calls) if argument not in self.done]
+        self.meter.total = self.meter.done + sum(work[i] for i in new)
+        results = worker_pool.run(
+            lambda i: task(*(jnp.asarray(value) for value in calls[i])),
+            new,
+            [work[i] for i in new],
+            self.workers,
+            self.meter,
+        )
+        self.done.update({calls[i]: jax.tree.map(np.asarray, result) for i, result in zip(new, results, strict=True)})
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *[self.done[argument] for argument in calls])
+
+
+@eqx.filter_jit
+def _choose(is_exact: Array, exact: Lanes, lanes: Windowed, errors: Errors, windows: Array) -> Surrogate:
+    return Surrogate(
+        jnp.where(is_exact, exact.value, lanes.value),
+        jnp.where(is_exact[:, None], exact.gradient, lanes.gradient),
+        jnp.where(is_exact, 0, errors.value + errors.rounding_value),
+        jnp.where(is_exact, 0, errors.gradient + errors.rounding_gradient),
+        windows,
+    )
+
+
+def _place(stacked: PyTree, pieces: list[tuple[int, int, int]], steps: int) -> Any:
+    """Of block i its lanes a to b, in rows from `to` on, of (a, b, to) = pieces[i]; zeros elsewhere."""
+
+    def place(leaf: Any) -> Any:
+        shape = (steps, *leaf.shape[2:])
+        if isinstance(leaf, np.ndarray):
+            rows = np.zeros(shape, leaf.dtype)
+            for block, (a, b, to) in zip(leaf, pieces, strict=True):
+                rows[to : to + b - a] = block[a:b]
+            return rows
+        rows = jnp.zeros(shape, leaf.dtype)
+        for i, (a, b, to) in enumerate(pieces):
+            rows = rows.at[to : to + b - a].set(leaf[i, a:b])
+        return rows
+
+    return jax.tree.map(place, stacked)

@@ -1,0 +1,1 @@
+"""Parts of figures and pages that every experiment uses."""

@@ -1,0 +1,1 @@
+"""`simulate` and the `Run` that it returns."""

@@ -1,0 +1,195 @@
+"""How a run went, in numbers and in words: what `print(run)` shows."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ..control.guard import Decision
+
+if TYPE_CHECKING:
+    from .run import Run
+
+WORSE = 1000.0
+"""The cost has risen where the mean of its last tenth is more than this many times that of the first: a run that starts
+at rest may well rise a hundredfold."""
+ROWS = 2000
+"""At most this many rows, spread evenly over the run, are read to find how often θ is at a bound."""
+ORDER = ("x", "theta", "a_hat", "f_hat", "u", "cost", "y", "gradient", "contraction", "f", "innovation")
+"""The fields of a step, in the order in which they are computed."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """How one run went. A number is None where the run did not record the fields that it needs.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.System(
+        ...     dynamics=lambda x, u, f, t: 1.2 * x + 0.1 * (u + f),
+        ...     residual=lambda x, a, t: a,
+        ...     policy=lambda x, theta, f, t: -theta * x - f,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.Fixed(), st.Frozen())  # θ = 1 is too low a gain
+        >>> scenario = st.Scenario(jnp.ones(1), jnp.zeros((100, 1)), jnp.zeros((100, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.ones(1), a_hat=jnp.zeros(1))
+        >>> print(run.diagnosis.warnings()[0])
+        The mean cost rose from 2.727 in the first tenth to 7.699e+07 in the last.
+    """
+
+    steps: int
+    """Steps up to the first failure."""
+    engine: str
+    result: str
+    first_cost: float | None
+    """The mean cost of the first tenth of the run."""
+    last_cost: float | None
+    """The mean cost of the last tenth of the run."""
+    theta: tuple[np.ndarray, np.ndarray] | None
+    """The first and the last θ, flat."""
+    held: np.ndarray | None
+    """For each number of θ, the share of steps at which its constraint kept it from following the gradient, (d,)."""
+    contraction: float | None
+    """ρ̂ at the last step, where the tuner has a `contraction_memory`."""
+    largest_y: float | None
+    """The largest sensitivity |y| of the run."""
+    decisions: dict[str, int]
+    """At how many steps the guard made each decision."""
+    first_bad: str | None
+    """Which number went bad first at the step that failed, and its value."""
+
+    def warnings(self) -> list[str]:
+        """Sentences about results that a user should look at; empty where nothing is conspicuous."""
+        found = []
+        if self.first_bad is not None:
+            found.append(f"The first number that went bad at that step: {self.first_bad}.")
+        if self.first_cost is not None and self.last_cost is not None and is_worse(self.first_cost, self.last_cost):
+            found.append(
+                f"The mean cost rose from {self.first_cost:.4g} in the first tenth to {self.last_cost:.4g} in the last."
+            )
+        if self.held is not None and (at := np.flatnonzero(self.held >= 0.5)).size:
+            names = ", ".join(f"θ[{i}]" for i in at)
+            found.append(
+                f"The constraint held {names} back in at least half of the steps: the bound decides, not the tuner."
+            )
+        if self.contraction is not None and self.contraction >= 1:
+            found.append(f"The closed loop does not contract (ρ̂ = {self.contraction:.4g}): do not trust the gradients.")
+        return found
+
+    def __str__(self) -> str:
+        lines = [f"Run of {self.steps:,} steps, {self.engine} engine: {self.result}"]
+        if self.first_cost is not None:
+            lines.append(f"  mean cost    {self.first_cost:.4g} in the first tenth, {self.last_cost:.4g} in the last")
+        if self.theta is not None:
+            lines.append(f"  θ            from {_numbers(self.theta[0])} to {_numbers(self.theta[1])}")
+        if self.held is not None:
+            lines.append(f"  at a bound   {_numbers(np.round(100 * self.held))} % of the steps, for each number of θ")
+        if self.contraction is not None:
+            lines.append(f"  contraction  ρ̂ = {self.contraction:.4g} at the end")
+        elif self.largest_y is not None:
+            lines.append(f"  sensitivity  |∂x/∂θ| up to {self.largest_y:.3g}; the tuner's contraction_memory=… gives ρ̂")
+        if self.decisions:
+            lines.append("  guard        " + ", ".join(f"{name}: {n:,} steps" for name, n in self.decisions.items()))
+        return "\n".join(lines + [f"  ! {text}" for text in self.warnings()])
+
+
+def diagnose(run: "Run") -> Diagnosis:
+    """The diagnosis of one run. For run i of a batch, call it on `jax.tree.map(lambda leaf: leaf[i], run)`."""
+    failed_at = int(run.result.step)
+    start = int(run.final.t) - run.steps
+    rows = {name: _flat(value) for name, value in run.recorded.items() if value is not None}
+    # What is computed after a failure means nothing.
+    steps = run.steps if failed_at < 0 else failed_at - start
+    good = -(-steps // run.stride)
+    costs = tenths(rows["cost"][:good, 0]) if "cost" in rows else None
+    first, last = (None, None) if costs is None else map(float, costs)
+    return Diagnosis(
+        steps=steps,
+        engine=run.engine,
+        result=run.result.message,
+        first_cost=first,
+        last_cost=last,
+        theta=(rows["theta"][0], rows["theta"][good - 1]) if "theta" in rows and good else None,
+        held=_held(run, rows, good),
+        contraction=float(rows["contraction"][good - 1, 0]) if "contraction" in rows and good else None,
+        largest_y=float(np.abs(rows["y"][:good]).max()) if "y" in rows and good else None,
+        decisions=_decisions(rows["guard"][:good, 0]) if "guard" in rows else {},
+        first_bad=None if failed_at < 0 else _first_bad(run, rows, start, failed_at),
+    )
+
+
+def tenths(cost: np.ndarray) -> np.ndarray | None:
+    """The mean cost of the first and of the last tenth of the rows, on a last axis; None for fewer than ten rows."""
+    size = cost.shape[-1] // 10
+    if not size:
+        return None
+    with np.errstate(all="ignore"):  # after a failure there may be anything
+        return np.stack([cost[..., :size].mean(axis=-1), cost[..., -size:].mean(axis=-1)], axis=-1)
+
+
+def is_worse(first: Any, last: Any) -> Any:
+    return (last > WORSE * first) & (first > 0)
+
+
+def _held(run: "Run", rows: dict[str, np.ndarray], good: int) -> np.ndarray | None:
+    """How often a small step along −gradient would leave Θ, so that the projection undoes it."""
+    if run.constraint is None or not {"theta", "gradient"} <= rows.keys() or not good:
+        return None
+    which = np.unique(np.linspace(0, good - 1, ROWS).astype(int))
+    _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], run.recorded["theta"]))
+
+    @jax.jit
+    def undone(constraint, theta, gradient):
+        size = jnp.maximum(jnp.max(jnp.abs(gradient)), jnp.finfo(theta.dtype).tiny)
+        step = -gradient / size * 1e3 * jnp.finfo(theta.dtype).eps * jnp.maximum(1, jnp.abs(theta))
+        made = ravel_pytree(constraint.project(unravel(theta + step)))[0] - theta
+        return (jnp.abs(step) > 0) & (jnp.abs(made) < 0.5 * jnp.abs(step))
+
+    theta, gradient = (jnp.asarray(rows[name][which]) for name in ("theta", "gradient"))
+    return np.asarray(jax.vmap(undone, (None, 0, 0))(run.constraint, theta, gradient)).mean(axis=0)
+
+
+def _decisions(guard: np.ndarray) -> dict[str, int]:
+    counts = {str(decision): int(np.count_nonzero(guard & int(decision))) for decision in Decision}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _first_bad(run: "Run", rows: dict[str, np.ndarray], start: int, failed_at: int) -> str | None:
+    """The name and value of the number, where its row was recorded."""
+
+    def row(name: str, step: int) -> np.ndarray:
+        if name == "x" and step == start + run.steps:
+            return np.asarray(run.final.x)
+        at, between = divmod(step - start, run.stride)
+        found = name in rows and not between and at < len(rows[name])
+        return rows[name][at] if found else np.zeros(0)
+
+    if int(run.result.code) == run.result.DIVERGED:
+        x = row("x", failed_at + 1)
+        return f"the next {_entry('x', x, int(np.argmax(np.abs(x))))}" if x.size else None
+    for step, when in ((failed_at, ""), (failed_at + 1, "the next ")):
+        for name in ORDER:
+            values = row(name, step)
+            if (at := np.flatnonzero(~np.isfinite(values))).size:
+                return when + _entry(name, values, int(at[0]))
+    return None
+
+
+def _entry(name: str, values: np.ndarray, i: int) -> str:
+    return f"{name}[{i}] = {values[i]:.4g}" if len(values) > 1 else f"{name} = {values[i]:.4g}"
+
+
+def _flat(value: Any) -> np.ndarray:
+    """The rows of a field as a matrix."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(value)]
+    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+
+
+def _numbers(values: np.ndarray) -> str:
+    shown = ", ".join(f"{value:.4g}" for value in values[:8])
+    return f"[{shown}, …]" if len(values) > 8 else f"[{shown}]"

@@ -1,0 +1,221 @@
+"""What a simulation gives back: rows, where it stands, and how it ended."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from ..control import result_codes
+from ..foundation import arguments
+from .diagnosis import Diagnosis, diagnose, is_worse, tenths
+
+FIELDS = ("x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction", "guard")
+
+DIMS = {
+    "x": ("state",),
+    "u": ("control",),
+    "theta": ("parameter",),
+    "a_hat": ("model_parameter",),
+    "cost": (),
+    "y": ("state", "parameter"),
+    "gradient": ("parameter",),
+    "f": ("residual",),
+    "f_hat": ("residual",),
+    "innovation": ("residual",),
+    "contraction": (),
+    "guard": (),
+}
+"""The names of a field's axes after that of time, where θ and â are vectors."""
+
+
+class Result(eqx.Module):
+    """How a run ended: a code, the step at which it went wrong (-1 where it did not), and what it cost."""
+
+    OK = result_codes.OK
+    DIVERGED = result_codes.DIVERGED
+    NON_FINITE = result_codes.NON_FINITE
+
+    code: Int[Array, "*batch"]
+    step: Int[Array, "*batch"]
+    costs: Float[np.ndarray, "*batch 2"] | None = None
+    """The mean cost of the first and of the last tenth of the run, where the cost was recorded and is known."""
+
+    @property
+    def ok(self) -> Array:
+        return self.code == Result.OK
+
+    @property
+    def message(self) -> str:
+        """In words; for a batch of runs, how many failed and how the first of them did."""
+        code, step = np.atleast_1d(self.code), np.atleast_1d(self.step)
+        failed = np.flatnonzero(code != Result.OK)
+        if failed.size == 0:
+            return "ok" + self._rise()
+        first = failed[0]
+        text = result_codes.describe_failure(int(code.flat[first]), int(step.flat[first]))
+        return text if code.size == 1 else f"{failed.size} of {code.size} runs failed; run {first}: {text}"
+
+    def _rise(self) -> str:
+        """Words for a cost that rose more than a thousandfold: the numbers are finite, but the run may be ruined."""
+        if self.costs is None:
+            return ""
+        costs = np.reshape(self.costs, (-1, 2))
+        risen = costs[is_worse(costs[:, 0], costs[:, 1])]
+        if not len(risen):
+            return ""
+        first, last = risen[np.argmax(risen[:, 1] / risen[:, 0])]
+        where = f", in {len(risen)} of {len(costs)} runs; the most" if len(costs) > 1 else ""
+        return f", but the cost rose{where}: {first:.4g} in the first tenth, {last:.4g} in the last"
+
+
+class Final(eqx.Module):
+    """Where a run stands after its last step: what `simulate(..., resume=...)` continues from."""
+
+    x: Float[Array, " n"]
+    state: PyTree
+    """Of the controller; with a guard, that of both."""
+    t: Int[Array, ""]
+    """The number of the next step."""
+    streams: PyTree
+
+
+class Run(eqx.Module):
+    """What happened. Row t of an array is the value *used at* step t.
+
+    A field that was not recorded raises `AttributeError` when asked for. After a failure, rows past `result.step` and
+    `final` are what the arithmetic gave: do not use them.
+    """
+
+    recorded: dict[str, PyTree]
+    final: Final
+    outcome: Result
+    engine: str = eqx.field(static=True)
+    """Which engine ran: `"native"` or `"xla"`."""
+    steps: int = eqx.field(static=True)
+    """How many steps this call ran, T."""
+    stride: int = eqx.field(static=True)
+    """Recorded rows are those of steps 0, stride, 2·stride, … of this call."""
+    constraint: PyTree
+    """Θ of the tuner; None where it has none, or one that is not made of arrays."""
+
+    @property
+    def result(self) -> Result:
+        """How it ended: a code, the step of a failure, and the cost of the first and of the last tenth."""
+        cost = self.recorded.get("cost")
+        costs = None if cost is None or not arguments.is_known(cost) else tenths(np.asarray(cost))
+        return Result(self.outcome.code, self.outcome.step, costs)
+
+    @property
+    def x(self) -> Array:
+        """The state, (T, n)."""
+        return self._row("x")
+
+    @property
+    def u(self) -> Array:
+        """The control, (T, m)."""
+        return self._row("u")
+
+    @property
+    def theta(self) -> PyTree:
+        """The policy parameters, each leaf with a leading axis T."""
+        return self._row("theta")
+
+    @property
+    def a_hat(self) -> PyTree:
+        """The estimated model parameters, each leaf with a leading axis T."""
+        return self._row("a_hat")
+
+    @property
+    def cost(self) -> Array:
+        """The stage cost, (T,)."""
+        return self._row("cost")
+
+    @property
+    def y(self) -> Array:
+        """The sensitivity of the state to θ, (T, n, d), flat in θ; for tuners that keep one."""
+        return self._row("y")
+
+    @property
+    def gradient(self) -> Array:
+        """The tuner's gradient, (T, d), flat in θ."""
+        return self._row("gradient")
+
+    @property
+    def f(self) -> Array:
+        """The true residual at x_t, (T, k)."""
+        return self._row("f")
+
+    @property
+    def f_hat(self) -> Array:
+        """The residual as the estimate had it, (T, k)."""
+        return self._row("f_hat")
+
+    @property
+    def innovation(self) -> Array:
+        """What the observation said that the estimate did not, (T, k)."""
+        return self._row("innovation")
+
+    @property
+    def contraction(self) -> Array:
+        """The running estimate of the closed loop's contraction ρ, (T,); for tuners with a `contraction_memory`."""
+        return self._row("contraction")
+
+    @property
+    def guard(self) -> Array:
+        """What the guard decided, (T,): sums of `Decision`s; for runs with a guard."""
+        return self._row("guard")
+
+    def _row(self, name: str) -> Any:
+        value = self.recorded.get(name)
+        if value is None:
+            absent = "there was no guard" if name == "guard" else "this tuner keeps none"
+            why = absent if name in self.recorded else f"simulate(..., record={tuple(self.recorded)})"
+            raise AttributeError(f"{name} was not recorded: {why}")
+        return value
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """How the run went, in numbers: costs, share of steps at a bound, contraction, the first bad number.
+
+        `print(run)` shows it in words. Not for a batch, nor while JAX traces.
+        """
+        return diagnose(self)
+
+    def __repr__(self) -> str:
+        names = ", ".join(name for name, value in self.recorded.items() if value is not None)
+        batch = "".join(f"{size} × " for size in np.shape(self.result.code))
+        about = f"{batch}{self.steps} steps, engine={self.engine!r}, recorded: {names or 'nothing'}"
+        return f"<Run of {about}; {self.result.message}>" if self._is_known() else f"<Run of {about}; traced>"
+
+    def __str__(self) -> str:
+        if not self._is_known():
+            return repr(self)
+        if np.ndim(self.result.code) == 0:
+            return str(self.diagnosis)
+        text = f"{np.size(self.result.code)} runs of {self.steps:,} steps, {self.engine} engine: {self.result.message}"
+        if self.result.costs is not None:
+            first, last = np.median(np.reshape(self.result.costs, (-1, 2)), axis=0)
+            text += f"\n  mean cost    {first:.4g} in the first tenth, {last:.4g} in the last (medians over the runs)"
+        return text
+
+    def _is_known(self) -> bool:
+        return all(map(arguments.is_known, jax.tree.leaves(self)))
+
+    def raise_if_failed(self) -> "Run":
+        """This run, or a `SimulationError` that carries it."""
+        if not bool(jnp.all(self.result.ok)):
+            raise SimulationError(self)
+        return self
+
+
+class SimulationError(RuntimeError):
+    """A run that went wrong. The run itself, up to there, is in `run`."""
+
+    def __init__(self, run: Run):
+        is_one = np.ndim(run.result.code) == 0
+        first_bad = run.diagnosis.first_bad if is_one else None
+        super().__init__(f"simulate: {run.result.message}" + (f" ({first_bad})" if first_bad else ""))
+        self.run = run

@@ -1,0 +1,414 @@
+"""The closed loop as one scan."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, PyTree
+
+from ..control import guarded_step
+from ..control.closed_loop import CHECKED, closed_loop_step
+from ..control.controller import Controller
+from ..control.guard import Guard
+from ..foundation import arguments, suggestions
+from ..native.choice import Engine, check_engine, run_with
+from ..problem.noise import Stream, is_stream
+from ..problem.scenario import Scenario
+from ..problem.system import System
+from .packing import Packing
+from .run import FIELDS, Final, Result, Run
+
+
+def simulate(
+    controller: Controller,
+    scenario: Scenario,
+    *,
+    theta: Any = None,
+    a_hat: Any = None,
+    resume: Final | None = None,
+    plant: System | None = None,
+    guard: Guard | None = None,
+    record: Sequence[str] = FIELDS,
+    stride: int = 1,
+    limit: ArrayLike = 1e8,
+    throw: bool = True,
+    engine: Engine = "auto",
+) -> Run:
+    r"""Run a controller against a scenario: Algorithm "Meta-Framework" for $t = 0, \dots, T-1$, as one loop.
+
+    Works under `jit` and `vmap`, over scenarios, keys, learning rates and θ₀. A second call with new arrays of the
+    same shapes does not recompile. `simulate(c, s[:k], ...)` and then `simulate(c, s[k:], resume=run.final)` gives
+    bit-identical results to one go.
+
+    **Arguments:**
+
+    - `theta`, `a_hat`: $\theta_0$ and $\hat a_0$. With the estimator `Known`, `a_hat` may be left out.
+    - `resume`: the `final` of an earlier run, in place of `theta`, `a_hat` and the scenario's `x0`.
+    - `plant`: nature's `dynamics` and `residual`, where they differ from the model's; `scenario.a_star` is then the
+      plant's. Policy and cost stay the controller's.
+    - `guard`: what the controller may not do (`Guard`); by default it may do anything.
+    - `record`: which fields of `Run` to keep; `()` keeps `final` and `result` alone, in constant memory.
+    - `stride`: keep the rows of steps 0, stride, 2·stride, … of this call.
+    - `limit`: a run whose largest |x| exceeds it has diverged; infinity for no limit.
+    - `throw`: raise `SimulationError` when the run fails. Under `jit` or `vmap` nothing is raised: look at
+      `run.result`, or call `run.raise_if_failed()` on what comes out.
+    - `engine`: `"native"` writes the loop as C, compiles it once with the system's C compiler and runs it on the CPU.
+      A batch under `vmap` runs on all cores. `"xla"` runs on any device. Both give the same run to rounding; on a CPU
+      the native engine is many times faster. `"auto"`, the default, takes the native engine on a CPU wherever it can,
+      and XLA elsewhere. Where JAX differentiates the run, XLA computes the derivative. `run.engine` tells which
+      engine ran.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.1 * v,
+        ...     residual=lambda x, a, t: a * jnp.cos(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        ... )
+        >>> controller = st.Controller(
+        ...     system, tuner=st.MGAPS(1e-2, constraint=st.Box(0.0, 8.0)), estimator=st.GradientEstimator(0.05)
+        ... )
+        >>> ka, kw = jax.random.split(jax.random.key(0))
+        >>> scenario = st.Scenario(
+        ...     x0=jnp.zeros(1), a_star=st.Constant(0.5)(ka, 2000, 1), w=st.Gaussian(0.1)(kw, 2000, 1)
+        ... )
+        >>> run = st.simulate(controller, scenario, theta=jnp.ones(1), a_hat=jnp.zeros(1))
+        >>> run.x.shape, run.theta.shape, run.result.message
+        ((2000, 1), (2000, 1), 'ok')
+    """
+    if not isinstance(controller, Controller):
+        raise ValueError(f"controller: expected a Controller, got {arguments.describe(controller)}")
+    if not isinstance(scenario, Scenario):
+        raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")
+    if plant is not None and not isinstance(plant, System):
+        raise ValueError(f"plant: expected a System, got {arguments.describe(plant)}")
+    if guard is not None and not isinstance(guard, Guard):
+        raise ValueError(f"guard: expected a Guard or None, got {arguments.describe(guard)}")
+    fields = check_record(record)
+    stride = arguments.count("stride", stride)
+    limit_ = arguments.number("limit", limit, lambda v: v > 0, "a number > 0")
+    start = resume if resume is not None else _first_values(controller, scenario, theta, a_hat)
+    if resume is not None and (theta is not None or a_hat is not None):
+        raise ValueError("theta, a_hat: expected None together with resume, which has them")
+    if resume is not None and not isinstance(resume, Final):
+        raise ValueError(f"resume: expected the `final` of a run, got {arguments.describe(resume)}")
+    problem = _Problem(controller, guard, plant or controller.system, scenario, start, limit_)
+    _, (ran, outcome) = run_with(
+        check_engine(engine),
+        natively=lambda: _simulate_natively(problem, fields, stride),
+        by_xla=lambda: ("xla", _simulate_by_xla(problem, fields, stride)),
+    )
+    run = Run(
+        *outcome,
+        engine=ran,
+        steps=scenario.steps,
+        stride=stride,
+        constraint=_only_arrays(getattr(controller.tuner, "constraint", None)),
+    )
+    if throw and arguments.is_known(run.outcome.code):
+        run.raise_if_failed()
+    return run
+
+
+class _Problem(NamedTuple):
+    """What decides the numbers of a run."""
+
+    controller: Controller
+    guard: Guard | None
+    nature: System
+    scenario: Scenario
+    start: Final | tuple[Array, PyTree, PyTree]
+    limit: Array
+
+
+class _Loop(eqx.Module):
+    """What one step hands to the next."""
+
+    x: Array
+    state: PyTree
+    streams: PyTree
+    left: dict[str, Array]
+    """What the step before computed: to be checked, and recorded, by the next."""
+
+
+@eqx.filter_jit
+def _simulate_by_xla(problem: _Problem, fields: tuple[str, ...], stride: int) -> "_Outcome":
+    controller, guard, nature, scenario, start, limit = problem
+    # Shapes are checked here, inside the trace, and so once for each compilation.
+    start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
+    _check_shapes(controller, guard, scenario, nature, start)
+    dtype = start.x.dtype
+    sources = (scenario.a_star, scenario.w, scenario.v)
+    stored, streamed = eqx.partition(sources, lambda node: not is_stream(node), is_leaf=is_stream)
+
+    def step(loop: _Loop, t_index: Array, stored_now: PyTree, t: Any) -> tuple[_Loop, dict[str, PyTree]]:
+        drawn, streams = _draw(streamed, loop.streams, t_index, dtype)
+        a_star, w, v = eqx.combine(stored_now, drawn)
+        x_next, after, values = closed_loop_step(controller, guard, nature, loop.x, loop.state, a_star, w, v, t)
+        left = {name: values.pop(name) for name in CHECKED}
+        return _Loop(x_next, after, streams, left), {name: values[name] for name in fields if name in values}
+
+    def contexts(t_index: Array, t: PyTree) -> Any:
+        return t_index if scenario.t is None else t
+
+    # The loop's numbers travel as one vector and a row leaves as one: on a CPU each array that a scan carries or emits
+    # costs XLA a kernel, in which it computes anew what it needs. For the small systems of control that would be most
+    # of the time. For the same reason what a step leaves besides the next state is checked and recorded one step late,
+    # when it stands in memory.
+    first = (start.x, start.state, start.streams)
+    row_shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (stored, scenario.t))
+    shapes = jax.eval_shape(lambda now, t: step(_Loop(*first, {}), start.t, now, contexts(start.t, t)), *row_shapes)
+    late = [name for name in fields if name in CHECKED]
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0].left)
+    loop_pack = Packing(shapes[0], dtype)
+    row_pack = Packing((shapes[1], {name: zeros[name] for name in late}), dtype)
+    carry = (loop_pack.pack(_Loop(*first, zeros)), start.t, _OK, jnp.full((), -1, start.t.dtype))
+
+    def health(packed: PyTree) -> Array:
+        loop = loop_pack.unpack(packed)
+        numbers = jax.tree.leaves((loop.x, loop.state.theta, loop.state.a_hat, loop.left))
+        finite = jnp.all(jnp.isfinite(jnp.concatenate([jnp.ravel(leaf) for leaf in numbers])))
+        small = jnp.all(jnp.abs(loop.x) <= limit.astype(dtype))
+        return jnp.where(finite, jnp.where(small, _OK, _DIVERGED), _NON_FINITE)
+
+    def advance(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
+        packed, t_index, code, failed_at = carry
+        stored_now, t = inputs
+        code, failed_at = _first_failure(code, failed_at, health(packed), t_index)
+        before = loop_pack.unpack(packed)
+        loop, row = step(before, t_index, stored_now, contexts(t_index, t))
+        row = row_pack.pack((row, {name: before.left[name] for name in late}))
+        return (loop_pack.pack(loop), t_index + 1, code, failed_at), row
+
+    def latest(carry: PyTree) -> dict[str, Array]:
+        left = loop_pack.unpack(carry[0]).left
+        return {name: left[name] for name in late}
+
+    def keep(carry: PyTree, row: PyTree) -> PyTree:
+        """The row of a step that has just been made, with what it left in place of what the step before did."""
+        return row_pack.pack((row_pack.unpack(row)[0], latest(carry)))
+
+    carry, rows = _scan(advance, keep, carry, (stored, scenario.t), scenario.steps, stride if fields else 1)
+    now, left = row_pack.unpack(rows)
+    if stride == 1 and scenario.steps > 0:
+        left = jax.tree.map(lambda rows, last: jnp.concatenate([rows[1:], last[None]]), left, latest(carry))
+    packed, t_index, code, failed_at = carry
+    code, failed_at = _first_failure(code, failed_at, health(packed), t_index)
+    loop = loop_pack.unpack(packed)
+    final = Final(loop.x, loop.state, t_index, loop.streams)
+    return now | left, final, Result(code, failed_at)
+
+
+def _only_arrays(tree: PyTree) -> PyTree:
+    return tree if all(map(eqx.is_array, jax.tree.leaves(tree))) else None
+
+
+_Outcome = tuple[dict[str, PyTree], Final, Result]
+
+
+def _simulate_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> tuple[str, _Outcome]:
+    """The native run; where JAX differentiates it, XLA's run, which can be differentiated. With the engine's name."""
+    numbers, rest = eqx.partition(problem, eqx.is_array)
+    if all(map(arguments.is_known, jax.tree.leaves(numbers))):
+        return "native", _run_natively(problem, fields, stride)
+    ran: list[str] = []
+
+    @jax.custom_jvp
+    def run(numbers):
+        ran.append("native")
+        return _run_natively(eqx.combine(numbers, rest), fields, stride)
+
+    @run.defjvp
+    def _(primals, tangents):
+        ran.append("xla")
+        return jax.jvp(lambda numbers: _simulate_by_xla(eqx.combine(numbers, rest), fields, stride), primals, tangents)
+
+    outcome = run(numbers)
+    return ran[-1], outcome
+
+
+def _run_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> _Outcome:
+    from ..native.loop import run_loop
+
+    controller, guard, nature, scenario, start, limit = problem
+    final = _checked_start(controller, guard, nature, scenario, start)
+    stored, streamed = eqx.partition(
+        (scenario.a_star, scenario.w, scenario.v), lambda node: not is_stream(node), is_leaf=is_stream
+    )
+    # What is streamed is drawn by JAX, a part at a time.
+    size = scenario.steps
+    if final.streams and arguments.is_known(final.x):
+        size = min(size, -(-_STREAMED // stride) * stride)
+    parts, code, failed_at = [], jnp.asarray(_OK), jnp.full((), -1, jnp.int32)
+    for begin in range(0, max(scenario.steps, 1), max(size, 1)):
+        steps = min(size, scenario.steps - begin)
+        rows, t = stored, scenario.t
+        if steps < scenario.steps:  # a slice is a copy
+            rows, t = jax.tree.map(lambda leaf, a=begin, b=begin + steps: leaf[a:b], (rows, t))
+        streams = final.streams
+        if streams:
+            drawn, streams = _draw_rows(streamed, streams, final.t, steps, final.x.dtype)
+            rows = eqx.combine(rows, drawn)
+        a_star, w, v = rows
+        arrays = {"x": final.x, "state": final.state, "step": final.t, "limit": limit.astype(final.x.dtype)}
+        arrays |= {"a_star": a_star, "w": w, "v": v, "t": t}
+        done = run_loop(controller, guard, nature, arrays, steps, fields, stride)
+        parts.append(done["row"])
+        code, failed_at = jax.tree.map(
+            lambda old, new, ok=(code == _OK): jnp.where(ok, new, old),
+            (code, failed_at),
+            (done["code"], done["failed_at"]),
+        )
+        final = Final(done["x"], done["state"], final.t + steps, streams)
+    recorded = parts[0] if len(parts) == 1 else jax.tree.map(lambda *rows: jnp.concatenate(rows), *parts)
+    return recorded, final, Result(code, failed_at)
+
+
+_STREAMED = 1 << 16
+
+
+@eqx.filter_jit
+def _checked_start(
+    controller: Controller, guard: Guard | None, nature: System, scenario: Scenario, start: Any
+) -> Final:
+    start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
+    _check_shapes(controller, guard, scenario, nature, start)
+    return start
+
+
+@eqx.filter_jit
+def _draw_rows(streamed: PyTree, states: PyTree, first: Array, steps: int, dtype: Any) -> tuple[PyTree, PyTree]:
+    def draw(states, t):
+        drawn, states = _draw(streamed, states, t, dtype)
+        return states, drawn
+
+    states, rows = jax.lax.scan(draw, states, first + jnp.arange(steps, dtype=first.dtype))
+    return rows, states
+
+
+_OK, _DIVERGED, _NON_FINITE = (np.int32(code) for code in (Result.OK, Result.DIVERGED, Result.NON_FINITE))
+
+
+def _first_failure(code: Array, failed_at: Array, now: Array, t_index: Array) -> tuple[Array, Array]:
+    fails = (code == _OK) & (now != _OK)
+    return jnp.where(fails, now, code), jnp.where(fails, jnp.maximum(t_index - 1, 0), failed_at)
+
+
+def _scan(
+    advance: Callable, keep: Callable, carry: PyTree, inputs: PyTree, steps: int, stride: int
+) -> tuple[PyTree, PyTree]:
+    """`lax.scan`; with a stride, what `keep` makes of the rows of steps 0, stride, 2·stride, …"""
+    if steps == 1:
+        # XLA compiles a loop of one turn to other code, which may round otherwise: so two turns, and the first is kept.
+        twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), inputs)
+
+        def turn(carry, inputs):
+            carry, row = advance(carry, inputs)
+            return carry, (carry, row)
+
+        _, (carries, rows) = jax.lax.scan(turn, carry, twice, length=2)
+        carry = jax.tree.map(lambda leaf: leaf[0], carries)
+        rows = jax.tree.map(lambda leaf: leaf[:1], rows)
+        return carry, rows if stride == 1 else jax.vmap(keep, in_axes=(None, 0))(carry, rows)
+    if stride == 1:
+        return jax.lax.scan(advance, carry, inputs, length=steps)
+
+    def block(carry, inputs, size):
+        carry, row = advance(carry, jax.tree.map(lambda leaf: leaf[0], inputs))
+        row = keep(carry, row)
+        skip = jax.tree.map(lambda leaf: leaf[1:], inputs)
+        carry, _ = jax.lax.scan(lambda c, i: (advance(c, i)[0], None), carry, skip, length=size - 1)
+        return carry, row
+
+    whole = steps // stride
+    head = jax.tree.map(lambda leaf: leaf[: whole * stride].reshape(whole, stride, *leaf.shape[1:]), inputs)
+    carry, rows = jax.lax.scan(lambda c, i: block(c, i, stride), carry, head, length=whole)
+    if whole * stride == steps:
+        return carry, rows
+    tail = jax.tree.map(lambda leaf: leaf[whole * stride :], inputs)
+    carry, last = block(carry, tail, steps - whole * stride)
+    return carry, jax.tree.map(lambda rows, last: jnp.concatenate([rows, last[None]]), rows, last)
+
+
+def _draw(streamed: PyTree, states: PyTree, t_index: Array, dtype: Any) -> tuple[PyTree, PyTree]:
+    streams, structure = jax.tree.flatten(streamed, is_leaf=is_stream)
+    drawn = [stream.next(state, t_index, dtype) for stream, state in zip(streams, states, strict=True)]
+    return jax.tree.unflatten(structure, [value for value, _ in drawn]), [state for _, state in drawn]
+
+
+def _first_values(controller: Controller, scenario: Scenario, theta: Any, a_hat: Any) -> tuple[Array, PyTree, PyTree]:
+    if theta is None:
+        raise ValueError("theta: expected the first policy parameters, got None")
+    if a_hat is None and controller.estimator.is_oracle:
+        a_hat = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), scenario.row_shapes()[0])
+    if a_hat is None:
+        raise ValueError("a_hat: expected the first model parameters, got None")
+    return controller.check_values(scenario.x0, theta, a_hat)
+
+
+def _init(controller: Controller, guard: Guard | None, x: Array, theta: PyTree, a_hat: PyTree, t: Any) -> PyTree:
+    if guard is None:
+        return controller.init(x, theta=theta, a_hat=a_hat, t=t)
+    return guarded_step.begin(controller, guard, x, theta, a_hat, t)
+
+
+def _start(
+    controller: Controller, guard: Guard | None, scenario: Scenario, x: Array, theta: PyTree, a_hat: PyTree
+) -> Final:
+    state = _init(controller, guard, x, theta, a_hat, scenario.row_shapes()[2])
+    return Final(x, state, jnp.zeros((), jnp.int32), [stream.start(x.dtype) for stream in _streams(scenario)])
+
+
+def _streams(scenario: Scenario) -> list[Stream]:
+    sources = (scenario.a_star, scenario.w, scenario.v)
+    return [leaf for leaf in jax.tree.leaves(sources, is_leaf=is_stream) if is_stream(leaf)]
+
+
+def _check_shapes(
+    controller: Controller, guard: Guard | None, scenario: Scenario, nature: System, start: Final
+) -> None:
+    a_star, v, t = scenario.row_shapes()
+    model, state = controller.system, start.state
+    sizes = model.check(start.x, state.theta, state.a_hat, t)
+    u = jax.ShapeDtypeStruct((sizes.m,), start.x.dtype)
+    try:
+        nature.check_plant(start.x, a_star, t, u=u, k=sizes.k)
+    except ValueError as error:
+        raise ValueError(f"plant (or the model in its place), with the scenario's a_star: {error}") from error
+    if v is not None and getattr(v, "shape", None) != (sizes.k,):
+        raise ValueError(
+            f"v: expected rows of shape ({sizes.k},), that of the residual, got {arguments.describe_tree(v)}"
+        )
+    if controller.estimator.is_oracle:
+        given, expected = _shapes(a_star), _shapes(state.a_hat)
+        if given != expected:
+            raise ValueError(f"a_star: expected rows like a_hat, {expected}, as the oracle reveals them, got {given}")
+    fresh = eqx.filter_eval_shape(_init, controller, guard, start.x, state.theta, state.a_hat, t)
+    if jax.tree.structure(fresh) != jax.tree.structure(state) or _shapes(fresh) != _shapes(state):
+        raise ValueError("resume: expected the `final` of a run of such a controller and guard, got one of another")
+    if len(start.streams) != len(_streams(scenario)):
+        raise ValueError(
+            f"resume: expected {len(_streams(scenario))} streams, as the scenario has, got {len(start.streams)}"
+        )
+
+
+def _shapes(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf.shape, tree)
+
+
+def check_record(record: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(record, str):
+        record = (record,)
+    if not isinstance(record, Sequence):
+        raise ValueError(f"record: expected names from {', '.join(FIELDS)}, got {arguments.describe(record)}")
+    for name in record:
+        if name not in FIELDS:
+            hint = suggestions.nearest(str(name), FIELDS)
+            raise ValueError(f"record: expected names from {', '.join(FIELDS)}, got {name!r}{hint}")
+    return tuple(name for name in FIELDS if name in record)

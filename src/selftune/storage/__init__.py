@@ -1,0 +1,1 @@
+"""Runs on disk or in an object store."""

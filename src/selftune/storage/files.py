@@ -1,0 +1,155 @@
+"""Small files that are there whole or not at all, and the lock of a folder.
+
+A folder is a `Path`, or, where it was given as a URL, a `UPath`. Functions here take both; `_objects` does the latter.
+"""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..foundation.errors import StoreError
+
+if TYPE_CHECKING:
+    from upath import UPath
+
+    Folder = Path | UPath
+else:  # a folder on this machine needs neither upath nor fsspec
+    Folder = Any
+
+
+def place(folder: str | os.PathLike[str] | Folder) -> Folder:
+    """What was given as a folder: a `Path` if it is on this machine, else a `UPath`."""
+    if isinstance(folder, str) and (url := re.match(r"([A-Za-z][\w+.-]+)(://|::)", folder)):
+        if url[1] not in ("file", "local"):
+            return object_store().place(folder)
+        folder = folder[url.end() :]
+    if not isinstance(folder, str | os.PathLike):
+        return object_store().place(folder)
+    folder = Path(folder)
+    if len(folder.parts) > 1 and re.fullmatch(r"[A-Za-z][\w+.-]+:", folder.parts[0]):
+        raise ValueError(f"folder: expected a URL as a str, got {folder!r}, which has lost a slash")
+    return folder
+
+
+def is_ours(name: str) -> bool:
+    """What a run leaves that was killed before it had a manifest."""
+    return name == ".lock" or (name.startswith(".") and name.endswith(".tmp"))
+
+
+def remove_leftovers(*folders: Folder, pattern: str = ".*.tmp") -> None:
+    """What a process left that died while it wrote. (An object is there whole or not at all.)"""
+    for folder in folders:
+        if isinstance(folder, Path):
+            for path in folder.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def as_json(value: Any) -> bytes:
+    plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+    return (json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def exists(path: Folder) -> bool:
+    return path.exists() if isinstance(path, Path) else object_store().exists(path)
+
+
+def names(folder: Folder) -> set[str]:
+    """Of all that lies in a folder, by one listing; none where there is no folder."""
+    try:
+        return set(os.listdir(folder)) if isinstance(folder, Path) else object_store().names(folder)
+    except FileNotFoundError:
+        return set()
+    except NotADirectoryError:
+        if not folder.is_file():  # something above it is one
+            raise
+        raise StoreError(f"{folder}: expected a folder, and it is a file") from None
+
+
+def read(path: Folder) -> bytes:
+    return path.read_bytes() if isinstance(path, Path) else object_store().read(path)
+
+
+def write(path: Folder, data: bytes) -> None:
+    """Put `data` at `path` whole, or not at all."""
+    if not isinstance(path, Path):
+        return object_store().write(path, data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with made.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    made.replace(path)
+    return None
+
+
+def remove(path: Folder) -> None:
+    path.unlink(missing_ok=True) if isinstance(path, Path) else object_store().remove(path)
+
+
+@contextmanager
+def making(path: Folder, last: str) -> Iterator[Path]:
+    """A local folder to fill, which is then put at `path`: as a whole, or, of objects, the file `last` as the last."""
+    if not isinstance(path, Path):
+        with object_store().making(path, last) as made:
+            yield made
+        return
+    made = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    yield made
+    made.rename(path)
+
+
+def is_made(path: Folder, last: str) -> bool:
+    """Whether `making` came to its end."""
+    return exists(path if isinstance(path, Path) else path / last)
+
+
+def rename(folder: Folder, to: Folder, last: str) -> None:
+    """Give a folder another name: at once, or, of objects, one by one, with `last` as the last."""
+    if isinstance(folder, Path):
+        folder.rename(to)  # pyright: ignore[reportArgumentType]
+    else:
+        object_store().rename(folder, to, last)
+
+
+def each(folder: Folder, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """`map`; what is far away is waited for side by side."""
+    return map(function, items) if isinstance(folder, Path) else object_store().each(function, items)
+
+
+def reaching(path: Folder) -> AbstractContextManager[Any]:
+    """Here, what goes wrong on the way to an object store is a `StoreError` that names `path`."""
+    return nullcontext() if isinstance(path, Path) else object_store().reaching(path)
+
+
+def lock(folder: Folder) -> Any:
+    """An open file whose lock the system lets go when it is closed or its process dies: it cannot become stale."""
+    if not isinstance(folder, Path):
+        return object_store().Lock(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / ".lock").open("a+")
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise StoreError(f"{folder}: in use by another process; wait for it, or choose another folder") from None
+    return file
+
+
+def object_store() -> Any:
+    from . import object_store
+
+    return object_store

@@ -1,0 +1,345 @@
+"""Runs on disk: one folder each, with a Zarr v3 dataset of named dimensions and a JSON manifest.
+
+    FOLDER/manifest.json   settings, versions, git state, result codes, checksums, "running" or "complete"
+    FOLDER/data.zarr/      the arrays, which xarray opens; each task's part is a chunk of its own
+    FOLDER/tasks/*.json    one marker for each finished task, with the SHA-256 of its arrays
+
+A task is a point of the task dimensions: a seed, say, or (scenario, tuner, seed) of a sweep. `write` puts its chunks in
+place and then its marker, each by an atomic replacement, so what has a marker is whole, whenever the process died. A
+task without one is done again. Tasks share no file, so any number of threads or processes may write different ones; the
+folder's one owner, who decides what is to be done, holds its lock. `_files` alone touches files other than arrays.
+
+FOLDER may be a URL that fsspec knows ("s3://bucket/run"; the extra `cluster`, and its driver, `s3fs`): the same bytes
+under the same names, with the same guarantees but for two: the lock of a killed owner is deleted by hand, and
+`set_aside` copies.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from . import files, zarr_arrays
+from . import manifest as manifests
+from .files import Folder
+from .manifest import Manifest, StoreError
+from .zarr_arrays import Layout as Layout
+from .zarr_arrays import Variable as Variable
+
+Task = tuple[int, ...]
+"""The index along each task dimension."""
+
+
+class RunStore:
+    """A run's folder. `RunStore.begin` makes or continues one; `RunStore(folder)` attaches to one that another owns."""
+
+    def __init__(self, folder: str | Folder):
+        self.folder = files.place(folder)
+        self.manifest = read_manifest(self.folder)
+        self._lock: Any = None
+        self._arrays: dict[str, zarr.Array] = {}
+        self._coords: dict[str, np.ndarray] = {}
+        data = self.folder / "data.zarr"
+        try:
+            for name, array in sorted(zarr_arrays.open_group(data).arrays()):
+                if zarr_arrays.dims(array) == (name,):
+                    self._coords[name] = np.asarray(array[:])
+                else:
+                    # Zarr leaves out a chunk that equals the fill value; but not every NaN has the same bits.
+                    self._arrays[name] = array.with_config({"write_empty_chunks": True})
+            sizes = [len(self._coords[dim]) for dim in self.manifest.task_dims]
+        except Exception as error:
+            raise StoreError(f"{data}: cannot be read ({error}){_REDO}") from error
+        self.tasks: list[Task] = list(itertools.product(*map(range, sizes)))
+
+    @classmethod
+    def begin(cls, folder: str | Folder, *, kind: str, settings: Mapping[str, Any], layout: Layout) -> "RunStore":
+        """The folder of this run, new or continued, and locked; use it in a `with`.
+
+        Continued only where settings, versions, sources, platform and commit are those it was begun with, as only then
+        the end is bit-identical to that of an uninterrupted run. What was done is verified first. A complete run of the
+        same settings is handed back as it is (`complete`), whatever computed it.
+        """
+        folder = files.place(folder)
+        known, there = folder / "manifest.json", files.names(folder)
+        if known.name not in there and not all(map(files.is_ours, there)):
+            raise StoreError(
+                f"{folder}: not empty, and not a selftune run (it has no manifest.json); choose another folder"
+            )
+        asked = Manifest(
+            kind=kind,
+            state="running",
+            settings=json.loads(json.dumps(settings, allow_nan=False)),
+            task_dims=layout.task_dims,
+            versions=manifests.versions(),
+            platform=manifests.machine(),
+            git=manifests.git_state(),
+            results={},
+            checksums={name: digest(layout.coordinate(name)) for name in sorted(layout.coords)},
+        )
+        lock = files.lock(folder)
+        try:
+            files.remove_leftovers(folder, folder / "tasks")
+            if files.exists(known):
+                _check_same_run(folder, read_manifest(folder), asked)
+            else:
+                # First of all, so that a folder that we began is never taken for somebody else's.
+                files.write(known, files.as_json(asked))
+            data, last = folder / "data.zarr", "zarr.json"
+            if not files.is_made(data, last) and not files.names(folder / "tasks"):
+                with files.making(data, last) as made:
+                    zarr_arrays.create(made, layout)
+            store = cls(folder)
+            store._check_layout(layout)
+            store.verify()
+            store._lock = lock
+        except BaseException:
+            lock.close()
+            raise
+        return store
+
+    def __enter__(self) -> "RunStore":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def complete(self) -> bool:
+        return self.manifest.state == "complete"
+
+    def name(self, task: Task) -> str:
+        """In words: `seed=3`."""
+        dims = self.manifest.task_dims
+        return ",".join(f"{dim}={self._coords[dim][i]}" for dim, i in zip(dims, task, strict=True))
+
+    def done(self, task: Task) -> bool:
+        """Whether it has a marker. Of many tasks, ask for those `pending`."""
+        return files.exists(self._marker_path(task))
+
+    def pending(self) -> list[Task]:
+        """The tasks that have no marker yet, in order, by one listing."""
+        marked = files.names(self.folder / "tasks")
+        return [task for task in self.tasks if self._marker_name(task) not in marked]
+
+    def write(self, task: Task, arrays: Mapping[str, Any], *, failed: str | None = None) -> None:
+        """One task's part of every array, and then its marker; of a task that failed, with the reason."""
+        if arrays.keys() != self._arrays.keys():
+            raise ValueError(f"arrays: expected {sorted(self._arrays)}, got {sorted(arrays)}")
+
+        def put(name: str) -> tuple[str, str]:
+            array, value = self._arrays[name], np.asarray(arrays[name])
+            sizes = zip(array.shape, zarr_arrays.dims(array), strict=True)
+            expected = tuple(size for size, dim in sizes if dim not in self.manifest.task_dims)
+            if value.shape != expected or value.dtype != array.dtype:
+                got = f"{value.dtype}{list(value.shape)}"
+                raise ValueError(f"{name}: expected {array.dtype}{list(expected)}, got {got}")
+            with files.reaching(self.folder):
+                array[self._region(array, task)] = value
+            return name, digest(value)
+
+        checksums = dict(files.each(self.folder, put, sorted(self._arrays)))
+        about = {"task": self.name(task), "checksums": checksums} | ({} if failed is None else {"failed": failed})
+        files.write(self._marker_path(task), files.as_json(about))
+
+    def failures(self) -> dict[Task, str]:
+        """The tasks that are marked as failed, and why."""
+        marked = files.names(self.folder / "tasks")
+        done = [task for task in self.tasks if self._marker_name(task) in marked]
+        told = files.each(self.folder, lambda task: (task, self._about(task).get("failed")), done)
+        return {task: reason for task, reason in told if reason is not None}
+
+    def redo(self, task: Task) -> None:
+        """Forget that a task was done; the run is not complete until it is written again."""
+        files.write(self.folder / "manifest.json", files.as_json(self._as_running()))
+        files.remove(self._marker_path(task))
+        self.manifest = read_manifest(self.folder)
+
+    def finish(self) -> Manifest:
+        """Mark the run as complete, with checksums and result codes (the counts of the array `result_code`)."""
+        if left := self.pending():
+            first = self.name(left[0])
+            raise StoreError(f"{self.folder}: {len(left)} of {len(self.tasks)} tasks are not done, the first {first}")
+        # What a process leaves that dies while zarr writes; the owner is the only one left at this point.
+        files.remove_leftovers(self.folder / "data.zarr", pattern="**/*.partial")
+        codes: dict[str, int] = {}
+        if "result_code" in self._arrays:
+            values, counts = np.unique(np.asarray(self._arrays["result_code"][...]), return_counts=True)
+            found = zip(values, counts, strict=True)
+            codes = {str(value): int(count) for value, count in found if value >= 0}  # -1 is where there is no run
+        running = self._as_running()
+        checksums = running.checksums | self._combined(list(files.each(self.folder, self._marker, self.tasks)))
+        complete = running.model_copy(update={"state": "complete", "results": codes, "checksums": checksums})
+        files.write(self.folder / "manifest.json", files.as_json(complete))
+        self.manifest = complete
+        return complete
+
+    def verify(self, *, keep: bool = False) -> dict[str, np.ndarray]:
+        """That what is marked as done is what was written; else a `StoreError`. With `keep`, every array, in memory."""
+        for name, values in self._coords.items():
+            if digest(values) != self.manifest.checksums.get(name):
+                raise StoreError(f"{self.folder}: coordinate {name}: not what was written (checksum differs){_REDO}")
+        read = {}
+        if keep:
+            read = {name: np.full(array.shape, array.fill_value, array.dtype) for name, array in self._arrays.items()}
+        left = self.pending()
+        if left and self.complete:
+            raise StoreError(f"{self._marker_path(left[0])}: missing, in a run that was complete{_REDO}")
+
+        def check(task: Task) -> dict[str, str]:
+            marker = self._marker(task)
+            for name, array in self._arrays.items():
+                where = f"{self.folder}: task {self.name(task)}, array {name}"
+                region = self._region(array, task)
+                try:
+                    value = np.asarray(array[region])
+                except Exception as error:
+                    raise StoreError(f"{where}: cannot be read ({error}){_REDO}") from error
+                if digest(value) != marker.get(name):
+                    raise StoreError(f"{where}: not what was written (checksum differs){_REDO}")
+                if keep:
+                    read[name][region] = value
+            return marker
+
+        markers = list(files.each(self.folder, check, sorted(set(self.tasks) - set(left))))
+        if self.complete:
+            for name, combined in self._combined(markers).items():
+                if combined != self.manifest.checksums.get(name):
+                    where = f"{self.folder}: array {name}"
+                    raise StoreError(f"{where}: tasks/ and manifest.json do not belong together{_REDO}")
+        return read
+
+    def dataset(self) -> xr.Dataset:
+        """The verified arrays, in memory."""
+        read = self.verify(keep=True)
+        data = {
+            name: (zarr_arrays.dims(self._arrays[name]), values, dict(self._arrays[name].attrs))
+            for name, values in read.items()
+        }
+        return xr.Dataset(data, coords={name: (name, values) for name, values in self._coords.items()})
+
+    def _check_layout(self, layout: Layout) -> None:
+        """The same settings may mean other arrays to another version."""
+        there = {name: (zarr_arrays.dims(array), array.dtype.name) for name, array in self._arrays.items()}
+        asked = {name: (one.dims, np.dtype(one.dtype).name) for name, one in layout.variables.items()}
+        sums = {name: digest(layout.coordinate(name)) for name in layout.coords}
+        if there != asked or sums != {name: self.manifest.checksums.get(name) for name in self._coords}:
+            changed = sorted(name for name in there.keys() | asked.keys() if there.get(name) != asked.get(name))
+            names = f" ({', '.join(changed)})" if changed else ""
+            raise StoreError(
+                f"{self.folder}: holds a run of the same settings with other arrays or coordinates{names}, "
+                "as another version writes them; start anew (--fresh, or another folder)"
+            )
+
+    def _as_running(self) -> Manifest:
+        coordinates = {name: sum_ for name, sum_ in self.manifest.checksums.items() if name in self._coords}
+        return self.manifest.model_copy(update={"state": "running", "results": {}, "checksums": coordinates})
+
+    def _region(self, array: zarr.Array, task: Task) -> tuple[Any, ...]:
+        at = dict(zip(self.manifest.task_dims, task, strict=True))
+        return tuple(at.get(dim, slice(None)) for dim in zarr_arrays.dims(array))
+
+    def _marker_name(self, task: Task) -> str:
+        return "_".join(f"{dim}-{i}" for dim, i in zip(self.manifest.task_dims, task, strict=True)) + ".json"
+
+    def _marker_path(self, task: Task) -> Folder:
+        return self.folder / "tasks" / self._marker_name(task)
+
+    def _marker(self, task: Task) -> dict[str, str]:
+        return dict(self._about(task)["checksums"])
+
+    def _about(self, task: Task) -> dict[str, Any]:
+        path = self._marker_path(task)
+        try:
+            marker = json.loads(files.read(path))
+            if marker["task"] == self.name(task) and isinstance(marker["checksums"], dict):
+                return marker
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            pass
+        raise StoreError(f"{path}: not the marker of task {self.name(task)}{_REDO}")
+
+    def _combined(self, markers: list[dict[str, str]]) -> dict[str, str]:
+        return {
+            name: hashlib.sha256("".join(marker[name] for marker in markers).encode()).hexdigest()
+            for name in self._arrays
+        }
+
+
+def open_run(folder: str | Folder) -> tuple[xr.Dataset, Manifest]:
+    """A complete run, verified: its dataset, in memory, and its manifest."""
+    store = RunStore(folder)
+    if not store.complete:
+        done = f"{len(store.tasks) - len(store.pending())} of {len(store.tasks)} tasks"
+        raise StoreError(f"{folder}: the run is not complete ({done}); run it again to resume")
+    return store.dataset(), store.manifest
+
+
+def read_manifest(folder: str | Folder) -> Manifest:
+    path = files.place(folder) / "manifest.json"
+    try:
+        text = files.read(path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise StoreError(f"{folder}: not a selftune run (it has no manifest.json)") from None
+    return manifests.parse(text, str(path))
+
+
+def set_aside(folder: str | Folder) -> Folder | None:
+    """Rename a run's folder, so that its name is free: nothing is deleted. None where there is no folder."""
+    folder = files.place(folder)
+    if not files.exists(folder):
+        return None
+    if not files.exists(folder / "manifest.json"):
+        raise StoreError(f"{folder}: not a selftune run (it has no manifest.json); choose another folder")
+    with closing(files.lock(folder)):
+        names = (folder.with_name(f"{folder.name}.old-{n}") for n in itertools.count(1))
+        aside = next(path for path in names if not files.exists(path))
+        files.rename(folder, aside, "manifest.json")
+    return aside
+
+
+def digest(values: np.ndarray) -> str:
+    """SHA-256 of an array's dtype, shape and bytes, little-endian and in C order."""
+    if values.dtype.kind not in "biuf":
+        return hashlib.sha256(json.dumps(values.tolist()).encode()).hexdigest()
+    plain = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    return hashlib.sha256(f"{plain.dtype.str}{list(values.shape)}".encode() + plain.tobytes()).hexdigest()
+
+
+_REDO = "; restore the folder, or start anew (--fresh, or another folder)"
+
+
+def _check_same_run(folder: Folder, there: Manifest, asked: Manifest) -> None:
+    if there.kind != asked.kind:
+        raise StoreError(f"{folder}: holds a run of another kind: {there.kind!r} there, {asked.kind!r} now")
+    if texts := manifests.differing(there.settings, asked.settings):
+        raise StoreError(f"{folder}: holds a run of other settings: {'; '.join(texts)}; choose another folder")
+    if there.state == "complete":
+        return
+    if texts := computed_otherwise(there, asked):
+        raise StoreError(
+            f"{folder}: begun by other code, so its end would not be that of one run: "
+            f"{'; '.join(texts)}; start anew (--fresh, or another folder)"
+        )
+
+
+def computed_otherwise(there: Manifest, now: Manifest | None = None) -> list[str]:
+    """In words, what differs between what computed a run and what is installed now."""
+    versions, platform, git = (
+        (manifests.versions(), manifests.machine(), manifests.git_state())
+        if now is None
+        else (now.versions, now.platform, now.git)
+    )
+    commits = [{} if one is None else {"commit": one.commit} for one in (there.git, git)]
+    return [
+        text
+        for ours, theirs in ((there.versions, versions), (there.platform, platform), (commits[0], commits[1]))
+        for text in manifests.differing(ours, theirs)
+    ]

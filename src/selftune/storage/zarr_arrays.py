@@ -1,0 +1,79 @@
+"""The Zarr dataset of a run: what it will hold, how it is made, and how it is opened."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.errors import ZarrUserWarning
+from zarr.storage import FsspecStore
+
+from .files import Folder
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An array of the dataset; `text` says what it is."""
+
+    dims: tuple[str, ...]
+    dtype: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a run will hold: the values along each dimension, and the arrays. Every array has all task dimensions."""
+
+    task_dims: tuple[str, ...]
+    coords: Mapping[str, Any]
+    variables: Mapping[str, Variable]
+
+    def __post_init__(self) -> None:
+        for name, variable in self.variables.items():
+            if unknown := [dim for dim in variable.dims if dim not in self.coords]:
+                raise ValueError(f"variables: expected dims out of {list(self.coords)}, got {unknown} in {name}")
+            if missing := [dim for dim in self.task_dims if dim not in variable.dims]:
+                raise ValueError(f"variables: expected every task dimension in {name}, got none of {missing}")
+
+    def coordinate(self, name: str) -> np.ndarray:
+        return np.asarray(self.coords[name])
+
+
+def create(made: Path, layout: Layout) -> None:
+    """All arrays, empty, in a local folder."""
+    group = zarr.create_group(made, zarr_format=3)
+    for name in layout.coords:
+        values = layout.coordinate(name)
+        dtype = str if values.dtype.kind == "U" else values.dtype
+        group.create_array(name, shape=values.shape, dtype=dtype, dimension_names=(name,))[:] = values
+    for name, variable in layout.variables.items():
+        shape = tuple(len(layout.coords[dim]) for dim in variable.dims)
+        chunks = tuple(1 if dim in layout.task_dims else len(layout.coords[dim]) for dim in variable.dims)
+        fill = np.nan if np.dtype(variable.dtype).kind == "f" else -1
+        group.create_array(
+            name,
+            shape=shape,
+            chunks=chunks,
+            dtype=variable.dtype,
+            fill_value=fill,
+            dimension_names=variable.dims,
+            attributes={"long_name": variable.text} if variable.text else {},
+        )
+    with warnings.catch_warnings():
+        # An extension of Zarr v3 so far, which readers may ignore; with it xarray opens the data in one read.
+        warnings.simplefilter("ignore", ZarrUserWarning)
+        zarr.consolidate_metadata(group.store)
+
+
+def open_group(path: Folder) -> zarr.Group:
+    if isinstance(path, Path):
+        return zarr.open_group(path, mode="r+", use_consolidated=False)
+    store = FsspecStore.from_url(str(path), storage_options=dict(path.storage_options))
+    return zarr.open_group(store, mode="r+", zarr_format=3, use_consolidated=True)
+
+
+def dims(array: zarr.Array) -> tuple[str, ...]:
+    return tuple(str(name) for name in array.metadata.dimension_names or ())  # pyright: ignore[reportAttributeAccessIssue]

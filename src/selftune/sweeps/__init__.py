@@ -1,0 +1,1 @@
+"""Many runs: designs, plans, executors, and the comparison of settings."""

@@ -1,0 +1,155 @@
+"""Which settings a sweep runs: every one of a grid, or points drawn from ranges."""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..foundation import arguments
+
+FLOAT = "__float__"
+"""The key under which JSON keeps a number that it has not."""
+Setting = dict[str, Any]
+"""By name: a number, a string, a list of numbers, or a table of these."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """All numbers from `low` to `high`, for a design that draws; with `log`, evenly in their logarithms.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> design = st.latin_hypercube({"learning_rate": st.Range(1e-4, 1e-1, log=True)}, points=3, seed=0)
+        >>> all(1e-4 <= point["learning_rate"] <= 1e-1 for point in design.points)
+        True
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise ValueError(f"{name}: expected a finite number, got {arguments.describe(value)}")
+        if not self.low < self.high:
+            raise ValueError(f"low, high: expected low < high, got {self.low} and {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low: expected a number > 0, as `log` is set, got {self.low}")
+
+    def at(self, share: float) -> float:
+        """The number that this share of the range, from 0 to 1, is below."""
+        if self.log:
+            low, high = math.log(self.low), math.log(self.high)
+            return min(max(math.exp(low + share * (high - low)), self.low), self.high)
+        return self.low + share * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Design:
+    """The points of a sweep: `names` of the settings, and a value of each a point. Functions here make it."""
+
+    kind: str
+    names: tuple[str, ...]
+    points: tuple[Setting, ...]
+
+    def column(self, name: str) -> list[Any]:
+        return [point[name] for point in self.points]
+
+
+def grid(settings: Mapping[str, Any]) -> Design:
+    """Every combination of the listed values, the last setting's changing fastest."""
+    columns = {name: _choices(name, values) for name, values in _named(settings).items()}
+    points = tuple(dict(zip(columns, values, strict=True)) for values in itertools.product(*columns.values()))
+    return Design("grid", tuple(columns), points)
+
+
+def random_design(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int = 0) -> Design:
+    """`points` settings, each value drawn by itself: from its `Range`, or out of its list.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> design = st.random_design({"noise": st.Range(0.0, 1.0), "tuner": ["MGAPS", "GAPS"]}, points=8, seed=1)
+        >>> len(design.points), sorted(design.points[0])
+        (8, ['noise', 'tuner'])
+    """
+    settings, points = _named(settings), arguments.count("points", points)
+    draws = np.random.default_rng(arguments.whole("seed", seed)).random((points, len(settings)))
+    return _drawn("random", settings, draws)
+
+
+def latin_hypercube(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int = 0) -> Design:
+    """The same, with each setting's draws spread evenly: one in each of `points` equal parts of its range.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> design = st.latin_hypercube({"noise": st.Range(0.0, 1.0)}, points=4, seed=0)
+        >>> sorted(int(4 * point["noise"]) for point in design.points)
+        [0, 1, 2, 3]
+    """
+    from scipy.stats import qmc
+
+    settings, points = _named(settings), arguments.count("points", points)
+    sampler = qmc.LatinHypercube(d=len(settings), rng=np.random.default_rng(arguments.whole("seed", seed)))
+    return _drawn("latin hypercube", settings, sampler.random(points))
+
+
+def _drawn(kind: str, settings: Mapping[str, Any], shares: np.ndarray) -> Design:
+    columns = {}
+    for (name, values), share in zip(settings.items(), shares.T, strict=True):
+        if isinstance(values, Range):
+            columns[name] = [values.at(float(one)) for one in share]
+        else:
+            choices = _choices(name, values)
+            columns[name] = [choices[int(one * len(choices))] for one in share]
+    points = tuple(dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+    return Design(kind, tuple(columns), points)
+
+
+def _named(settings: Any) -> dict[str, Any]:
+    if not isinstance(settings, Mapping) or not settings or not all(isinstance(name, str) for name in settings):
+        raise ValueError(f"grid: expected lists of values by the setting's name, got {arguments.describe(settings)}")
+    for name in settings:
+        if name in ("seed", "part", "point", "time", "key", "parameter"):
+            raise ValueError(f"grid: expected names of settings, got {name!r}, which a sweep has by itself")
+    return dict(settings)
+
+
+def _choices(name: str, values: Any) -> list[Any]:
+    if isinstance(values, Range):
+        raise ValueError(f"grid: {name}: expected a list of values, got a Range; a random_design draws from it")
+    if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__iter__"):
+        raise ValueError(f"grid: {name}: expected a list of values, got {arguments.describe(values)}")
+    plain = [_plain(name, value) for value in values]
+    if not plain:
+        raise ValueError(f"grid: {name}: expected at least one value, got none")
+    # 1 and 1.0 are the same place on an axis.
+    if len({repr(float(v)) if _is_number(v) else repr(v) for v in plain}) < len(plain):
+        raise ValueError(f"grid: {name}: expected each value once, got {plain}")
+    return plain
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """As JSON has it."""
+    if hasattr(value, "tolist"):
+        value = np.asarray(value).tolist()
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(name, one) for one in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) and key != FLOAT for key in value):
+        return {key: _plain(name, one) for key, one in value.items()}
+    raise ValueError(
+        f"grid: {name}: expected numbers, strings, or lists or tables of them, got {arguments.describe(value)}"
+    )

@@ -1,0 +1,288 @@
+"""A sweep cut into tasks: which points are one program, and how many runs of it go side by side.
+
+Nothing here looks at the machine: the same sweep has the same tasks everywhere, and so the same numbers.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..foundation import jaxprs
+from ..problem.noise import is_stream
+from ..problem.scenario import Scenario
+from .design import Design, Setting
+from .problem import AXIS, Problem, is_traced, kept, takes
+
+MEMORY = 256 << 20
+"""Bytes of a task's largest arrays."""
+WORK = 20_000_000
+"""Steps of all runs of a task: a second or so."""
+RAISED = 3
+"""The result code of a run whose task or setting raised."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Points that are one program: they differ in the `traced` settings alone, which are its arguments."""
+
+    points: tuple[int, ...]
+    traced: tuple[str, ...]
+    digest: str = ""
+    """Of the program."""
+    shape: tuple[int, int] = (1, 1)
+    """How many points, and how many seeds of each, are a task."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A task: these points of a group, each with these seeds."""
+
+    group: int
+    points: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    problem: Problem
+    design: Design
+    seeds: tuple[int, ...]
+    options: dict[str, Any]
+    """JAX's settings as they were when it was planned."""
+    groups: tuple[Group, ...] = ()
+    refused: dict[int, str] = field(default_factory=dict)
+    """Points that cannot be run, and why."""
+    steps: int = 0
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of what is kept of one run."""
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """Of JAX's settings, those that decide numbers: promotion decides what is an error."""
+        return {name: value for name, value in self.options.items() if name != "jax_numpy_dtype_promotion"}
+
+    @property
+    def x64(self) -> bool:
+        return self.options["jax_enable_x64"]
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(
+            Block(g, points, seeds)
+            for g, group in enumerate(self.groups)
+            for points in _cut(group.points, group.shape[0])
+            for seeds in _cut(self.seeds, group.shape[1])
+        )
+
+    @property
+    def lanes(self) -> int:
+        """Runs of the largest task."""
+        return max((math.prod(group.shape) for group in self.groups), default=1)
+
+    def identity(self, block: Block) -> str:
+        """The task by its content: the program, and what it is called with."""
+        settings = [self.design.points[i] for i in block.points]
+        shape = self.groups[block.group].shape
+        content = [self.groups[block.group].digest, settings, block.seeds, shape, self.problem.engine, self.deciding]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+    def arguments(self, block: Block) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """What the program is called with; filled up to its shape with the last ones."""
+        group = self.groups[block.group]
+        points = _filled(block.points, group.shape[0])
+        traced = {name: np.asarray([self.design.points[i][name] for i in points], float) for name in group.traced}
+        return traced, np.asarray(_filled(block.seeds, group.shape[1]))
+
+    def program(self, group: Group) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
+        """From arguments to what is kept of the runs, each array with leading axes (point, seed)."""
+        used = self.problem
+        fixed = {name: v for name, v in self.design.points[group.points[0]].items() if name not in group.traced}
+
+        def one(traced: dict[str, Any], seed: Any, scenario: Scenario) -> dict[str, Any]:
+            return kept(used, used.run({**fixed, **traced}, seed, scenario))
+
+        def of_seed(traced: dict[str, Any], seed: Any) -> dict[str, Any]:
+            if used.draws_by(group.traced):
+                return jax.vmap(lambda traced: one(traced, seed, used.scenario({**fixed, **traced}, seed)))(traced)
+            scenario = used.scenario(fixed, seed)
+            return jax.vmap(lambda traced: one(traced, seed, scenario))(traced)
+
+        def runs(traced: dict[str, Any], seeds: Any) -> dict[str, Any]:
+            # With one point nothing may be traced, and an axis is needed all the same.
+            padded = {**traced, AXIS: jnp.zeros(group.shape[0])}
+            found = jax.vmap(lambda seed: of_seed(padded, seed))(seeds)
+            return {name: jnp.swapaxes(value, 0, 1) for name, value in found.items()}
+
+        return runs
+
+
+_OPTIONS: dict[str, Any] = {
+    "jax_enable_x64": jax.enable_x64,
+    "jax_numpy_dtype_promotion": jax.numpy_dtype_promotion,
+    "jax_default_prng_impl": jax.default_prng_impl,
+    "jax_threefry_partitionable": jax.threefry_partitionable,
+    "jax_default_matmul_precision": jax.default_matmul_precision,
+}
+
+
+@contextmanager
+def configured(options: dict[str, Any]) -> Iterator[None]:
+    """JAX as it was set when a sweep was planned: its settings are each thread's, and each process's, own."""
+    with ExitStack() as stack:
+        for name, value in options.items():
+            stack.enter_context(_OPTIONS[name](value))
+        yield
+
+
+def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: int | None = None) -> Plan:
+    """Points with a fault of their own are refused by themselves; where all are, the first fault is raised."""
+    problem.check_names(design.names)
+    plan = Plan(problem, design, tuple(seeds), {name: getattr(jax.config, name) for name in _OPTIONS})
+    refused, first = _faults(plan)
+    groups: list[Group] = []
+    runs: dict[int, tuple[int, dict[str, tuple[int, ...]]]] = {}
+    traced = tuple(name for name in design.names if is_traced(design.column(name)))
+    for group in _grouped(design, [i for i in range(len(design.points)) if i not in refused], traced):
+        parts = [group]
+        while parts:
+            part = parts.pop(0)
+            try:
+                sized, steps, shapes = _sized(plan, part, lanes)
+                groups.append(sized)
+                runs[part.points[0]] = steps, shapes
+            except Exception as error:  # the user's functions may raise anything
+                first = first or error
+                if part.traced:
+                    parts = [*_without_one(plan, part, lanes), *parts]
+                else:
+                    refused |= dict.fromkeys(part.points, error_in_words(error))
+    if first is not None and not groups:
+        raise first
+    (one, about), *others = runs.items()
+    for other, told in others:
+        if told != about:
+            raise ValueError(
+                "make_scenario, theta: expected runs of the same steps and sizes at every point, got "
+                f"{about[0]} steps, {about[1]} at {design.points[one]}, "
+                f"and {told[0]} steps, {told[1]} at {design.points[other]}"
+            )
+    assert sorted([*refused, *(i for group in groups for i in group.points)]) == list(range(len(design.points)))
+    return replace(plan, groups=tuple(groups), refused=refused, steps=about[0], shapes=about[1])
+
+
+def _faults(plan: Plan) -> tuple[dict[int, str], BaseException | None]:
+    """What the makers say of each point's values: traced ones have none to look at. Each maker once a value."""
+    problem, refused, first = plan.problem, {}, None
+    checks: dict[str, tuple[Callable[..., Any], Callable[[Setting], Any]]] = {
+        "controller": (problem.make_controller, lambda s: problem.controller(s, 0)),
+        "scenario": (
+            problem.make_scenario,
+            lambda s: eqx.filter_eval_shape(lambda seed: problem.scenario(s, seed), jnp.zeros((), jnp.int32)),
+        ),
+    }
+    known: dict[str, BaseException | None] = {}
+    for i, point in enumerate(plan.design.points):
+        for name, (maker, check) in checks.items():
+            seen = f"{name} {json.dumps({key: value for key, value in point.items() if takes(maker, key)})}"
+            if seen not in known:
+                try:
+                    check(point)
+                    known[seen] = None
+                except Exception as error:
+                    known[seen] = error
+            if (error := known[seen]) is not None and i not in refused:
+                refused[i], first = error_in_words(error), first or error
+    return refused, first
+
+
+def _without_one(plan: Plan, group: Group, lanes: int | None) -> list[Group]:
+    """A group that is no program: a function looks at a value, or keeps it where it cannot be an argument.
+
+    Cut by that setting, if without it the rest is one; else by all.
+    """
+    for name in group.traced:
+        rest = tuple(one for one in group.traced if one != name)
+        try:
+            _sized(plan, Group(group.points[:1], rest), lanes)
+        except Exception:
+            continue
+        return _grouped(plan.design, group.points, rest)
+    return [Group((i,), ()) for i in group.points]
+
+
+def _grouped(design: Design, points: Sequence[int], traced: tuple[str, ...]) -> list[Group]:
+    groups: dict[str, list[int]] = {}
+    for i in points:
+        fixed = {name: value for name, value in design.points[i].items() if name not in traced}
+        groups.setdefault(json.dumps(fixed), []).append(i)
+    return [Group(tuple(members), traced) for members in groups.values()]
+
+
+def _sized(plan: Plan, group: Group, lanes: int | None) -> tuple[Group, int, dict[str, tuple[int, ...]]]:
+    """The group with its program's digest and its tasks' shape; its runs' steps; and the shapes of what is kept."""
+    problem = plan.problem
+    trial = replace(plan, groups=(group,))
+    block = Block(0, group.points[:1], plan.seeds[:1])
+    arguments = trial.arguments(block)
+    setting = plan.design.points[group.points[0]]
+    scenario = eqx.filter_eval_shape(lambda seed: problem.scenario(setting, seed), arguments[1][0])
+    if not len(scenario):
+        raise ValueError("make_scenario: expected at least one step, got none")
+    shapes = jax.eval_shape(trial.program(group), *arguments)  # all of it: shapes are checked, and what can be lowered
+    steps, number = len(scenario), np.dtype(scenario.x0.dtype).itemsize
+    drawn = number * sum(_numbers(leaf, steps) for leaf in jax.tree.leaves(scenario, is_leaf=is_stream))
+    widths = [1, *(math.prod(shapes[name].shape[3:]) for name in problem.record)]
+    rows = number * steps * sum(widths)
+    most = max(1, WORK // max(steps, 1)) if lanes is None else lanes
+    shared = not problem.draws_by(group.traced)
+    shape = _shape(len(group.points), len(plan.seeds), most, drawn, rows, shared=shared)
+    sized = replace(group, shape=shape)
+    told = {name: value.shape[2:] for name, value in shapes.items()}
+    return replace(sized, digest=_digest(plan, sized, arguments)), steps, told
+
+
+def _shape(points: int, seeds: int, lanes: int, drawn: int, rows: int, *, shared: bool) -> tuple[int, int]:
+    """(points, seeds) of a task: as many runs as memory and work allow, in tasks of even size."""
+    if shared:  # what is drawn for a seed serves all points
+        across = min(points, lanes, 8)
+        down = max(1, min(seeds, lanes // across, MEMORY // (drawn + across * rows)))
+        across = max(1, min(points, lanes // down, (MEMORY // down - drawn) // rows))
+    else:
+        lanes = max(1, min(lanes, MEMORY // (drawn + rows)))
+        down = min(seeds, lanes)
+        across = min(points, lanes // down)
+    return tuple(-(-total // -(-total // size)) for total, size in ((points, across), (seeds, down)))  # pyright: ignore[reportReturnType]
+
+
+def _numbers(leaf: Any, steps: int) -> int:
+    """A stream's rows too: the native engine has them drawn beforehand."""
+    return steps * math.prod(leaf.shape) if is_stream(leaf) else math.prod(leaf.shape)
+
+
+def _digest(plan: Plan, group: Group, arguments: Any) -> str:
+    """SHA-256 of the program, as JAX traces it for XLA: the native engine computes the same."""
+    traced = replace(plan, problem=replace(plan.problem, engine="xla"), groups=(group,))
+    closed = jax.make_jaxpr(traced.program(replace(group, shape=(1, 1))))(*arguments)
+    return jaxprs.digest(closed)
+
+
+def error_in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".split("\n", 1)[0][:500]
+
+
+def _cut(items: tuple[int, ...], size: int) -> list[tuple[int, ...]]:
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]
+
+
+def _filled(items: tuple[int, ...], size: int) -> list[int]:
+    return [*items, *[items[-1]] * (size - len(items))]

@@ -1,0 +1,170 @@
+"""What a sweep runs at a point: the user's functions, called with the settings that they have parameters for."""
+
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ..control.controller import Controller
+from ..control.guard import Guard
+from ..foundation import arguments
+from ..native.choice import Engine
+from ..problem.scenario import Scenario
+from ..problem.system import System
+from ..simulation.run import Run
+from ..simulation.simulator import simulate
+from .design import Setting
+
+PARTS = 20
+AXIS = " "
+"""A setting that is none: it gives a batch its size where nothing else varies along it."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is run at a point: all that decides its numbers, but for the point and the seed."""
+
+    make_controller: Callable[..., Controller]
+    make_scenario: Callable[..., Scenario]
+    theta: Any
+    a_hat: Any
+    plant: System | None
+    guard: Guard | None
+    limit: float
+    engine: Engine
+    record: tuple[str, ...]
+    stride: int
+
+    def __post_init__(self) -> None:
+        for name in ("make_controller", "make_scenario"):
+            if not callable(getattr(self, name)):
+                raise ValueError(f"{name}: expected a function, got {arguments.describe(getattr(self, name))}")
+        if not takes(self.make_scenario, "key"):
+            raise ValueError("make_scenario: expected a function with a parameter `key`, from which it draws")
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """That every setting is somebody's."""
+        functions = {name: one for name in _MAKERS if _is_function(one := getattr(self, name))}
+        for name in names:
+            if not any(takes(one, name) for one in functions.values()):
+                raise ValueError(f"grid: expected parameters of {' or '.join(functions)}, got {name!r}")
+        for maker, function in functions.items():
+            if hasattr(function, "takes"):
+                continue
+            for one in inspect.signature(function).parameters.values():
+                given = one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+                if not given and one.name not in (*names, *(("key",) if maker in _MAKERS[:2] else ())):
+                    raise ValueError(f"grid: expected {maker}'s parameter {one.name!r} in it, got {', '.join(names)}")
+
+    def controller(self, setting: Setting, seed: Any) -> Controller:
+        # Not the scenario's key: a tuner that draws must not draw what nature does.
+        made = _call(self.make_controller, setting, lambda: jax.random.fold_in(jax.random.key(seed), _OWN))
+        if not isinstance(made, Controller):
+            raise ValueError(f"make_controller: expected it to give a Controller, got {arguments.describe(made)}")
+        return made
+
+    def scenario(self, setting: Setting, seed: Any) -> Scenario:
+        made = _call(self.make_scenario, setting, lambda: jax.random.key(seed))
+        if not isinstance(made, Scenario):
+            raise ValueError(f"make_scenario: expected it to give a Scenario, got {arguments.describe(made)}")
+        return made
+
+    def start(self, setting: Setting) -> dict[str, Any]:
+        parts = {"theta": self.theta, "a_hat": self.a_hat}
+        return {name: _call(one, setting) if _is_function(one) else one for name, one in parts.items()}
+
+    def draws_by(self, names: Sequence[str]) -> bool:
+        """Whether what nature draws depends on these settings."""
+        return any(takes(self.make_scenario, name) for name in names)
+
+    def run(self, setting: Setting, seed: Any, scenario: Scenario) -> Run:
+        return simulate(
+            self.controller(setting, seed),
+            scenario,
+            **self.start(setting),
+            plant=self.plant,
+            guard=self.guard,
+            record=tuple(dict.fromkeys(("cost", *self.record))),
+            limit=self.limit,
+            throw=False,
+            engine=self.engine,
+        )
+
+
+_MAKERS = ("make_controller", "make_scenario", "theta", "a_hat")
+_OWN = 0x5E1F
+
+
+def kept(problem: Problem, run: Run) -> dict[str, Any]:
+    """What is stored of one run."""
+    ok, cost = run.result.ok, run.cost
+    edges = [*parts_of(len(cost)).tolist(), len(cost)]
+    parts = jnp.stack([jnp.mean(cost[a:b]) for a, b in itertools.pairwise(edges)])
+    sizes = jnp.asarray(np.diff(edges) / max(len(cost), 1), cost.dtype)
+    told = {
+        "mean_cost": jnp.where(ok, jnp.sum(sizes * parts), jnp.nan),
+        "part_cost": jnp.where(ok, parts, jnp.nan),
+        "theta_end": ravel_pytree(run.final.state.theta)[0],
+        "result_code": run.result.code.astype(jnp.int32),
+        "failed_at": run.result.step.astype(jnp.int32),
+    }
+    for name in problem.record:
+        rows = jax.tree.map(lambda rows: rows[:: problem.stride], getattr(run, name))
+        told[name] = jax.vmap(lambda row: ravel_pytree(row)[0])(rows) if name in ("theta", "a_hat") else rows
+    return told
+
+
+def parts_of(steps: int) -> np.ndarray:
+    """The first step of each part that costs are averaged over."""
+    return np.linspace(0, steps, min(PARTS, steps) + 1).astype(int)[:-1]
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has such a parameter; one with names that Python has not lists them, as `takes`."""
+    if isinstance(names := getattr(function, "takes", None), frozenset):
+        return name in names
+    kinds = inspect.Parameter
+    parameters = inspect.signature(function).parameters
+    return (name in parameters and parameters[name].kind is not kinds.POSITIONAL_ONLY) or any(
+        one.kind is kinds.VAR_KEYWORD for one in parameters.values()
+    )
+
+
+def _call(function: Callable[..., Any], setting: Setting, key: Callable[[], Any] | None = None) -> Any:
+    """With the settings that it has parameters for."""
+    given = {name: value for name, value in setting.items() if name != AXIS and takes(function, name)}
+    if not hasattr(function, "takes"):  # a list of numbers is an array, as where it is traced
+        given = {name: np.asarray(v, float) if _is_vector(v) else v for name, v in given.items()}
+    if key is not None and takes(function, "key"):
+        given["key"] = key()
+    return function(**given)
+
+
+def _is_function(value: Any) -> bool:
+    """Not a pytree with numbers, which may be callable too."""
+    return callable(value) and not any(map(eqx.is_array_like, jax.tree.leaves(value)))
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and is_traced([value])
+
+
+def is_traced(column: list[Any]) -> bool:
+    """Whether a setting's values are arguments of a program: fractions, and lists of them that are of one length."""
+    if all(isinstance(value, list) for value in column):
+        shapes = {np.shape(value) for value in column} if _are_numbers(column) else set()
+        return len(shapes) == 1
+    return _are_numbers(column) and any(isinstance(value, float) for value in column)
+
+
+def _are_numbers(values: Any) -> bool:
+    if isinstance(values, list):
+        return all(map(_are_numbers, values))
+    return isinstance(values, (int, float)) and not isinstance(values, bool)

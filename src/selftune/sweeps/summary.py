@@ -1,0 +1,414 @@
+"""What a sweep answers: which setting, which tuner, and how sure that is.
+
+Seed s draws the same noise at every point of a sweep. So what two settings cost is compared seed by seed, and what all
+runs of a seed share drops out. Intervals are 95 %, by bootstrap over whole seeds: `selftune.bands`, and for the
+comparison with the best, which was chosen among many, wider ones that hold for all together.
+"""
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from ..reporting import statistics
+from ..reporting.statistics import Interval
+from .points import Gap, Points, ToBest, chosen_by_others, in_words, points, show, to_best
+
+FEW = 8
+"""With fewer seeds an interval by `bands` is much too narrow, and the words say so."""
+
+Setting = dict[str, bool | int | float | str]
+
+
+class Standing(BaseModel):
+    """A setting of which no run failed, compared with the best one seed by seed.
+
+    - `difference`: its cost less that of the best, the mean over seeds.
+    - `ratio`: its cost divided by that of the best, the geometric mean over seeds; None where a cost is not above zero.
+    - `near`: it cannot be told from the best.
+
+    The intervals of `difference` and `ratio` hold for all settings of the sweep together.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    setting: Setting
+    cost: Interval
+    difference: Interval
+    ratio: Interval | None
+    near: bool
+
+
+class Failed(BaseModel):
+    """A setting of which `failed` of `runs` runs failed, the first of them for this reason."""
+
+    model_config = ConfigDict(frozen=True)
+
+    setting: Setting
+    failed: int
+    runs: int
+    reason: str
+
+
+class Best(BaseModel):
+    """The best setting of a sweep, and how sure that is. `str` says it in words.
+
+    - `cost` is its mean over seeds. Of many settings the luckiest is chosen, so it is somewhat low.
+    - `fair` is not: for each seed, the cost there of the setting that all other seeds choose. It is what a new run
+      should be expected to cost, with the setting that so many seeds less one choose.
+    - `chance` is how often this setting is the lowest when the seeds are drawn anew, with replacement, the same seeds
+      for all settings: whether the same choice would be made again.
+    - `rivals` are the settings that the seeds cannot tell from it, the nearest first: those whose `difference` has an
+      interval that reaches zero and whose `ratio` has one that reaches one, and that are not worse on nearly every
+      seed. The intervals hold for all settings together: what is in truth the best is found here, or is the best,
+      in about 95 % of sweeps, however many settings there are.
+    - `edge` are the numbers that are the lowest or the highest of three or more that were tried: the best may be
+      further.
+
+    With one seed nothing is known of the spread: `fair` and `chance` are None, as are the ends of the intervals, and
+    every other setting is a rival.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    setting: Setting
+    cost: Interval
+    fair: Interval | None
+    chance: float | None
+    rivals: list[Standing]
+    edge: list[str]
+    failed: list[Failed]
+    points: int
+    seeds: int
+    judged: str
+
+    def __str__(self) -> str:
+        said = [self._worth(), self.sure(), *self.beyond(), self.lost()]
+        return "\n".join([in_words(self.setting), *(f"  {text}" for text in said)])
+
+    def _worth(self) -> str:
+        fair = "" if self.fair is None else f"; {self.fair} where other seeds choose"
+        return f"{self.judged}: {self.cost} over {_count(self.seeds, 'seed')}{fair}"
+
+    def sure(self) -> str:
+        """How sure it is, in words."""
+        if self.points - len(self.failed) == 1:
+            return "there is no other setting of which no run failed"
+        if self.chance is None:
+            return "one seed cannot say how sure that is"
+        few = "; with so few seeds the cost's interval is too narrow" if self.seeds < FEW else ""
+        told = "the seeds tell it from each other one"
+        if self.rivals:
+            count = _count(len(self.rivals), "other")
+            told = f"{count} {self.undecided()}, the nearest {in_words(self.rivals[0].setting)}"
+        return f"the lowest of {self.points - len(self.failed):,} in {percent(self.chance)} of resamples; {told}{few}"
+
+    def undecided(self) -> str:
+        """What is said of rivals: that there are too few seeds, where there are."""
+        if self.seeds >= FEW:
+            return "cannot be told from the best"
+        return f"cannot be told from the best by {_count(self.seeds, 'seed')}: more seeds may tell"
+
+    def beyond(self) -> list[str]:
+        """What is at the edge of what was tried, in words."""
+        one = len(self.edge) == 1
+        return [f"{', '.join(self.edge)} {'is' if one else 'are'} at the edge of what was tried"] if self.edge else []
+
+    def lost(self) -> str:
+        """What failed, in words."""
+        if not self.failed:
+            return "no run failed"
+        first = self.failed[0]
+        runs = sum(one.failed for one in self.failed)
+        return (
+            f"{_count(runs, 'run')} failed, at {len(self.failed)} of {_count(self.points, 'setting')}; "
+            f"the first: {in_words(first.setting)}: {first.reason}"
+        )
+
+
+class Side(BaseModel):
+    """One value of the setting that is compared, at one value of each of those that it is compared by.
+
+    The other settings are chosen for each seed by all other seeds, so that it is no advantage to have tried more of
+    them; `setting` is what all seeds together choose. `difference` is to the first value, seed by seed. All are None
+    where every point had a run that failed, and `reason` then says why the first did.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    by: Setting
+    value: bool | int | float | str
+    setting: Setting | None
+    cost: Interval | None
+    difference: Interval | None
+    failed: int
+    runs: int
+    reason: str | None = None
+
+
+class Comparison(BaseModel):
+    """`compare_settings`: the values of `over`, to the value `to`, by the settings `by`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    over: str
+    by: list[str]
+    to: bool | int | float | str
+    seeds: int
+    judged: str
+    sides: list[Side]
+
+
+Names = str | Sequence[str]
+
+
+@overload
+def best(
+    sweep: Any, *, cost: str = ..., last: float | None = ..., across: Names = ..., over: tuple[()] = ...
+) -> Best: ...
+@overload
+def best(
+    sweep: Any, *, cost: str = ..., last: float | None = ..., across: Names = ..., over: Names
+) -> dict[Any, Best | None]: ...
+
+
+def best(
+    sweep: Any, *, cost: str = "mean_cost", last: float | None = None, across: Names = (), over: Names = ()
+) -> Best | dict[Any, Best | None]:
+    """The best setting of a sweep, with the lowest mean over seeds among those of which no run failed.
+
+    Needs the extra `experiments`.
+
+    **Arguments:** `sweep`: a `Sweep`, or what its `to_dataset()` gives, or a selection of that:
+    `dataset.sel(noise=0.1)`. `cost`: the variable to judge by. `last`: by the last share of the run alone, say 0.25,
+    without what it costs to learn at first. `across`: a setting that nature decides, say the noise, or several: judged
+    is the mean cost over all its values; where one of these runs failed, the seed counts as one that did. `over`: a
+    setting, or several; then the best for each of its values, by value (or by tuple of values), None where each had a
+    run that failed.
+
+    **Returns:** a `Best`: setting, cost with its interval, what a new run should be expected to cost, how sure the
+    choice is, what cannot be told from it, and what failed. Where every setting has a run that failed, a `ValueError`.
+
+    !!! Example
+
+        >>> import numpy as np, xarray as xr, selftune as st
+        >>> noise = np.random.default_rng(0).normal(size=16)  # of each seed, the same at all settings
+        >>> cost = np.array([3.0, 1.0, 1.0, np.nan])[:, None] + noise + np.array([0, 0, 1, 0])[:, None] * noise**3 / 9
+        >>> rates = [0.001, 0.01, 0.1, 1.0]
+        >>> sweep = xr.Dataset({"mean_cost": (("learning_rate", "seed"), cost)}, {"learning_rate": rates})
+        >>> found = st.best(sweep)
+        >>> found.setting["learning_rate"] in (0.01, 0.1), len(found.rivals), found.failed[0].setting
+        (True, 1, {'learning_rate': 1.0})
+    """
+    found = _averaged(points(sweep, cost=cost, last=last), across)
+    names = _names("over", over, found)
+    if not found.ok.any():
+        place = np.argwhere(found.failed)[0]
+        raise ValueError(
+            f"sweep: expected a setting of which no run failed, got failures at all {len(found)} "
+            f"({int(found.failed.sum())} of {found.failed.size} runs); the first: "
+            f"{in_words(found.setting(place[0]))}, seed {found.seeds[place[1]]}: {found.reason[tuple(place)]}"
+        )
+    if not names:
+        return _best(found)
+    parts = [(key, found.at(rows)) for key, rows in found.groups(names)]
+    single = isinstance(over, str)
+    return {key[0] if single else key: _best(part) if part.ok.any() else None for key, part in parts}
+
+
+def standings(found: Points, most: int | None = None) -> list[Standing]:
+    """Every setting of which no run failed, or so many of them, the lowest mean first."""
+    return _standings(found, to_best(found.cost[found.ok]), most)
+
+
+def _standings(found: Points, less: ToBest, most: int | None = None) -> list[Standing]:
+    good = np.flatnonzero(found.ok)
+    order = np.argsort(found.mean[good], kind="stable")[:most]
+    costs = intervals(found.cost[good[order]].T)
+    return [
+        Standing(
+            setting=found.setting(int(good[i])),
+            cost=cost,
+            difference=_interval(less.difference, i),
+            ratio=_ratio(less.log_ratio, i),
+            near=bool(less.near[i]),
+        )
+        for i, cost in zip(order, costs, strict=True)
+    ]
+
+
+def _interval(gap: Gap, row: Any) -> Interval:
+    mean, reach = float(gap.mean[row]), float(gap.reach[row])
+    return Interval(
+        mean=mean, low=None if np.isnan(reach) else mean - reach, high=None if np.isnan(reach) else mean + reach
+    )
+
+
+def _ratio(gap: Gap, row: Any) -> Interval | None:
+    if np.isnan(gap.mean[row]):
+        return None
+    with np.errstate(over="ignore"):
+        logs = _interval(gap, row)
+        ends = (None if one is None else float(np.exp(one)) for one in (logs.low, logs.high))
+        return Interval(mean=float(np.exp(logs.mean)), low=next(ends), high=next(ends))
+
+
+def failures(found: Points) -> list[Failed]:
+    """Every setting of which a run failed."""
+    made = []
+    for row in np.flatnonzero(~found.ok):
+        reason = str(found.reason[row, int(np.argmax(found.failed[row]))])
+        lost = int(found.failed[row].sum())
+        made.append(Failed(setting=found.setting(row), failed=lost, runs=found.failed.shape[1], reason=reason))
+    return made
+
+
+def intervals(columns: np.ndarray) -> list[Interval]:
+    """Over seeds, of each column of an array (seed, …)."""
+    made = statistics.band(columns)
+    return [
+        Interval(
+            mean=float(mean), low=None if np.isnan(low) else float(low), high=None if np.isnan(high) else float(high)
+        )
+        for mean, low, high in zip(*made, strict=True)
+    ]
+
+
+def compare_settings(
+    sweep: Any,
+    over: str,
+    by: str | Sequence[str] = (),
+    *,
+    to: Any = None,
+    cost: str = "mean_cost",
+    last: float | None = None,
+) -> Comparison:
+    """The values of the setting `over`, say tuners, side by side at each value of `by`, say noises.
+
+    Every one is at its best over the remaining settings, chosen for each seed by the other seeds. Differences are to
+    the value `to`, the first by default, over the same seeds. `cost` and `last` are as in `best`.
+    """
+    found = points(sweep, cost=cost, last=last)
+    (name,), by_names = _names("over", over, found), _names("by", by, found)
+    if name in by_names:
+        raise ValueError(f"by: expected other settings than over, got {name!r} in both")
+    values, _ = found.levels(name)
+    base = values[0] if to is None else next((one for one in values if show(one) == show(to)), None)
+    if base is None:
+        raise ValueError(f"to: expected a value of {name}, one of {[show(one) for one in values]}, got {to!r}")
+    sides, columns = [], []
+    for key, rows in found.groups(by_names):
+        here = found.at(rows)
+        parts = [(value, here.at(where)) for (value,), where in here.groups([name])]
+        # Shown alike is the same: NaN is not equal to itself.
+        yardstick = next((_each_seed(part) for value, part in parts if show(value) == show(base)), None)
+        for value, part in parts:
+            each = _each_seed(part)
+            first = show(value) == show(base)
+            columns += [each, None if each is None or yardstick is None or first else each - yardstick]
+            sides.append((dict(zip(by_names, key, strict=True)), value, part))
+    made = iter(intervals(np.stack([one for one in columns if one is not None] or [np.zeros(1)], axis=1)))
+    shown = [None if one is None else next(made) for one in columns]
+    return Comparison(
+        over=name,
+        by=by_names,
+        to=base,
+        seeds=found.seeds.size,
+        judged=found.judged,
+        sides=[
+            _side(by_values, value, part, [name, *by_names], one, less)
+            for (by_values, value, part), one, less in zip(sides, shown[::2], shown[1::2], strict=True)
+        ],
+    )
+
+
+def _side(by: Setting, value: Any, part: Points, fixed: list[str], cost: Any, difference: Any) -> Side:
+    chosen = part.setting(int(np.argmin(part.mean))) if part.ok.any() else None
+    failed = failures(part)
+    return Side(
+        by=by,
+        value=value,
+        setting=None if chosen is None else {name: one for name, one in chosen.items() if name not in fixed},
+        cost=cost,
+        difference=difference,
+        failed=int(part.failed.sum()),
+        runs=part.failed.size,
+        reason=failed[0].reason if failed else None,
+    )
+
+
+def _each_seed(part: Points) -> np.ndarray | None:
+    """Of each seed, the cost at what the other seeds choose; one seed has no others, and chooses for itself."""
+    cost = part.cost[part.ok]
+    if not cost.size:
+        return None
+    return chosen_by_others(cost) if cost.shape[1] > 1 else cost.min(axis=0)
+
+
+def _best(found: Points) -> Best:
+    cost = found.cost[found.ok]
+    less = to_best(cost)
+    standing = _standings(found, less)
+    return Best(
+        setting=standing[0].setting,
+        cost=standing[0].cost,
+        fair=intervals(chosen_by_others(cost)[:, None])[0] if cost.shape[1] > 1 else None,
+        chance=less.chance,
+        rivals=[one for one in standing[1:] if one.near],
+        edge=[name for name in found.names if _is_edge(found, name, standing[0].setting[name])],
+        failed=failures(found),
+        points=len(found),
+        seeds=found.seeds.size,
+        judged=found.judged,
+    )
+
+
+def _is_edge(found: Points, name: str, value: Any) -> bool:
+    if not found.is_numeric(name) or len(values := found.levels(name)[0]) < 3:
+        return False
+    return value in (min(values), max(values))
+
+
+def _averaged(found: Points, across: Names) -> Points:
+    """With the mean over all values of these settings in place of each."""
+    names = _names("across", across, found)
+    left = [name for name in found.names if name not in names]
+    groups = [rows for _, rows in found.groups(left)]
+    if not names:
+        return found
+    if (size := int(np.prod([len(found.levels(name)[0]) for name in names]))) * len(groups) != len(found):
+        raise ValueError(
+            f"across: expected each of {size} values of {', '.join(names)} with every other setting, as in a grid, "
+            f"got {len(found)} points of {len(groups)} other settings"
+        )
+    rows = np.stack(groups)  # (setting, value)
+    failed = np.asarray(found.failed[rows].any(axis=1))
+    first = found.failed[rows].argmax(axis=1)
+    return Points(
+        columns={name: found.columns[name][rows[:, 0]] for name in left},
+        cost=np.where(failed, np.nan, found.cost[rows].mean(axis=1)),
+        failed=failed,
+        reason=found.reason[np.take_along_axis(rows, first, axis=1), np.arange(failed.shape[1])],
+        seeds=found.seeds,
+        judged=f"{found.judged}, the mean over {', '.join(names)}",
+    )
+
+
+def _names(argument: str, given: str | Sequence[str], found: Points) -> list[str]:
+    names = [given] if isinstance(given, str) else list(given)
+    for name in names:
+        if name not in found.columns:
+            raise ValueError(f"{argument}: expected a setting of the sweep, one of {found.names}, got {name!r}")
+    return names
+
+
+def percent(share: float) -> str:
+    """Whole, but not all or nothing where it is only nearly so."""
+    if 0 < share < 0.01:
+        return "less than 1 %"
+    return "over 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"

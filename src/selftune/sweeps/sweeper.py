@@ -1,0 +1,390 @@
+"""Many runs as one: every point of a design with every seed, on this machine or on a cluster."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from ..control import result_codes
+from ..control.controller import Controller
+from ..control.guard import Guard
+from ..foundation import arguments, extras, worker_pool
+from ..native.choice import Engine, check_engine, settle
+from ..problem.scenario import Scenario
+from ..problem.system import System
+from ..simulation.run import DIMS, Run
+from ..simulation.simulator import check_record
+from ..storage import files
+from .design import FLOAT, Design
+from .design import grid as full_grid
+from .plan import RAISED, Plan, make_plan
+from .problem import Problem, parts_of
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from ..storage.manifest import Manifest
+    from ..storage.store import Layout, RunStore
+
+KIND = "sweep"
+_REFUSED = "refused.json"
+
+
+def sweep(
+    make_controller: Callable[..., Controller],
+    make_scenario: Callable[..., Scenario],
+    grid: Mapping[str, Iterable[Any]] | Design,
+    seeds: int | Sequence[int],
+    *,
+    theta: Any,
+    a_hat: Any = None,
+    folder: str | os.PathLike[str],
+    executor: Any = None,
+    engine: Engine = "auto",
+    plant: System | None = None,
+    guard: Guard | None = None,
+    limit: float = 1e8,
+    record: Sequence[str] = (),
+    stride: int = 1,
+    lanes: int | None = None,
+    retries: int = 2,
+    redo: Literal["failed"] | Iterable[int] = (),
+    workers: int | None = None,
+    progress: Callable[[int, int], Any] | None = None,
+) -> "Sweep":
+    r"""Run every point of a design with every seed; what is done is kept, and the same call goes on from there.
+
+    A point's settings are handed to the functions that have parameters of their names. Settings that are fractions, or
+    lists of numbers, are traced: points that differ in nothing else are one program, and run side by side. Others, as
+    whole numbers and strings, make a program each. A point that raises, or diverges, fails alone, and says why.
+
+    Seed s is `jax.random.key(s)` for `make_scenario` at every point, so differences between points are paired; a
+    `make_controller` with a parameter `key` has its own. What is drawn depends on nothing else: results are the same,
+    bit for bit, on one core, on many and on a cluster of the same CPU type.
+
+    **Arguments:**
+
+    - `make_controller`, `make_scenario`: functions of settings that give a `Controller`, and, with a parameter `key`
+      too, a `Scenario`.
+    - `grid`: lists of values by the setting's name: every combination is run. Or a design that draws (`random_design`,
+      `latin_hypercube`).
+    - `seeds`: how many, from 0; or which.
+    - `theta`, `a_hat`: θ₀ and â₀, as for `simulate`, or functions of settings.
+    - `folder`: where results land, a task at a time; a folder, or an address that fsspec knows.
+    - `executor`: None is this process, on all its cores. The address of a Dask scheduler ("tcp://…"), or a
+      `dask.distributed.Client`, runs the same tasks there; functions travel, modules must be there.
+    - `engine`, `plant`, `guard`, `limit`: as for `simulate`.
+    - `record`, `stride`: fields of `Run` to store besides, at steps 0, stride, 2·stride, …
+    - `lanes`: how many runs make a task, at most; by default as many as fit in 256 MB and a second or so.
+    - `retries`: how often a task is tried again that raised, or whose worker died, before it is recorded as failed.
+    - `redo`: tasks to forget and compute again: their numbers, or `"failed"`.
+    - `workers`: how many tasks run at once in this process; as many as there are cores by default.
+    - `progress`: called with (done, total), in runs.
+
+    !!! Example
+
+        >>> import tempfile, jax, jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.1 * v,
+        ...     residual=lambda x, a, t: a * jnp.cos(x),
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        ... )
+        >>> def make_controller(learning_rate):
+        ...     tuner = st.MGAPS(learning_rate, constraint=st.Box(0.0, 8.0))
+        ...     return st.Controller(system, tuner, st.GradientEstimator(0.05))
+        >>> def make_scenario(key, noise):
+        ...     ka, kw = jax.random.split(key)
+        ...     return st.Scenario(jnp.zeros(1), st.Constant(0.5)(ka, 500, 1), noise * st.Gaussian(1.0)(kw, 500, 1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     done = st.sweep(
+        ...         make_controller, make_scenario, {"learning_rate": [0.01, 0.1], "noise": [0.1, 0.2]}, seeds=4,
+        ...         theta=jnp.ones(1), a_hat=jnp.zeros(1), folder=folder,
+        ...     )
+        ...     dict(done.to_dataset().mean_cost.sizes)
+        {'learning_rate': 2, 'noise': 2, 'seed': 4}
+    """
+    extras.load("storage.store", asked_for="selftune.sweep")
+    from ..storage.store import RunStore
+    from .executors import check, run_tasks
+
+    check(executor)
+    workers = worker_pool.check(workers, progress)
+
+    design = grid if isinstance(grid, Design) else full_grid(grid)
+    problem = Problem(
+        make_controller,
+        make_scenario,
+        theta,
+        a_hat,
+        plant,
+        guard,
+        _number("limit", limit),
+        settle(check_engine(engine)),
+        check_record(record),
+        arguments.count("stride", stride),
+    )
+    if "guard" in problem.record and guard is None:
+        raise ValueError("record: expected no 'guard', as there is none")
+    retries, asked = arguments.whole("retries", retries), _redone(redo)
+    seeds = _seeds(seeds)
+    plan = make_plan(problem, design, seeds, lanes=None if lanes is None else arguments.count("lanes", lanes))
+    layout = _layout(plan)
+    if taken := {*layout.coords, *layout.variables, "reason"}.intersection(design.names):
+        raise ValueError(f"grid: expected other names than those of results, got {', '.join(sorted(taken))}")
+    with RunStore.begin(files.place(folder), kind=KIND, settings=_settings(plan), layout=layout) as store:
+        # Not among the settings, which must be the same in a second call: an error's words may have a path in them.
+        files.write(store.folder / _REFUSED, files.as_json({str(i): text for i, text in plan.refused.items()}))
+        _forget(store, asked)
+        run_tasks(store, plan, executor=executor, retries=retries, workers=workers, progress=progress)
+    return Sweep(folder)
+
+
+class Sweep:
+    """A sweep in its folder, complete or not: what `sweep` gives, and what opens it again.
+
+    !!! Example
+
+        >>> import tempfile, jax.numpy as jnp, selftune as st
+        >>> system = st.System(
+        ...     dynamics=lambda x, u, f, t: x + 0.1 * (u + f),
+        ...     residual=lambda x, a, t: a,
+        ...     policy=lambda x, theta, f, t: -theta * x - f,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> def make_controller(learning_rate):
+        ...     return st.Controller(system, st.MGAPS(learning_rate), st.GradientEstimator(0.1))
+        >>> def make_scenario(key):
+        ...     return st.Scenario(jnp.ones(1), jnp.ones((50, 1)), st.Gaussian(0.1)(key, 50, 1))
+        >>> start = {"theta": jnp.ones(1), "a_hat": jnp.zeros(1)}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = st.sweep(make_controller, make_scenario, {"learning_rate": [0.1]}, seeds=2, folder=folder, **start)
+        ...     again = st.Sweep(folder)
+        ...     again.is_complete, again.design.points, again.to_dataset().mean_cost.shape
+        (True, ({'learning_rate': 0.1},), (1, 2))
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        extras.load("storage.store", asked_for="selftune.Sweep")
+        from ..storage.store import RunStore, StoreError
+
+        self.folder = files.place(folder)
+        self._store: RunStore = RunStore(self.folder)
+        if self._store.manifest.kind != KIND:
+            raise StoreError(f"{folder}: expected a sweep, and it holds a run of kind {self._store.manifest.kind!r}")
+
+    @property
+    def manifest(self) -> "Manifest":
+        return self._store.manifest
+
+    @property
+    def design(self) -> Design:
+        told: Any = self.manifest.settings
+        points = [_number_again(point) for point in told["points"]]
+        return Design(told["design"], tuple(told["names"]), tuple(points))
+
+    @property
+    def seeds(self) -> list[int]:
+        told: Any = self.manifest.settings["seeds"]
+        return list(told)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._store.complete
+
+    def to_dataset(self) -> "xr.Dataset":
+        """What is done, verified, with a dimension for each setting of a grid (else `point`), and `seed`.
+
+        `mean_cost`, of a step, NaN where the run failed; `part_cost`, in each of up to 20 equal parts of the run;
+        `theta_end`; `result_code` (0 ok, 1 diverged, 2 a number stopped being finite, 3 raised, −1 not done yet),
+        `failed_at`, and `reason` in words; and what was recorded, with `time`.
+        """
+        return _dataset(self)
+
+
+def _dataset(sweep: Sweep) -> "xr.Dataset":
+    import xarray as xr
+
+    store, design, seeds = sweep._store, sweep.design, sweep.seeds
+    raw = store.dataset()
+    steps: Any = sweep.manifest.settings["steps"]
+    size = (len(design.points), len(seeds))
+    point, seed = raw.point.values, raw.seed.values
+    there = point >= 0
+    row = point[there], np.searchsorted(np.sort(seeds), seed[there])
+    row = row[0], np.argsort(seeds)[row[1]]
+    data: dict[str, Any] = {}
+    for name, array in raw.data_vars.items():
+        if name in ("point", "seed"):
+            continue
+        fill = np.nan if array.dtype.kind == "f" else -1
+        values = np.full(size + array.shape[2:], fill, array.dtype)
+        values[row] = array.values[there]
+        data[str(name)] = (("point", "seed", *array.dims[2:]), values, array.attrs)
+    reason = np.full(size, "", object)
+    codes, failed_at = data["result_code"][1], data["failed_at"][1]
+    for i, text in _refused(sweep).items():
+        codes[i], reason[i] = RAISED, text
+    told = store.failures()
+    for i, text in told.items():
+        here = point[i] >= 0
+        for p, s in zip(point[i][here], seed[i][here], strict=True):
+            reason[p, seeds.index(s)] = text
+    for at in zip(*np.nonzero((codes > 0) & (reason == "")), strict=True):
+        reason[at] = result_codes.describe_failure(int(codes[at]), int(failed_at[at]))
+    for at in zip(*np.nonzero(codes < 0), strict=True):
+        reason[at] = "not done yet"
+    data["reason"] = (("point", "seed"), reason)
+    coords = {"seed": seeds, **{name: raw[name] for name in raw.coords if name not in ("task", "lane")}}
+    made = xr.Dataset(data, coords={"point": np.arange(size[0]), **coords})
+    made.attrs = {"design": design.kind, "settings": list(design.names), "steps": steps}
+    return _on_grid(made, design) if design.kind == "grid" else _on_points(made, design)
+
+
+def _on_points(dataset: "xr.Dataset", design: Design) -> "xr.Dataset":
+    columns = {name: ("point", _coordinate(design.column(name))) for name in design.names}
+    return dataset.assign_coords(columns)
+
+
+def _on_grid(dataset: "xr.Dataset", design: Design) -> "xr.Dataset":
+    import xarray as xr
+
+    columns = {name: list({repr(v): v for v in design.column(name)}.values()) for name in design.names}
+    sizes = tuple(len(values) for values in columns.values())
+    data = {
+        name: (
+            (*design.names, *array.dims[1:]),
+            array.values.reshape(sizes + array.shape[1:]),
+            array.attrs,
+        )
+        for name, array in dataset.data_vars.items()
+    }
+    coords = {name: _coordinate(values) for name, values in columns.items()}
+    coords |= {str(name): array for name, array in dataset.coords.items() if name != "point"}
+    return xr.Dataset(data, coords=coords, attrs=dataset.attrs)
+
+
+def _coordinate(values: list[Any]) -> np.ndarray:
+    """Numbers and strings as they are; of lists and tables, labels."""
+    if all(isinstance(value, bool) for value in values):
+        return np.asarray(values)
+    if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+        return np.asarray(values)
+    labels = [value if isinstance(value, str) else label(value) for value in values]
+    if len(set(labels)) < len({repr(value) for value in values}):
+        labels = [json.dumps(value) for value in values]
+    return np.asarray(labels)
+
+
+def label(value: Any) -> str:
+    """A value that is no number or string, in short: a table by its name."""
+    if isinstance(value, dict) and (name := value.get("name", value.get("process"))):
+        return str(name)
+    return json.dumps(value)
+
+
+def _seeds(seeds: Any) -> list[int]:
+    if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
+        return list(range(arguments.count("seeds", seeds)))
+    if not isinstance(seeds, (list, tuple, range, np.ndarray)) or len(seeds) == 0:
+        raise ValueError(f"seeds: expected how many, or a list of them, got {arguments.describe(seeds)}")
+    each = [arguments.whole("seeds", seed) for seed in seeds]
+    if len(set(each)) < len(each) or max(each) >= 2**31:
+        raise ValueError(f"seeds: expected whole numbers below 2³¹, each once, got {seeds}")
+    return each
+
+
+def _number(name: str, value: ArrayLike) -> float:
+    return float(arguments.number(name, value, lambda v: v > 0, "a number > 0"))
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    """What is in the manifest: all that decides the numbers."""
+    problem = plan.problem
+    return {
+        "design": plan.design.kind,
+        "names": list(plan.design.names),
+        "points": [_json(point) for point in plan.design.points],
+        "seeds": list(plan.seeds),
+        "steps": plan.steps,
+        "engine": problem.engine,
+        "jax": plan.deciding,
+        "record": list(problem.record),
+        "stride": problem.stride,
+        "functions": sorted(group.digest for group in plan.groups),
+        "lanes": [list(group.shape) for group in plan.groups],
+        "refused": sorted(plan.refused),
+    }
+
+
+def _refused(sweep: Sweep) -> dict[int, str]:
+    told: Any = sweep.manifest.settings["refused"]
+    texts: Any = {} if not told else json.loads(files.read(sweep.folder / _REFUSED))
+    return {int(i): texts.get(str(i), "refused") for i in told}
+
+
+def _json(value: Any) -> Any:
+    """JSON has no infinite numbers, and no NaN: they are strings in a table of their own."""
+    if isinstance(value, dict):
+        return {name: _json(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_json(one) for one in value]
+    return {FLOAT: str(value)} if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _number_again(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {FLOAT}:
+            return float(value[FLOAT])
+        return {name: _number_again(one) for name, one in value.items()}
+    return [_number_again(one) for one in value] if isinstance(value, list) else value
+
+
+def _layout(plan: Plan) -> "Layout":
+    from ..storage.store import Layout, Variable
+
+    each, number = ("task", "lane"), "float64" if plan.x64 else "float32"
+    variables = {
+        "point": Variable(each, "int32", "the number of the setting; -1 where there is no run"),
+        "seed": Variable(each, "int32", "the seed; -1 where there is no run"),
+        "mean_cost": Variable(each, number, "mean cost of a step; NaN where the run failed"),
+        "part_cost": Variable((*each, "part"), number, "mean cost of a step in each part of the run"),
+        "theta_end": Variable((*each, "parameter"), number, "θ at the end"),
+        "result_code": Variable(each, "int32", "how the run ended; 0 is ok"),
+        "failed_at": Variable(each, "int32", "the step at which it went wrong; -1 where it did not"),
+    }
+    sizes = {"part": parts_of(plan.steps), "parameter": np.arange(plan.shapes["theta_end"][0])}
+    for name in plan.problem.record:
+        dims = ("time", *DIMS[name])
+        sizes |= {dim: np.arange(size) for dim, size in zip(dims, plan.shapes[name], strict=True)}
+        kind = "int32" if name == "guard" else number
+        variables[name] = Variable((*each, *dims), kind, getattr(Run, name).__doc__ or "")
+    if "time" in sizes:
+        sizes["time"] = np.arange(0, plan.steps, plan.problem.stride)
+    coords = {"task": [plan.identity(block) for block in plan.blocks], "lane": np.arange(plan.lanes), **sizes}
+    return Layout(task_dims=("task",), coords=coords, variables=variables)
+
+
+def _redone(redo: Any) -> list[int] | Literal["failed"]:
+    if isinstance(redo, str):
+        if redo == "failed":
+            return "failed"
+    elif isinstance(redo, (Sequence, np.ndarray)):
+        return [arguments.whole("redo", i) for i in redo]
+    raise ValueError(f"redo: expected 'failed' or the numbers of tasks, got {arguments.describe(redo)}")
+
+
+def _forget(store: "RunStore", asked: list[int] | Literal["failed"]) -> None:
+    """All or none: a sweep is never left with less than it had because of a number that is no task's."""
+    from ..storage.store import StoreError, computed_otherwise
+
+    tasks = list(store.failures()) if isinstance(asked, str) else [(i,) for i in asked]
+    if beyond := [i for (i,) in tasks if i >= len(store.tasks)]:
+        raise ValueError(f"redo: expected tasks below {len(store.tasks)}, got {beyond[0]}")
+    if tasks and (texts := computed_otherwise(store.manifest)):
+        raise StoreError(f"{store.folder}: redo: computed by other code, so it would be of two: {'; '.join(texts)}")
+    for task in tasks:
+        store.redo(task)
