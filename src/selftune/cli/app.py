@@ -137,19 +137,16 @@ def verify(
             if name not in names:
                 raise InputError(f"{name}: expected any of {', '.join(names)}")
         asked = [name for name in names if not what or name in what]
-        certificates = certificate_file(screen, steps, seed, [name for name in asked if name in _CERTIFICATES])
+        certificates, findings = _verified(screen, asked, steps, seed, workers)
+        for name, certificate in certificates.items():
+            screen.show(tables.certificate(name, certificate))
         faults = [f"{name}: {row.name} is violated" for name, one in certificates.items() for row in one.violated]
-        findings = {}
-        if experiments := [name for name in asked if name in _THEORY]:
+        for finding in findings.values():
+            for part in tables.finding(finding):
+                screen.show(part)
+        if findings:
             from ..experiments.rates import run as theory
 
-            for name in experiments:
-                with screen.progress(name) as progress:
-                    findings |= theory.run(
-                        [name], workers=workers, progress=lambda _, done, total, tell=progress: tell(done, total)
-                    )
-                for part in tables.finding(findings[name]):
-                    screen.show(part)
             written = theory.write(out, findings, data_only=data_only)
             screen.show(f"{'data' if data_only else 'report':6}  {written}")
         faults += _failed_findings(findings)
@@ -163,20 +160,35 @@ def verify(
     end(screen, faults)
 
 
-def certificate_file(screen: Screen, steps: int, seed: int, groups: list[str]) -> dict[str, Any]:
-    if not groups:
-        return {}
+def _verified(
+    screen: Screen, names: list[str], steps: int, seed: int, workers: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The certificates by problem and the findings by experiment, all made side by side."""
     from ..experiments.certificates.examples import certificates
+    from ..experiments.rates import run as theory
+    from ..foundation import worker_pool
 
-    made = {}
-    makers = certificates(groups, steps=steps, seed=seed)
-    with screen.progress("certificates") as progress:
-        for name, make in makers.items():
-            progress(len(made), len(makers))
-            made[name] = make()
-    for name, certificate in made.items():
-        screen.show(tables.certificate(name, certificate))
-    return made
+    experiments = [name for name in theory.EXPERIMENTS if name in names]
+    makers = certificates([name for name in names if name in _CERTIFICATES], steps=steps, seed=seed)
+    shares = dict.fromkeys([*experiments, *makers], 0.0)
+    with screen.progress("verifying") as progress:
+
+        def tell(name: str, done: int, total: int) -> None:
+            shares[name] = done / max(total, 1)
+            progress(round(1000 * sum(shares.values())), 1000 * len(shares))
+
+        def make(name: str) -> Any:
+            made = makers[name]() if name in makers else theory.run(name, workers=workers, progress=tell)
+            tell(name, 1, 1)
+            return made
+
+        # The longest comes first: "rates", which uses all cores; then what uses one.
+        order = list(range(len(shares), 0, -1))
+        threads = worker_pool.check(workers, None)
+        made = dict(
+            zip(shares, worker_pool.run(make, list(shares), order, threads, worker_pool.Meter(None)), strict=True)
+        )
+    return {name: made[name] for name in makers}, {name: made[name] for name in experiments}
 
 
 @app.command(epilog="Example:  selftune run examples/cart.toml -o results/cart")

@@ -60,6 +60,8 @@ def out_of_range(part: Any) -> tuple[int, ...] | None:
         if all(one is not None and arguments.is_known(one) for one in known):
             if name in _ON_INDICES:
                 values[equation.outvars[0]] = _ON_INDICES[name](*map(np.asarray, known))
+            elif name == "concatenate":
+                values[equation.outvars[0]] = np.concatenate(list(map(np.asarray, known)), equation.params["dimension"])
             elif name == "broadcast_in_dim":
                 values[equation.outvars[0]] = _broadcast(np.asarray(known[0]), equation.params)
         elif name == "dynamic_slice":

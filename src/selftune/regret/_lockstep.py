@@ -28,6 +28,16 @@ def lanes_for(n: int, d: int, steps: int) -> int:
     return max(1, min(cached, -(-steps // 8)))
 
 
+def lanes_for_window(n: int, d: int, steps: int, window: int) -> int:
+    """The same for rollouts of `window` steps: the shorter they are, the more lanes share the cost of a call.
+
+    The lanes' states take a megabyte at most.
+    """
+    lanes = lanes_for(n, d, steps)
+    wide = min(lanes * max(1, 1024 // window), 2**17 // (n * (1 + d)))
+    return max(lanes, min(wide, -(-steps // 8)))
+
+
 class _Packing(NamedTuple):
     """The state (x, y) of all lanes as the loop carries it, lanes last."""
 

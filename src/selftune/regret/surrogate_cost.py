@@ -11,7 +11,7 @@ from ..foundation import arguments, worker_pool
 from ..problem.scenario import Scenario
 from ..problem.system import System
 from . import _text, run_inputs
-from ._lockstep import Lanes, exact_block, lanes_for
+from ._lockstep import Lanes, exact_block, lanes_for, lanes_for_window
 from ._plan import Plan, fixed, measured, repaired
 from ._window import Errors, Windowed, estimate, windowed_block
 from .companion import companion
@@ -117,7 +117,8 @@ def surrogate(
     if window is None:
         return work.exact_only()
     if not auto:
-        return work.windowed(fixed(int(window), steps, work.size))[0]  # pyright: ignore[reportArgumentType]
+        steps_back = int(window)  # pyright: ignore[reportArgumentType]
+        return work.windowed(fixed(steps_back, steps, lanes_for_window(n, d, steps, steps_back)))[0]
     return _auto(work, float(tolerance_))
 
 

@@ -31,7 +31,7 @@ HORIZONS = (1_000, 4_000, 16_000, 64_000, 256_000, 1_024_000)
 SEEDS = 16
 LAST = 3
 """The slope is also taken over the last horizons alone, which no transient of the first ones can improve."""
-FAR_LIMIT = 256_000
+FAR_LIMIT = 64_000
 """From far the horizons end here: the way to the optimum takes some hundred steps and no longer matters."""
 RADIUS = 0.3
 CONSTRAINT = st.Box(np.array([0.0, 0.0]), np.array([1.5, 0.4]))

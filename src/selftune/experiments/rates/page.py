@@ -27,9 +27,11 @@ def section(finding: Finding, figures: Path) -> str:
     """The part of a page that shows one finding; the figure is left out where it was not drawn."""
     image, file = "", figures / f"{finding.name}.png"
     if file.is_file():
-        data = base64.b64encode(file.read_bytes()).decode()
+        content = file.read_bytes()
+        data = base64.b64encode(content).decode()
+        width = int.from_bytes(content[16:20], "big") // 2  # of the PNG's header: two of its pixels for one of the page
         image = (
-            f'<section class="panel"><figure><img style="max-width:100%;background:white" '
+            f'<section class="panel"><figure><img width="{width}" style="max-width:100%;background:white" '
             f'alt="{escape(finding.title)}" src="data:image/png;base64,{data}"></figure></section>'
         )
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in finding.columns)

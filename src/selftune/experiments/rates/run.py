@@ -1,7 +1,7 @@
 """Run the experiments, and keep what they find in a folder."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,18 @@ EXPERIMENTS: dict[str, Callable[..., Finding]] = {
     "switches": switches.find,
     "adversary": adversary.find,
 }
-"""By name, each a function of `workers` and `progress`."""
+"""By name, each a function of `workers` and `progress`. The longest comes first."""
 NAME = "findings.json"
 
 
 def run(
-    names: Sequence[str] = tuple(EXPERIMENTS),
+    name: str,
     *,
     workers: int | None = None,
     progress: Callable[[str, int, int], Any] = lambda name, done, total: None,
-) -> dict[str, Finding]:
-    """The findings of the named experiments. `progress` is called with (name, done, total)."""
-    return {
-        name: EXPERIMENTS[name](workers=workers, progress=lambda done, total, name=name: progress(name, done, total))
-        for name in names
-    }
+) -> Finding:
+    """The finding of one experiment. `progress` is called with (name, done, total)."""
+    return EXPERIMENTS[name](workers=workers, progress=lambda done, total: progress(name, done, total))
 
 
 def write(folder: Path, findings: dict[str, Finding], *, data_only: bool = False) -> Path:
