@@ -30,6 +30,7 @@ firmware: $(READY)
 check: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright
 
 format: $(READY)
