@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.native.c import build
+from selftune.native.c import compilation
 from tests.problems import SYSTEMS, golden, golden_controller, planar_system
 from tests.test_golden import assert_golden
 
@@ -337,7 +337,7 @@ def test_nothing_is_compiled_in_the_loop(engine, monkeypatch, caplog):
     agent = st.Agent(controller, x=[1.0], theta=[1.0], a_hat=[0.0], engine=engine)
     before = traces
     assert before > 0
-    monkeypatch.setattr(build, "build", None)
+    monkeypatch.setattr(compilation, "build", None)
     with jax.log_compiles():
         for x in ([1.0], np.float32([0.5]), [2], [NAN]):
             assert agent.act(x).shape == (1,)

@@ -47,7 +47,8 @@ metadata.version = lambda name: {bad!r} if name == "jaxlib" else version(name)
 @pytest.mark.parametrize("bad", ["0.10.2", "0.11.1"])
 def test_the_import_warns_once(bad):
     done = run(
-        "-c", FAKE.format(bad=bad) + "import selftune\nimport selftune.realtime.agent, selftune.native.lowering.lower"
+        "-c",
+        FAKE.format(bad=bad) + "import selftune\nimport selftune.realtime.agent, selftune.native.lowering.from_jaxpr",
     )
     assert done.returncode == 0, done.stderr
     (warning,) = re.findall(r"<string>:\d+: RuntimeWarning: (.*)", done.stderr)

@@ -185,7 +185,7 @@ def test_certificates_are_kept_while_they_are_of_the_same_run(tmp_path, monkeypa
         def to_dict(self):
             return {"ok": True, "rows": []}
 
-    monkeypatch.setattr(report_writer.verify, "certify_example", lambda **options: Made())
+    monkeypatch.setattr(report_writer.certificate_examples, "certify_example", lambda **options: Made())
     screen = Screen(True, False)
     assert report_writer.certify(screen, tmp_path, steps=9)[1]
     kept = json.loads((tmp_path / "certificate.json").read_text())

@@ -14,7 +14,7 @@ from selftune.control import guard as guards
 from selftune.control.guarded_step import act as guarded_act
 from selftune.control.guarded_step import begin
 from selftune.foundation.errors import StoreError
-from selftune.native.c import build
+from selftune.native.c import compilation
 
 D = st.Decision
 NAN = np.nan
@@ -333,7 +333,7 @@ def test_the_firmware_has_them(tmp_path):
     header, source = ((folder / f"cart.{kind}").read_text() for kind in "hc")
     assert "   rate: 0.1\n" in header
     assert "   window: 10\n" in header
-    library = build.build(header + source.replace('#include "cart.h"', "") + C_MAIN)
+    library = compilation.build(header + source.replace('#include "cart.h"', "") + C_MAIN)
     probe = library.probe
     probe.restype = ctypes.c_int
     assert probe() == 0

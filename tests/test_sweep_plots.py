@@ -19,7 +19,7 @@ from selftune.experiments.sweep import figures
 from selftune.experiments.sweep import page as sweep_page
 from selftune.storage import files
 from selftune.storage.manifest import Manifest
-from selftune.sweeps.points import points
+from selftune.sweeps.point_table import points
 from selftune.sweeps.summary import compare_settings, standings
 from tests import browser, sweeps
 from tests.test_cli import invoke
@@ -88,7 +88,7 @@ def test_every_shape_has_its_figures_and_its_page(shape):
         figure.draw_without_rendering()
     if found.ok.any():
         figures.time(data).draw_without_rendering()
-    page = sweep_page.page(MANIFEST, data, "", "a sweep")
+    page = sweep_page.render(MANIFEST, data, "", "a sweep")
     assert ("there is no best" in page) == (not found.ok.any())
     assert "<b>x" not in page
     plots = len(found.varying) * (len(found.varying) + 1) // 2 + bool(found.ok.any())
@@ -149,7 +149,7 @@ def test_files_depend_on_the_data_alone(tmp_path):
 
 
 def test_the_page_answers_first_and_says_what_failed():
-    page = sweep_page.page(MANIFEST, sweeps.tuners(), "", "tuners")
+    page = sweep_page.render(MANIFEST, sweeps.tuners(), "", "tuners")
     leads = re.findall(r'<p class="lead[^>]*>(.*?)</p>', page)
     found = st.best(sweeps.tuners())
     assert leads[0].startswith("<b>learning_rate = 0.01, tuner = M-GAPS, noise = 0.1</b> has the lowest mean cost")
@@ -163,7 +163,7 @@ def test_the_page_answers_first_and_says_what_failed():
 @pytest.mark.slow
 def test_a_browser_draws_it(tmp_path):
     page = tmp_path / "report.html"
-    page.write_text(sweep_page.page(MANIFEST, SHAPES["odd values"](), "", "settings"))
+    page.write_text(sweep_page.render(MANIFEST, SHAPES["odd values"](), "", "settings"))
     drawn, console = browser.look(page, tmp_path, "document.querySelectorAll('.plot .main-svg').length")
     assert console == []
     assert drawn >= 4 + 6 + 1

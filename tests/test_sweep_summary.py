@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 import selftune as st
-from selftune.sweeps.points import chosen_by_others, points, spans_decades, to_best
+from selftune.sweeps.point_table import chosen_by_others, points, spans_decades, to_best
 from selftune.sweeps.summary import compare_settings, standings
 from tests import sweeps
 

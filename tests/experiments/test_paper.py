@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent.parent
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("paper") / "run"
     seen = []
-    paper.run(SMALL, out, progress=lambda done, total: seen.append((done, total)))
+    paper.compute(SMALL, out, progress=lambda done, total: seen.append((done, total)))
     assert seen[0][0] == 0
     assert seen[-1][0] == seen[-1][1]
     assert all(a[0] <= b[0] for a, b in itertools.pairwise(seen))
@@ -115,10 +115,10 @@ def test_the_summary(dataset):
 
 def test_a_complete_run_is_reused_and_another_is_refused(folder):
     before = contents(folder)
-    paper.run(SMALL, folder)
+    paper.compute(SMALL, folder)
     assert contents(folder) == before
     with pytest.raises(StoreError, match="seeds 2 there, 3 now"):
-        paper.run(_paper_settings(seeds=3, periods=2, period=300), folder)
+        paper.compute(_paper_settings(seeds=3, periods=2, period=300), folder)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_killed_ten_times(tmp_path):
 def test_the_paper_holds(tmp_path):
     """Four seeds of the real thing, without the local regret, which takes most of the time."""
     settings = paper.Settings(seeds=4, regret_seeds=0)
-    paper.run(settings, tmp_path / "run")
+    paper.compute(settings, tmp_path / "run")
     dataset, manifest = open_run(tmp_path / "run")
     assert manifest.results == {"0": 4 * 2 * 4 * 4}
     summary = summarize(dataset, manifest.settings)

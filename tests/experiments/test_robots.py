@@ -48,7 +48,7 @@ SMALL = robots.Settings(
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("robots") / "run"
     seen = []
-    robots.run(SMALL, out, workers=1, progress=lambda done, total: seen.append((done, total)))
+    robots.compute(SMALL, out, workers=1, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(400 * i, 1600) for i in range(5)]
     return out
 
@@ -79,7 +79,7 @@ def test_what_is_read_seldom_changes_nothing_else():
     runs = []
     for stride in (1, 7):
         agent = drives._agent(SMALL, "tests.quick_robot:make", "M-GAPS + EST", None)
-        start = drives._guarded.start
+        start = drives.guarded_step.start
         x, t = np.zeros(2), jnp.zeros((), jnp.int32)
         agent._machine.set_state(start(agent.controller, agent.guard, x, robot.theta, robot.a_hat, t))
         runs.append(drive(robot, agent, robot.make_plant("wind", 0, steps), steps, stride=stride))
@@ -189,7 +189,7 @@ def test_a_task_that_is_done_again_is_the_same(folder):
         folder, kind="robots", settings=before.settings, layout=robots.layout(SMALL, _loaded())
     ) as store:
         store.redo((1, 0))
-    assert robots.run(SMALL, folder, workers=1) == before
+    assert robots.compute(SMALL, folder, workers=1) == before
 
 
 def _loaded():
@@ -214,7 +214,7 @@ def test_the_report_and_the_figures(folder, dataset):
 @pytest.mark.slow
 def test_every_algorithm_and_every_figure(tmp_path):
     everything = dataclasses.replace(SMALL, cases=(WIND,), buffer=3, oprf_episode=1.0)
-    robots.run(everything, tmp_path / "run", workers=1)
+    robots.compute(everything, tmp_path / "run", workers=1)
     dataset, manifest = open_run(tmp_path / "run")
     assert (dataset.result_code.sel(start=0.25) == 0).all()
     directions = dataset.theta.sel(algorithm="OPRF", start=0.25).values[0]
@@ -319,7 +319,7 @@ def test_bad_robots_are_exit_code_2(tmp_path, monkeypatch):
         robots.load("arm")
     robots.load.cache_clear()
     with pytest.raises(InputError, match="expected a condition of"):
-        robots.run(robots.Settings(cases=("tests.quick_robot:make rain",)), tmp_path / "run")
+        robots.compute(robots.Settings(cases=("tests.quick_robot:make rain",)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -32,7 +32,7 @@ def test_it_is_what_simulate_gives(tmp_path, monkeypatch):
     monkeypatch.setattr(user, "_LEAST_CHUNK", 40)
     loaded = load(tmp_path, ("steps = 20_000", "steps = 90"), ("seeds = 8", "seeds = [7]"))
     told = []
-    manifest = user.run(loaded, tmp_path / "run", progress=lambda done, total: told.append((done, total)))
+    manifest = user.compute(loaded, tmp_path / "run", progress=lambda done, total: told.append((done, total)))
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
     dataset = open_run(tmp_path / "run")[0]
     keys = jax.random.split(jax.random.key(7), 3)
@@ -66,7 +66,7 @@ def test_it_is_what_simulate_gives(tmp_path, monkeypatch):
 def test_what_does_not_fit_is_refused_first(tmp_path, change, message):
     loaded = load(tmp_path, change)
     with pytest.raises(ConfigError) as caught:
-        user.run(loaded, tmp_path / "run")
+        user.compute(loaded, tmp_path / "run")
     assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
 
@@ -75,7 +75,7 @@ def test_an_infinite_bound_is_kept_as_a_word_and_what_is_imported_by_its_digest(
     changes = [("high = [20.0, 20.0]", "high = inf"), ("cart:make", "wagon:make"), ("steps = 20_000", "steps = 2")]
     (tmp_path / "wheels.py").write_text("from cart import make")
     (tmp_path / "wagon.py").write_text("from wheels import make")
-    manifest = user.run(
+    manifest = user.compute(
         load(tmp_path, *changes, ("seeds = 8", "seeds = 1"), ("stride = 20", "stride = 1")), tmp_path / "run"
     )
     settings: Any = manifest.settings
@@ -88,24 +88,24 @@ def test_a_fault_of_the_user_s_code_is_said_with_its_line(tmp_path):
     with pytest.raises(
         ConfigError, match=r"toml:26: run: .* residual: failed when traced .* at barrow\.py, line 16: .*than"
     ):
-        user.run(load(tmp_path, ("cart:make", "barrow:make")), tmp_path / "run")
+        user.compute(load(tmp_path, ("cart:make", "barrow:make")), tmp_path / "run")
 
 
 def test_a_guard_is_used_and_recorded(tmp_path):
     short = [("steps = 20_000", "steps = 60"), ("seeds = 8", "seeds = 1"), ('"a_hat", "cost"', '"guard", "cost"')]
     with pytest.raises(ConfigError, match=r"run\.record: there is no table \[guard\]"):
-        user.run(load(tmp_path, *short), tmp_path / "run")
+        user.compute(load(tmp_path, *short), tmp_path / "run")
     tight = ("[scenario]", "[guard]\nu_low = -0.1\nu_high = 0.1\n\n[scenario]")
-    user.run(load(tmp_path, *short, tight), tmp_path / "run")
+    user.compute(load(tmp_path, *short, tight), tmp_path / "run")
     decided = open_run(tmp_path / "run")[0].guard.sel(seed=0).values.astype(int)
     assert decided[0] & st.Decision.SATURATED
     wrong = ("[scenario]", "[guard]\nx_limit = [1.0, 1.0, 1.0]\n\n[scenario]")
     with pytest.raises(ConfigError, match=r"guard\.x_limit: expected one number or 2, got 3"):
-        user.run(load(tmp_path, *short, wrong), tmp_path / "other")
+        user.compute(load(tmp_path, *short, wrong), tmp_path / "other")
 
 
 def test_what_a_tuner_does_not_keep_cannot_be_recorded(tmp_path):
     constraint = '\nconstraint = { name = "Box", low = [0.5, 0.5], high = [20.0, 20.0] }'
     changes = [('"MGAPS"\nlearning_rate = 0.02' + constraint, '"Fixed"'), ('"a_hat", "cost"', '"y", "cost"')]
     with pytest.raises(ConfigError, match=r"run\.record: the tuner Fixed keeps no y"):
-        user.run(load(tmp_path, *changes), tmp_path / "run")
+        user.compute(load(tmp_path, *changes), tmp_path / "run")

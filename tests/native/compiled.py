@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from selftune.native.c.build import build
+from selftune.native.c.compilation import build
 from selftune.native.c.emit import TYPES, Writer, wrap
-from selftune.native.lowering.lower import Leaf, Program, lower
+from selftune.native.lowering.from_jaxpr import Leaf, Program, lower
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 

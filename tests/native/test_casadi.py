@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from selftune.native.lowering.lower import Program, lower
+from selftune.native.lowering.from_jaxpr import Program, lower
 from tests.problems import golden, golden_controller
 
 from .compiled import Written, compiled_all, write

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.native.c.build import CompilerError
-from selftune.native.lowering.lower import LoweringError
+from selftune.native.c.compilation import CompilerError
+from selftune.native.lowering.from_jaxpr import LoweringError
 
 START = {"theta": jnp.ones(1), "a_hat": jnp.zeros(1)}
 STEPS = 60

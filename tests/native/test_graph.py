@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from selftune.native.c.build import build
+from selftune.native.c.compilation import build
 from selftune.native.c.emit import literal
+from selftune.native.lowering.from_jaxpr import lower
 from selftune.native.lowering.graph import BOOL, Graph
-from selftune.native.lowering.lower import lower
 
 from .compiled import STRICT, compiled, pointers, source, write
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks._robots import PROBLEMS
 
 import selftune as st
-from selftune.native.lowering.lower import lower
+from selftune.native.lowering.from_jaxpr import lower
 from tests import test_contract as contract
 from tests.problems import golden, golden_controller, golden_scenario, random_scenario, random_system
 from tests.test_golden import assert_golden, cases
@@ -368,10 +368,10 @@ def test_what_is_too_large_to_be_written_out_has_loops(monkeypatch):
     tuner = st.GAPS(buffer=6, learning_rate=1e-3)
     controller = st.Controller(random_system(key, 6, 2, 2, 3, 6), tuner, st.Frozen())
     scenario, start = random_scenario(key, 20, 6, 3, 2), {"theta": jnp.zeros(6), "a_hat": jnp.zeros(3)}
-    monkeypatch.setattr("selftune.native.lowering.lower.MAX_NODES", 3_000)
+    monkeypatch.setattr("selftune.native.lowering.from_jaxpr.MAX_NODES", 3_000)
     xla, native = both(controller, scenario, **start)
     assert_same(native, xla)
-    monkeypatch.setattr("selftune.native.lowering.lower.MAX_NODES", 1_000)
+    monkeypatch.setattr("selftune.native.lowering.from_jaxpr.MAX_NODES", 1_000)
     other = st.Controller(random_system(key, 6, 2, 2, 3, 6), tuner, st.Frozen())
     with pytest.raises(NotImplementedError, match="a program of more than 1,000 numbers, at "):
         st.simulate(other, scenario, **start, engine="native")

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 from jax.extend.core import Primitive
 
-from selftune.native.lowering.lower import CapturedError, lower
+from selftune.native.lowering.from_jaxpr import CapturedError, lower
 from selftune.native.lowering.values import LoweringError
 
 pytestmark = pytest.mark.versions

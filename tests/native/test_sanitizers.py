@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from selftune.native.c.build import compiler
+from selftune.native.c.compilation import compiler
 from selftune.native.c.emit import TYPES, literal
 
 from .compiled import STRICT, source, write

@@ -6,7 +6,7 @@ import pytest
 
 import selftune as st
 from selftune.regret._window import windowed_block
-from selftune.regret.companion import companion
+from selftune.regret.companion_trajectory import companion
 from tests.problems import SYSTEMS, golden, golden_scenario, random_scenario, random_system, scalar_system
 from tests.regret.cases import brute_force, exact, paper_scenario, windowed_case
 

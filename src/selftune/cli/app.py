@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from ..foundation.errors import InputError
-from . import bench, sweep, tables
+from . import bench, sweep_command, tables
 from .options import Fresh, Json, Out, Quiet, end, is_complete, plain, say_reused
 from .screen import Screen, new_table, refusing, stoppable
 
@@ -78,7 +78,7 @@ def reproduce(
         reused = is_complete(out)
         screen.note(_describe_settings(settings))
         with screen.progress("simulating") as progress, stoppable(screen):
-            manifest = paper.run(settings, out, workers=workers, progress=progress)
+            manifest = paper.compute(settings, out, workers=workers, progress=progress)
         dataset, manifest = store.open_run(out)
         if reused:
             say_reused(screen, out, manifest)
@@ -178,7 +178,7 @@ def _verified(
             progress(round(1000 * sum(shares.values())), 1000 * len(shares))
 
         def make(name: str) -> Any:
-            made = makers[name]() if name in makers else theory.run(name, workers=workers, progress=tell)
+            made = makers[name]() if name in makers else theory.compute(name, workers=workers, progress=tell)
             tell(name, 1, 1)
             return made
 
@@ -214,7 +214,7 @@ def run(
             screen.note(f"what was in {folder} is now in {aside}")
         reused = is_complete(folder)
         with screen.progress("simulating") as progress, stoppable(screen):
-            manifest = user.run(loaded, folder, workers=workers, progress=progress)
+            manifest = user.compute(loaded, folder, workers=workers, progress=progress)
         dataset, manifest = store.open_run(folder)
         if reused:
             say_reused(screen, folder, manifest)
@@ -235,7 +235,7 @@ def run(
 
 app.command(
     epilog="Examples:  selftune sweep examples/cart-sweep.toml   |   selftune sweep FILE --executor tcp://host:8786"
-)(sweep.sweep)
+)(sweep_command.sweep)
 
 
 @app.command(epilog="Example:  selftune export examples/cart.py:controller -o results/cart-c")

@@ -54,7 +54,7 @@ def robots(
         reused = is_complete(out)
         screen.note(", ".join(f"{name} = {value}" for name, value in vars(settings).items()))
         with screen.progress("driving") as progress, stoppable(screen):
-            experiment.run(settings, out, workers=workers, progress=progress)
+            experiment.compute(settings, out, workers=workers, progress=progress)
         dataset, manifest = store.open_run(out)
         if reused:
             say_reused(screen, out, manifest)

@@ -82,7 +82,7 @@ def finding(made: "Finding") -> list[Table | str]:
 
 def sweep(won: "Best", standing: "list[Standing]") -> list[Table | str]:
     """The best settings, in words the first of them, and what failed. `standing`: as many as are to be shown."""
-    from ..sweeps.points import show
+    from ..sweeps.point_table import show
 
     title = f"{won.judged}, mean and 95 % interval over seeds"
     table = new_table(title, *won.setting, "cost", "more than the best", "times the best")
@@ -96,7 +96,7 @@ def sweep(won: "Best", standing: "list[Standing]") -> list[Table | str]:
 
 
 def comparison(made: "Comparison") -> Table:
-    from ..sweeps.points import in_words, show
+    from ..sweeps.point_table import in_words, show
 
     title = f"{made.judged}, mean and 95 % interval over {made.seeds} seeds"
     table = new_table(title, *made.by, made.over, "the rest", "cost", f"more than {show(made.to)}", "failed")

@@ -52,7 +52,7 @@ def rates(screen: Screen, folder: Path) -> tuple[dict[str, Any], bool]:
     if "rates" in there:
         return there, False
     with screen.progress("measuring how the regret grows with T") as progress:
-        made = {"rates": run.run("rates", progress=lambda _, done, total: progress(done, total))}
+        made = {"rates": run.compute("rates", progress=lambda _, done, total: progress(done, total))}
     run.write(folder, made, data_only=True)
     for finding in made.values():
         figures.draw(finding, folder / "figures")

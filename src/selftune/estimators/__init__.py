@@ -1,3 +1,5 @@
+"""Estimators (EST) of the unknown part of the dynamics: one file each."""
+
 from .base import AbstractEstimator as AbstractEstimator
 from .base import EstimatorInfo as EstimatorInfo
 from .frozen import Frozen as Frozen

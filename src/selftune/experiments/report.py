@@ -42,13 +42,13 @@ def write(folder: Path) -> Path:
         from .sweep import page as sweep_page
 
         about = _about(manifest, sweep_page.COMMAND)
-        files.write(path, sweep_page.page(manifest, dataset, about, folder.resolve().name).encode())
+        files.write(path, sweep_page.render(manifest, dataset, about, folder.resolve().name).encode())
         return path
     if manifest.kind == "robots":
         from .robots import page as robots_page
 
         about = _about(manifest, robots_page.command(manifest.settings))
-        files.write(path, robots_page.page(manifest, dataset, folder / "figures", about).encode())
+        files.write(path, robots_page.render(manifest, dataset, folder / "figures", about).encode())
         return path
     kept, failed = datasets.usable(dataset)
     if quantities.is_paper(dataset):
@@ -89,7 +89,7 @@ def _paper(
     experiments: list[tuple[str, str, str]],
 ) -> str:
     standings = quantities.standings(dataset)
-    panels = paper_panels.panels(dataset, quantities.start(dataset))
+    panels = paper_panels.make_panels(dataset, quantities.start(dataset))
     sections = [
         ("results", "Results", _results(standings)),
         ("checks", "Checks", _checks(dataset, manifest.settings)),

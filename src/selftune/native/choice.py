@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import jax
 
-from .c.build import CompilerError, compiler
+from .c.compilation import CompilerError, compiler
 from .lowering.values import CapturedError, LoweringError
 
 Engine = Literal["auto", "native", "xla"]

@@ -16,8 +16,8 @@ from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
 from ..control.guarded_step import AgentState
 from .c.emit import TYPES, Writer, literal, wrap
+from .lowering.from_jaxpr import Leaf, Program, leaf_names
 from .lowering.graph import Graph
-from .lowering.lower import Leaf, Program, leaf_names
 from .step import lower_step
 
 

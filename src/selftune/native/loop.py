@@ -21,9 +21,9 @@ from ..control.guard import Guard
 from ..foundation import arguments
 from ..problem.system import System
 from ._float64_bits import as_words, from_words, to_numbers, to_words
-from .c.build import build
+from .c.compilation import build
 from .c.emit import TYPES, Writer, wrap
-from .lowering.lower import Leaf, LoweringError, Program, leaf_names
+from .lowering.from_jaxpr import Leaf, LoweringError, Program, leaf_names
 from .step import lower_step
 
 CHUNK = 1 << 22

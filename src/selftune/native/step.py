@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from ..control.controller import Controller
 from ..problem.system import System
-from .lowering.lower import Program, lower
+from .lowering.from_jaxpr import Program, lower
 from .lowering.values import TooLargeError
 
 SMALL = 200

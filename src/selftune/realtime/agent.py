@@ -22,7 +22,7 @@ from ..control.guarded_step import AgentState
 from ..foundation import arguments
 from ..foundation.errors import StoreError
 from ..native.choice import Engine, check_engine, run_with
-from ..native.lowering.lower import leaf_names
+from ..native.lowering.from_jaxpr import leaf_names
 from ..simulation.run import Result
 from ..storage import files
 from .engines import XLA, Context, Native

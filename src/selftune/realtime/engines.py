@@ -14,7 +14,7 @@ from ..control.controller import Controller, Info
 from ..control.guard import Guard
 from ..control.guarded_step import AgentState
 from ..foundation import arguments
-from ..native.c import build
+from ..native.c import compilation
 from ..native.firmware import Field, Firmware, struct_type
 from ..simulation.packing import Packing
 
@@ -66,7 +66,7 @@ class Native:
         leaves, self._structure = jax.tree.flatten(state)
         self._dtypes = [leaf.dtype for leaf in leaves]  # a bool is an int in C
         self._info_structure = firmware.info_structure
-        library = build.build(firmware.whole())
+        library = compilation.build(firmware.whole())
         self._record, self._parts = _struct(firmware.state_fields)
         self._info, self._info_parts = _struct(firmware.info_fields)
         self._decisions = self._info["guard_decisions"]

@@ -6,7 +6,7 @@ from ..problem.scenario import Scenario
 from ..problem.system import System
 from ..simulation.run import Run
 from . import _text, run_inputs
-from .companion import companion
+from .companion_trajectory import companion
 
 
 class ExactModelGap(eqx.Module):

@@ -14,7 +14,7 @@ from . import _text, run_inputs
 from ._lockstep import Lanes, exact_block, lanes_for, lanes_for_window
 from ._plan import Plan, fixed, measured, repaired
 from ._window import Errors, Windowed, estimate, windowed_block
-from .companion import companion
+from .companion_trajectory import companion
 
 
 class Surrogate(eqx.Module):

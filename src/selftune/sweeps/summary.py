@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ..reporting import statistics
 from ..reporting.statistics import Interval
-from .points import Gap, Points, ToBest, chosen_by_others, in_words, points, show, to_best
+from .point_table import Gap, Points, ToBest, chosen_by_others, in_words, points, show, to_best
 
 FEW = 8
 """With fewer seeds an interval by `bands` is much too narrow, and the words say so."""

@@ -17,7 +17,7 @@ from ..problem.constraints import Ball, Unconstrained
 from ..problem.scenario import Scenario
 from ..problem.system import MatchedSystem, System
 from ..regret import local_regret, model_mismatch, path_lengths, perturbations, run_inputs
-from ..regret.companion import companion
+from ..regret.companion_trajectory import companion
 from ..simulation.run import Run
 from ..tuners import GAPS, MGAPS
 from .constants import Constants, Contraction, Sets

@@ -1,3 +1,5 @@
+"""Tuners (ALG): one file each."""
+
 from .base import AbstractTuner as AbstractTuner
 from .base import TunerInfo as TunerInfo
 from .difftune import DiffTune as DiffTune

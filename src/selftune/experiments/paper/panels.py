@@ -15,7 +15,7 @@ from . import quantities
 from .quantities import EXACT, FIXED, NOISE, OURS
 
 
-def panels(dataset: xr.Dataset, gain: float) -> list[Panel]:
+def make_panels(dataset: xr.Dataset, gain: float) -> list[Panel]:
     """Everything that the paper's appendix shows, and the regret; `gain` is the start where one is shown."""
     thinned = datasets.thin(dataset)
     start = f"from θ<sub>0</sub> = θ<sub>a</sub> = {gain:.3g}"

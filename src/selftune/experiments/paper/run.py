@@ -130,7 +130,7 @@ def controllers(settings: Settings) -> dict[str, st.Controller]:
     return dict(zip(ALGORITHMS, made, strict=True))
 
 
-def run(
+def compute(
     settings: Settings,
     folder: Path,
     *,

@@ -20,7 +20,7 @@ EXPERIMENTS: dict[str, Callable[..., Finding]] = {
 NAME = "findings.json"
 
 
-def run(
+def compute(
     name: str,
     *,
     workers: int | None = None,

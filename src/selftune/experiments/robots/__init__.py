@@ -8,9 +8,9 @@ from .run import POINTS as POINTS
 from .run import ROBOTS as ROBOTS
 from .run import Settings as Settings
 from .run import cases as cases
+from .run import compute as compute
 from .run import describe as describe
 from .run import layout as layout
 from .run import load as load
 from .run import one_task as one_task
-from .run import run as run
 from .run import steps as steps

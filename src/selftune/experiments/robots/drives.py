@@ -20,7 +20,7 @@ from ...simulation.run import Result
 from .run import ESTIMATOR, FIXED, OURS, POINTS, STATIC, TUNER, Settings, load, steps
 
 
-def compute(
+def fill_arrays(
     settings: Settings, name: str, robot: Robot, condition: str, seed: int, arrays: dict[str, np.ndarray]
 ) -> None:
     """Fill the arrays of one case and seed."""

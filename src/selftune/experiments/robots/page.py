@@ -30,7 +30,7 @@ COLUMNS = {
 }
 
 
-def page(manifest: Manifest, dataset: xr.Dataset, figures: Path, about: str) -> str:
+def render(manifest: Manifest, dataset: xr.Dataset, figures: Path, about: str) -> str:
     summary = summarize(dataset, manifest.settings)
     sections = [
         ("results", "Results", _results(summary, dataset)),

@@ -140,7 +140,7 @@ def cases(robots: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{name} {condition}" for name in robots for condition in CONDITIONS.get(name, load(name).conditions))
 
 
-def run(
+def compute(
     settings: Settings,
     folder: Path,
     *,
@@ -245,7 +245,7 @@ def _state(robot: Robot) -> jax.Array:
 
 def one_task(settings: Settings, task: "Task") -> dict[str, np.ndarray]:
     """All arrays of one case and seed: pure, and run in a process of its own."""
-    from .drives import compute
+    from .drives import fill_arrays
 
     case, seed = task
     names = list({one.split()[0]: None for one in settings.cases})
@@ -256,5 +256,5 @@ def one_task(settings: Settings, task: "Task") -> dict[str, np.ndarray]:
         sizes = [len(shapes.coords[dim]) for dim in variable.dims if dim not in shapes.task_dims]
         arrays[name] = np.full(sizes, np.nan if variable.dtype != "int32" else -1, variable.dtype)
     name, _, condition = settings.cases[case].partition(" ")
-    compute(settings, name, robots[name], condition, settings.first_seed + seed, arrays)
+    fill_arrays(settings, name, robots[name], condition, settings.first_seed + seed, arrays)
     return arrays

@@ -22,7 +22,7 @@ from ...reporting import statistics
 from ...reporting.print_figures import WIDTH, save, styled
 from ...reporting.statistics import Band
 from ...reporting.style import GREY, PALETTE, VERMILLION
-from ...sweeps.points import Points, dataset_of, lengths, points, show, spans_decades
+from ...sweeps.point_table import Points, dataset_of, lengths, points, show, spans_decades
 
 MARKS = "osD^vPX<"
 MOST_LINES = 8

@@ -9,7 +9,7 @@ import xarray as xr
 from ...reporting import html_parts
 from ...reporting.statistics import Interval
 from ...storage.manifest import Manifest
-from ...sweeps.points import Points, in_words, points, show
+from ...sweeps.point_table import Points, in_words, points, show
 from ...sweeps.summary import Best, Comparison, Failed, best, compare_settings, failures, percent, standings
 from . import panels
 
@@ -17,7 +17,7 @@ MOST = 50
 COMMAND = "selftune sweep CONFIG.toml"
 
 
-def page(manifest: Manifest, dataset: xr.Dataset, about: str, name: str) -> str:
+def render(manifest: Manifest, dataset: xr.Dataset, about: str, name: str) -> str:
     found = points(dataset)
     won = best(dataset) if found.ok.any() else None
     lost = failures(found)
@@ -26,7 +26,7 @@ def page(manifest: Manifest, dataset: xr.Dataset, about: str, name: str) -> str:
         sections.append(("results", "The best settings", _standings(found, won)))
         if text := "".join(_comparison(compare_settings(dataset, name)) for name in _compared(found)):
             sections.append(("compare", "Side by side", text))
-    if shown := panels.panels(dataset):
+    if shown := panels.make_panels(dataset):
         sections.append(("figures", "Figures", html_parts.panels(shown)))
     if lost:
         sections.append(("failed", "What failed", _failed(lost, found)))

@@ -11,14 +11,14 @@ from ...reporting import plotly_figures, statistics
 from ...reporting.panels import Panel, Plot
 from ...reporting.statistics import Band
 from ...reporting.style import BLUE, GREY, PALETTE, VERMILLION
-from ...sweeps.points import Points, in_words, points, show, spans_decades
+from ...sweeps.point_table import Points, in_words, points, show, spans_decades
 from . import figures
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "triangle-left")
 COLORS = "Cividis"
 
 
-def panels(dataset: xr.Dataset) -> list[Panel]:
+def make_panels(dataset: xr.Dataset) -> list[Panel]:
     found, grid, made = points(dataset), figures.is_grid(dataset), []
     best = "What is not on an axis is at its best. " if grid and len(found.varying) > 1 else ""
     failed = "× is where runs failed. " if found.failed.any() else ""

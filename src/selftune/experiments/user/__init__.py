@@ -1,7 +1,7 @@
 """A user's own configuration (`selftune run`)."""
 
 from .run import check as check
+from .run import compute as compute
 from .run import draw as draw
-from .run import run as run
 from .run import sizes_of as sizes_of
 from .run import widths_of as widths_of

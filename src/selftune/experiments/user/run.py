@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LEAST_CHUNK, _MOST_CHUNKS = 50_000, 20
 
 
-def run(
+def compute(
     loaded: Loaded,
     folder: Path,
     *,

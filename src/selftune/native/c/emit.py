@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..lowering.from_jaxpr import Leaf, Program
 from ..lowering.graph import BOOL, COMPARE, EVALUATE, Graph
-from ..lowering.lower import Leaf, Program
 
 TYPES = {
     "float32": "float",

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from ..lowering.lower import Program
-from .build import CompilerError, compiler
+from ..lowering.from_jaxpr import Program
+from .compilation import CompilerError, compiler
 
 CORTEX_M4F = ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-ffunction-sections")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from selftune.native.c import build
+from selftune.native.c import compilation
 
 
 class TestBuild:
@@ -10,38 +10,40 @@ class TestBuild:
 
     def test_once_for_each_source(self, tmp_path, monkeypatch):
         monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
-        assert build.build(self.SOURCE).answer() == 42
+        assert compilation.build(self.SOURCE).answer() == 42
         (made,) = tmp_path.iterdir()
         monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("compiled again"))
-        assert build.build(self.SOURCE).answer() == 42
+        assert compilation.build(self.SOURCE).answer() == 42
         assert list(tmp_path.iterdir()) == [made]
 
     def test_a_refusal_of_the_compiler_is_told(self, tmp_path, monkeypatch):
         monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
-        with pytest.raises(build.CompilerError, match=r"(?s)refused a program:\n.*error"):
-            build.build("int answer(void) { return ; nonsense }")
+        with pytest.raises(compilation.CompilerError, match=r"(?s)refused a program:\n.*error"):
+            compilation.build("int answer(void) { return ; nonsense }")
         assert list(tmp_path.iterdir()) == []  # nothing half-made
 
     def test_a_cache_that_cannot_be_written_to(self, tmp_path, monkeypatch):
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path / "file" / "cache"))
-        assert build.build(self.SOURCE.replace("42", "43")).answer() == 43
+        assert compilation.build(self.SOURCE.replace("42", "43")).answer() == 43
 
     def test_the_compiler_that_is_named(self, monkeypatch):
         monkeypatch.setenv("CC", "gcc -m64")
-        assert build.compiler() == ["gcc", "-m64"]
+        assert compilation.compiler() == ["gcc", "-m64"]
         for bad in ("gccc", '"gcc'):
             monkeypatch.setenv("CC", bad)
-            with pytest.raises(build.CompilerError, match=f"CC: expected the command of a C compiler, got '{bad}'"):
-                build.compiler()
+            with pytest.raises(
+                compilation.CompilerError, match=f"CC: expected the command of a C compiler, got '{bad}'"
+            ):
+                compilation.compiler()
 
 
 def test_a_damaged_cache_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
     text = "int forty_two(void);\nint forty_two(void) { return 42; }\n"
-    monkeypatch.setattr(build, "_load", build._load.__wrapped__)
-    assert build.build(text).forty_two() == 42
+    monkeypatch.setattr(compilation, "_load", compilation._load.__wrapped__)
+    assert compilation.build(text).forty_two() == 42
     (library,) = tmp_path.glob("*.so")
     library.unlink()  # what is loaded stays as it is
     library.write_bytes(b"damaged")
-    assert build.build(text).forty_two() == 42
+    assert compilation.build(text).forty_two() == 42
