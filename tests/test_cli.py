@@ -247,6 +247,7 @@ def growth_finding(slope):
 
 
 class TestVerify:
+    @pytest.mark.slow
     def test_the_theory_holds(self):
         result = invoke("verify", "certificates", "--steps", 400, "--json")
         assert result.exit_code == 0

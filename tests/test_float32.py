@@ -87,7 +87,12 @@ OTHERS = [str(ROOT / "README.md"), *sorted({str(page) for page in (ROOT / "docs"
 
 @pytest.mark.parametrize(
     ("script", "arguments"),
-    [(PAGES, OTHERS), (PAGES, [GUIDE]), (QUIET, []), (DOOR, [])],
+    [
+        pytest.param(PAGES, OTHERS, marks=pytest.mark.slow),
+        pytest.param(PAGES, [GUIDE], marks=pytest.mark.slow),
+        (QUIET, []),
+        (DOOR, []),
+    ],
     ids=["pages", "guide to a robot", "no excitation", "door"],
 )
 def test_runs(script, arguments):

@@ -224,7 +224,7 @@ DRAWN = """{
 }"""
 
 
-@pytest.mark.parametrize("width", [500, 1280])
+@pytest.mark.parametrize("width", [pytest.param(500, marks=pytest.mark.slow), 1280])
 def test_in_a_browser_every_plot_is_drawn_in_its_place_without_a_complaint(page, tmp_path, width):
     answer, console = browser.look(page, tmp_path, DRAWN, width=width)
     assert console == []

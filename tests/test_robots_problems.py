@@ -48,6 +48,7 @@ def test_runs_in_float64(name):
     check_run(problem, run, jnp.float64)
 
 
+@pytest.mark.slow
 @names
 def test_runs_in_float32(name):
     """On the float64 problem's numbers, as drawing its own would take as long to compile as the run."""

@@ -138,6 +138,7 @@ class TestRollback:
         assert np.flatnonzero(saved)[0] == 1099
         assert np.all(window.caution[2400:3000] == 0.5)
 
+    @pytest.mark.slow
     def test_bad_gains_are_not_left_behind(self):
         """All goes well, until the learning rate is far too large; θ may do anything in its box."""
         good, bad, kept = gone_wrong(3000)
@@ -191,6 +192,7 @@ class TestRollback:
             moved.append(float(after[0]))
         assert np.min(np.abs(np.array(moved) - float(run.a_hat[at + 1, 0]))) < 1e-12
 
+    @pytest.mark.slow
     def test_a_loop_that_stops_contracting(self):
         """The model itself becomes unstable: the tuner's ρ̂ says so before the cost does."""
 

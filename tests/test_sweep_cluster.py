@@ -159,6 +159,7 @@ CLIENT = """
 """
 
 
+@pytest.mark.slow
 def test_the_client_is_killed_and_the_rest_only_is_computed(tmp_path, cluster):
     root, folder = str(Path(__file__).parent.parent), str(tmp_path / "s")
     script = tmp_path / "client.py"

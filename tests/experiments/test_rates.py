@@ -39,6 +39,7 @@ class TestGradientErrors:
 
 
 class TestGAPS:
+    @pytest.mark.slow
     def test_the_buffer_that_it_needs_grows_with_the_logarithm_of_t(self):
         found = truncation.find(
             horizons=(1_000, 100_000, 1_000_000),

@@ -75,7 +75,11 @@ def exports(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=pytest.mark.slow) if c in ("scalar-float64", "planar-float64") else c for c in CASES]
+    "case",
+    [
+        pytest.param(c, marks=pytest.mark.slow) if c in ("scalar-float64", "planar-float32", "planar-float64") else c
+        for c in CASES
+    ],
 )
 def test_it_compiles_without_a_warning_and_replays(exports, tmp_path, case):
     folder = exports(case)
@@ -126,7 +130,7 @@ def test_the_header_serves_c_and_cpp(exports, tmp_path, case):
 
 
 @pytest.mark.skipif(not (shutil.which("nm") and shutil.which("size")), reason="no binutils")
-@pytest.mark.parametrize("case", ["planar-float32", "planar-float64", ARM])
+@pytest.mark.parametrize("case", ["planar-float32", pytest.param("planar-float64", marks=pytest.mark.slow), ARM])
 def test_it_needs_nothing_but_math_and_has_no_globals(exports, tmp_path, case):
     folder = exports(case)
     for flags in (("-O0",), ("-O2",), ("-O3",)):

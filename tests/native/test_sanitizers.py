@@ -96,6 +96,7 @@ def test_clean_under_the_sanitizers(tmp_path, dtype):
 @pytest.mark.skipif(
     not (shutil.which("valgrind") or os.environ.get("SELFTUNE_NEEDS_VALGRIND")), reason="needs valgrind"
 )
+@pytest.mark.slow
 def test_clean_under_valgrind(tmp_path):
     """Nothing that was never written is read: the sum of all bytes of all results is printed."""
     clean("valgrind", "--error-exitcode=1", "--leak-check=full", "--quiet", executable(tmp_path, "float64", ()))

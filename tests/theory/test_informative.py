@@ -53,6 +53,7 @@ def test_the_main_theorem_without_excitation(certificate):
     assert row.bound < 0.8 * level(certificate, STEPS)
 
 
+@pytest.mark.slow
 def test_the_main_theorem():
     """Every hypothesis holds, and the bound rests on the estimator's lemma and on Theorem 2."""
     steps = 100_000

@@ -76,6 +76,7 @@ def test_gaps_truncates_to_its_buffer(buffer):
     np.testing.assert_allclose(run.gradient, jnp.einsum("ts,tsd->td", inside, blocks), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_mgaps_gradient_tends_to_the_surrogates_as_the_rate_vanishes():
     system, scenario, theta = problem((3, 2, 2, 2, 4))
 
