@@ -115,7 +115,7 @@ class TestAnOrderlyRun:
         rest = st.simulate(made, scenario()[233:], resume=first.final, guard=guard, engine="native")
         np.testing.assert_array_equal(np.concatenate([first.guard, rest.guard]), whole.guard)
         np.testing.assert_array_equal(np.concatenate([first.theta, rest.theta]), whole.theta)
-        with pytest.raises(ValueError, match="resume: expected the `final` of a run of such a controller and guard"):
+        with pytest.raises(ValueError, match="resume: expected the `final` of a run with this kind of controller"):
             st.simulate(made, scenario()[233:], resume=first.final)
         lanes = jax.vmap(
             lambda theta: (
