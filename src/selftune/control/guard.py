@@ -139,12 +139,12 @@ class Guard(eqx.Module):
     bridge: int = eqx.field(static=True, converter=lambda v: arguments.whole("bridge", v), default=100)
     u_low: float | tuple[float, ...] = eqx.field(
         static=True,
-        converter=lambda v: _limits("u_low", v, lambda a: a == a, "a number, or one a control"),
+        converter=lambda v: _limits("u_low", v, lambda a: a == a, "a number, or one for each control"),
         default=-math.inf,
     )
     u_high: float | tuple[float, ...] = eqx.field(
         static=True,
-        converter=lambda v: _limits("u_high", v, lambda a: a == a, "a number, or one a control"),
+        converter=lambda v: _limits("u_high", v, lambda a: a == a, "a number, or one for each control"),
         default=math.inf,
     )
     rate: float | None = _above("rate", 0.1, 0)
@@ -296,10 +296,10 @@ def limit_step(
 def judge(
     guard: Guard, window: Window, cost: Array, rho: Any, theta: PyTree, a_hat: PyTree, *, learning: Any
 ) -> tuple[Window, Any, Any, Any]:
-    """Add one step's cost to the window, and decide whether to roll back. (θ, â) are those of the next step.
+    """Add one step's cost to the window, and decide whether to roll back.
 
-    Returns the window, and whether the cost exploded, the loop is unstable, and a good window was saved. There is no
-    rollback unless `learning`.
+    `theta` and `a_hat` are those of the next step. There is no rollback unless `learning`. Returns the window, and
+    whether the cost exploded, whether the loop is unstable, and whether a good window was saved.
     """
     assert guard.rollback is not None
     size, factor = guard.window, guard.rollback

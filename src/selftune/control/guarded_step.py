@@ -243,7 +243,7 @@ def restore(controller: Controller, state: AgentState) -> AgentState:
 def _restored(
     controller: Controller, x: Array, theta: PyTree, tuner: PyTree, window: guards.Window, mode: Any
 ) -> tuple[PyTree, PyTree, PyTree, PyTree]:
-    """Return the last good θ (only if the tuner may learn) and â, and new states of tuner and estimator for them."""
+    """Return the last good θ and â, and new states of tuner and estimator for them. θ stays if the tuner is off."""
     theta, a_hat = choose(mode == Mode.LEARNING, window.good.theta, theta), window.good.a_hat
     return (
         theta,

@@ -32,8 +32,8 @@ class GradientEstimator(AbstractEstimator):
     noise. For a `Box` and a diagonal P the two projections are the same.
 
     On data without noise and with $a^* \in \mathcal A$,
-    $\sum_t \epsilon_t^2 \le \|\hat a_0 - a^*\|^2_{P^{-1}} / (4 \iota (1 - \iota c))$ for every $\iota < 1/c$, where c bounds
-    the largest eigenvalue of $J P J^\top$, $J = \partial f/\partial a$.
+    $\sum_t \epsilon_t^2 \le \|\hat a_0 - a^*\|^2_{P^{-1}} / (4 \iota (1 - \iota c))$ for every $\iota < 1/c$, where
+    c bounds the largest eigenvalue of $J P J^\top$, $J = \partial f/\partial a$.
 
     The derivative includes the factor 2 of the square: the simulation appendix's step
     $\hat a - \Delta P \phi\, (\phi \hat a - \phi a^*)$ needs `learning_rate=Δ/2`. Without excitation the gradient is
@@ -79,5 +79,5 @@ class GradientEstimator(AbstractEstimator):
 
     def _precondition(self, v: Float[Array, "*rows p"]) -> Float[Array, "*rows p"]:
         P = self.preconditioner.astype(v.dtype)
-        # A sum instead of a dot product: XLA fuses it with its neighbours, which saves most of the time in small systems.
+        # A sum instead of a dot product: XLA fuses it with its neighbours, which saves most of the time if p is small.
         return P * v if P.ndim < 2 else jnp.sum(P * v[..., None, :], axis=-1)

@@ -149,7 +149,7 @@ def _restored(one: "_Setting | bool", free: Iterator[Any]) -> Any:
 def _compiled(
     structure: Any, fixed: Any, input_structure: Any, shapes: Any, fields: tuple[str, ...], modes: Any
 ) -> "Loop | LoweringError":
-    """Return the program of a loop, or the error. Errors are cached too, because finding one takes as long."""
+    """Return the program of a loop, or the error. Errors are cached too, because finding an error takes as long."""
     inputs = jax.tree.unflatten(input_structure, [jax.ShapeDtypeStruct(*shape) for shape in shapes])
 
     def make(prepare: Callable[[Controller], Controller]):

@@ -258,7 +258,7 @@ class Ball(AbstractConstraint):
         # First move a far point nearer along its ray, which does not change its projection. Otherwise the square of its
         # norm could overflow, and the point would project to the centre.
         largest = _largest(jax.tree.map(jnp.abs, offset))
-        near = jax.tree.map(lambda leaf: leaf / jnp.maximum(largest / (2 * radius), 1), offset)  # to twice the radius
+        near = jax.tree.map(lambda leaf: leaf / jnp.maximum(largest / (2 * radius), 1), offset)  # <= 2 radius
         projected = optax.projections.projection_l2_ball(near, radius)
         if self.center is None:
             return projected

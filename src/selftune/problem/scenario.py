@@ -75,7 +75,7 @@ class Scenario(eqx.Module):
         stop = max(start, stop)
         t = jnp.arange(self.steps) if self.t is None else self.t
         if any(isinstance(leaf, Stream) for leaf in jax.tree.leaves((self.a_star, self.w, self.v), is_leaf=is_stream)):
-            raise ValueError("scenario[...]: a stream cannot be cut; give `steps` and continue with `resume` instead")
+            raise ValueError("scenario[...]: a stream cannot be sliced; set `steps` and continue with `resume` instead")
         a_star, w, v, t = jax.tree.map(lambda leaf: leaf[start:stop], (self.a_star, self.w, self.v, t))
         return Scenario(self.x0, a_star, w, v, t, steps=stop - start)
 

@@ -41,7 +41,7 @@ class System(eqx.Module):
     - `policy`: $\pi$, `(x (n,), theta, f (k,), t) -> (m,)`; `theta` is any pytree of d numbers.
     - `cost`: $h$, `(x (n,), u (m,), theta, t) -> ()`.
 
-    Put saturation inside `policy` or `dynamics`: the tuner must differentiate the same behaviour as the plant has.
+    Put saturation inside `policy` or `dynamics`: the tuner must differentiate what the plant really does.
 
     !!! Example
 
@@ -102,7 +102,7 @@ class System(eqx.Module):
     def _blame_arguments(self, error: ValueError, x: Any, theta: Any, a: Any, t: Any) -> None:
         """Raise an error for `theta`, `a` or `x` if another shape of this argument alone would make everything fit."""
         given = {"theta": theta, "a": a}
-        if error.__cause__ is not None:  # an error inside a function may come from x; a wrong result shape does not
+        if error.__cause__ is not None:  # x can cause an error inside a function, but not a wrong result shape
             given["x"] = x
 
         def fits(name: str, value: Any) -> bool:

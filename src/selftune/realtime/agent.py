@@ -183,8 +183,8 @@ class Agent:
 
     @property
     def info(self) -> Info:
-        """The values of the last `act`, as NumPy arrays. If that `act` was refused, u is the control that it returned;
-        the other values were computed from the refused measurement and may be meaningless."""
+        """The values of the last `act`, as NumPy arrays. If that `act` was refused, u is still the control that it
+        returned; do not rely on the other values."""
         if not self._told:
             raise RuntimeError("info: expected to come after an act of this agent")
         return self._machine.info()
@@ -256,7 +256,7 @@ class Agent:
             _LOGGER.warning("step %d: %s", self._step, ", ".join(map(str, due)))
 
     def _log_observation(self) -> None:
-        """Log an observation that is refused after an `act` that was not: the estimator learns nothing."""
+        """Log a refused observation if its `act` was accepted: the estimator learns nothing from it."""
         deaf = bool(self._code) and not self._machine.decisions & Decision.REFUSED
         if deaf and not self._deaf and self._step - self._logged.get("observation", -_WHILE) >= _WHILE:
             self._logged["observation"] = self._step

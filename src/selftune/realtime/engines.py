@@ -34,7 +34,7 @@ class Context:
         except TypeError:
             number = None
         if number is None or isinstance(t, (bool, np.bool_)) or not -(2**31) <= number < 2**31:
-            raise ValueError(f"t: expected the number of the step, of 32 bits, got {arguments.describe(t)}")
+            raise ValueError(f"t: expected the number of the step, a 32-bit integer, got {arguments.describe(t)}")
         return number
 
     def read(self, t: Any) -> list[np.ndarray]:

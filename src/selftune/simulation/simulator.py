@@ -213,7 +213,7 @@ _Outcome = tuple[dict[str, PyTree], Final, Result]
 
 
 def _simulate_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> tuple[str, _Outcome]:
-    """Return the engine's name and the native run; or XLA's run if JAX differentiates, which the native one cannot."""
+    """Return the engine's name and its run: XLA if JAX differentiates the run, otherwise the native engine."""
     numbers, rest = eqx.partition(problem, eqx.is_array)
     if all(map(arguments.is_known, jax.tree.leaves(numbers))):
         return "native", _run_natively(problem, fields, stride)

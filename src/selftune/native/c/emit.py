@@ -191,7 +191,7 @@ class Writer:
                 continue
             statements.extend(self._inverse(node))
             expression = self._expression(node)
-            # Insert a short expression that is used once where it is used, as a person would write it.
+            # A short expression that is used only once is inserted there, as a person would write it.
             in_place = uses[node] == 1 and node not in names and len(expression) < 48
             if in_place:
                 self.text[node] = f"({expression})" if _needs_brackets(expression) else expression
