@@ -301,8 +301,8 @@ def test_refused_by_name(tmp_path, as_a_user):
     for changed, message in (
         ({"name": "Scalar"}, "name: expected lower-case letters, digits and _, starting with a letter, got 'Scalar'"),
         ({"name": "2dof"}, "name: expected lower-case letters"),
-        ({"name": "main"}, "name: expected one that is not taken"),
-        ({"name": "math"}, "name: expected one that is not taken"),
+        ({"name": "main"}, "name: expected one that C, CMake"),
+        ({"name": "math"}, "name: expected one that C, CMake"),
         ({"dtype": "float16"}, "dtype: expected 'float32' or 'float64', got 'float16'"),
         ({"dtype": "single please"}, "dtype: expected 'float32' or 'float64'"),
         ({"x": [np.nan]}, "x: expected finite numbers"),

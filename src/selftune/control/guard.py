@@ -107,8 +107,8 @@ class Guard(eqx.Module):
     - `authority`: a share of steps. If more than this share of about the last `window` steps saturated, no gain may
       grow: no component of θ moves in its direction of `growth`. `growth` is (d,) or one number: 1 where a larger
       component is a higher gain, −1 where a smaller component is a higher gain, 0 where the component is not a gain.
-    - `y_limit`: a larger $\max |y_t|$ shows that the closed loop no longer contracts: θ does not move, and the tuner
-      resets y.
+    - `y_limit`: the largest allowed $\max |y_t|$. A larger y shows that the closed loop no longer contracts, so θ does
+      not move, and the tuner resets y.
     - `rollback`: a factor c > 1 on the cost. The mean cost of about the last `window` steps is compared with the level,
       which is the mean cost of good windows. The cost must not be negative.
         - A window with a mean cost of at most √c times the level is good: the θ and â at its beginning become the last

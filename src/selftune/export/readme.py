@@ -38,7 +38,8 @@ def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float
         "No compiler was available to measure flash, stack and instructions."
         if costs["compiler"] is None
         else f"Flash: {costs['flash']:,} bytes of code and constants. Flash, stack (bytes) and instructions were\n"
-        f"measured with {costs['compiler']}, and the flags `{' '.join(footprint.FLAGS)}`.\n"
+        f"measured with {costs['compiler']}, and the flags\n"
+        f"`{' '.join(footprint.FLAGS)}`.\n"
         "Instructions are counted in the disassembly, without those of math.h."
     )
     context = (
