@@ -91,7 +91,7 @@ class TestGradient:
             "residual: d f[0] / d x[0] is 0.5 at a kink: 1 to the left, 0 to the right (at 1 of 2 points)",
             "residual: d f[1] / d x[1] is 1 at a kink: -1 to the left, 1 to the right (at 1 of 2 points)",
             "residual: d f[2] / d x[2] is 0 at a kink: 0 to the left, 1 to the right (at 1 of 2 points)",
-            "residual: d f[3] / d x[3] is 0 at a jump, which no derivative sees (at 1 of 2 points)",
+            "residual: d f[3] / d x[3] is 0 at a jump, which a derivative cannot show (at 1 of 2 points)",
         )
 
     def test_a_derivative_beyond_both_sides_of_a_kink_is_wrong(self):
@@ -177,7 +177,7 @@ class TestContraction:
         ]
         np.testing.assert_allclose([found.rho for found in scan], [0.8, 0.9999, 1.02, 1.2], rtol=1e-6)
         assert [found.ok for found in scan] == [True, False, False, False]
-        assert scan[1].verdict == "marginal: not to be told from 1 within 400 steps; look at more"
+        assert scan[1].verdict == "marginal: too close to 1 to decide within 400 steps; use more steps"
         assert scan[2].verdict == "UNSTABLE: a deviation grows e-fold in 50.5 steps"
         assert scan[3].verdict.startswith("UNSTABLE: the state diverged at step ")
         assert str(scan[0]) == "rho = 0.8000; contracts: a deviation shrinks e-fold in 4.48 steps"
@@ -192,7 +192,7 @@ class TestContraction:
         found = st.check_contraction(late, quiet(800, n=1), theta=jnp.zeros(1), a_hat=jnp.zeros(1), memory=50)
         assert found.rho < 0.91
         assert not found.ok
-        assert found.verdict.startswith("contracts at the end, but not all along: up to 1.02")
+        assert found.verdict.startswith("contracts at the end, but not during the whole run: up to 1.02")
 
     def test_the_plant_drives_and_the_model_is_asked(self):
         model, plant = linear(0.5 * np.eye(2)), linear(0.9 * np.eye(2))

@@ -115,7 +115,7 @@ class TestAnOrderlyRun:
         rest = st.simulate(made, scenario()[233:], resume=first.final, guard=guard, engine="native")
         np.testing.assert_array_equal(np.concatenate([first.guard, rest.guard]), whole.guard)
         np.testing.assert_array_equal(np.concatenate([first.theta, rest.theta]), whole.theta)
-        with pytest.raises(ValueError, match="resume: expected the `final` of a run of such a controller and guard"):
+        with pytest.raises(ValueError, match="resume: expected the `final` of a run with this kind of controller"):
             st.simulate(made, scenario()[233:], resume=first.final)
         lanes = jax.vmap(
             lambda theta: (
@@ -347,7 +347,7 @@ def test_the_firmware_has_them(tmp_path):
         ({"f_limit": [[1.0]]}, "f_limit: expected a number > 0"),
         ({"bridge": -1}, "bridge: expected a whole number >= 0"),
         ({"u_low": 1.0, "u_high": 1.0}, "u_low, u_high: expected u_low < u_high, got 1.0 and 1.0"),
-        ({"u_low": NAN}, "u_low: expected a number, or one a control"),
+        ({"u_low": NAN}, "u_low: expected a number, or one for each control"),
         ({"rate": 0.0}, "rate: expected a number > 0, or None, got 0.0"),
         ({"rate": True}, "rate: expected a number > 0"),
         ({"authority": "much"}, "authority: expected a number > 0"),

@@ -62,7 +62,9 @@ class TestModes:
         np.testing.assert_array_equal(one.a_hat, good.a_hat)
 
     def test_restore_needs_something_to_restore(self):
-        with pytest.raises(RuntimeError, match="restore: expected a guard with rollback, and it is off"):
+        with pytest.raises(
+            RuntimeError, match="restore: expected a guard with rollback, got one whose rollback is off"
+        ):
             agent(rollback=None).restore()
 
 
@@ -79,5 +81,5 @@ def test_the_log_tells_what_begins_and_ends(engine, caplog):
         ("WARNING", "step 5: refused"),  # and not at 12, so soon after
         ("WARNING", "step 600: the observation is refused"),
         ("WARNING", "step 601: refused"),
-        ("WARNING", "restored the last good θ and â, as asked"),
+        ("WARNING", "restored the last good θ and â, as requested"),
     ]

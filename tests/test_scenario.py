@@ -204,7 +204,7 @@ def test_materialize_writes_streams_out():
     process = st.OrnsteinUhlenbeck(0.9, 0.1)
     streamed = scenario(w=process.stream(KEY, 2))
     np.testing.assert_array_equal(streamed.materialize().w, process(KEY, 5, 2))
-    with pytest.raises(ValueError, match="a stream cannot be cut"):
+    with pytest.raises(ValueError, match="a stream cannot be sliced"):
         streamed[1:]
 
 

@@ -68,7 +68,7 @@ class TestRecording:
 
     def test_a_tuner_without_sensitivities_says_so(self, scenario):
         run = simulate(st.Controller(planar_system(), st.Fixed(), st.Known()), scenario, theta=G["theta0"])
-        with pytest.raises(AttributeError, match="y was not recorded: this tuner keeps none"):
+        with pytest.raises(AttributeError, match="y was not recorded: this tuner does not compute it"):
             run.y  # noqa: B018
 
     def test_final_follows_the_last_row(self, controller, scenario, whole):
@@ -125,7 +125,7 @@ class TestChunks:
 
     def test_the_final_of_another_controller_is_refused(self, controller, scenario):
         other = simulate(golden_controller("planar", "gaps5"), scenario[:9], **START).final
-        with pytest.raises(ValueError, match="resume: expected the `final` of a run of such a controller"):
+        with pytest.raises(ValueError, match="resume: expected the `final` of a run with this kind of controller"):
             simulate(controller, scenario[9:], resume=other)
 
     def test_a_context_without_numbers_goes_on_counting(self, controller, scenario, whole):

@@ -145,7 +145,7 @@ class TestWithoutACompiler:
         monkeypatch.setenv("CC", "false")
         monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
         made = controller(lambda x, theta, f, t: -1.01 * theta * x)  # a program that is not compiled yet
-        with pytest.warns(RuntimeWarning, match="the C compiler, false, refused a program"):
+        with pytest.warns(RuntimeWarning, match="the C compiler, false, rejected a program"):
             run = st.simulate(made, scenario(), **START)
         assert run.engine == "xla"
 

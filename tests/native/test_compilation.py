@@ -18,7 +18,7 @@ class TestBuild:
 
     def test_a_refusal_of_the_compiler_is_told(self, tmp_path, monkeypatch):
         monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
-        with pytest.raises(compilation.CompilerError, match=r"(?s)refused a program:\n.*error"):
+        with pytest.raises(compilation.CompilerError, match=r"(?s)rejected a program:\n.*error"):
             compilation.build("int answer(void) { return ; nonsense }")
         assert list(tmp_path.iterdir()) == []  # nothing half-made
 

@@ -213,7 +213,7 @@ def test_the_readme(exports, tmp_path, case):
     (tmp_path / "main.c").write_text(f"{listing}\nint main(void) {{ start(); (void)sample; {sizes} }}\n")
     run(COMPILERS[0], f"-I{folder}", tmp_path / "main.c", folder / f"{name}.c", "-o", tmp_path / "main", "-lm")
     run(tmp_path / "main")
-    assert f"RAM: {costs['state']:,} bytes of state; {costs['info']:,} more" in text
+    assert f"RAM: {costs['state']:,} bytes for the state; {costs['info']:,} more" in text
     assert max(map(len, text.splitlines())) <= 120
 
 
@@ -253,7 +253,7 @@ class TestFolder:
         self.export(scalar, name="other")
         expected = {"other.c", "other.h", "main.c", "replay.h", "CMakeLists.txt", "README.md", "selftune.json"}
         assert set(texts(scalar)) == expected | {"mine.txt"}
-        assert "No compiler was at hand" in (scalar / "README.md").read_text()
+        assert "No compiler was available" in (scalar / "README.md").read_text()
         assert json.loads((scalar / "selftune.json").read_text())["costs"]["flash"] is None
 
     def test_what_was_changed_is_kept(self, scalar):
@@ -303,10 +303,10 @@ class TestFolder:
 def test_refused_by_name(tmp_path, as_a_user):
     controller, start = start_of("scalar")
     for changed, message in (
-        ({"name": "Scalar"}, "name: expected small letters, digits and _, starting with a letter, got 'Scalar'"),
-        ({"name": "2dof"}, "name: expected small letters"),
-        ({"name": "main"}, "name: expected one that is not taken"),
-        ({"name": "math"}, "name: expected one that is not taken"),
+        ({"name": "Scalar"}, "name: expected lower-case letters, digits and _, starting with a letter, got 'Scalar'"),
+        ({"name": "2dof"}, "name: expected lower-case letters"),
+        ({"name": "main"}, "name: expected one that C, CMake"),
+        ({"name": "math"}, "name: expected one that C, CMake"),
         ({"dtype": "float16"}, "dtype: expected 'float32' or 'float64', got 'float16'"),
         ({"dtype": "single please"}, "dtype: expected 'float32' or 'float64'"),
         ({"x": [np.nan]}, "x: expected finite numbers"),
@@ -317,7 +317,10 @@ def test_refused_by_name(tmp_path, as_a_user):
     ):
         with pytest.raises(ValueError, match=message):
             st.export_c(controller, tmp_path / "out", **start | changed)
-    with jax.enable_x64(False), pytest.raises(ValueError, match="dtype: expected 'float32' where JAX's jax_enable_x64"):
+    with (
+        jax.enable_x64(False),
+        pytest.raises(ValueError, match="dtype: expected 'float32' because JAX's jax_enable_x64"),
+    ):
         st.export_c(controller, tmp_path / "out", **start, dtype="float64")
     with pytest.raises(ValueError, match="controller: expected a Controller"):
         st.export_c(controller.system, tmp_path / "out", **start)
@@ -329,7 +332,7 @@ def test_refused_by_name(tmp_path, as_a_user):
 
 def test_a_run_that_fails_is_no_replay(tmp_path):
     controller, start = start_of("scalar")
-    with pytest.raises(ValueError, match="expected a run that ends well, for the replay; the guard refused step 0"):
+    with pytest.raises(ValueError, match="expected a run without failures, for the replay; the guard refused step 0"):
         st.export_c(controller, tmp_path / "out", **start | {"x": [0.5]}, guard=st.Guard(x_limit=1e-6))
     assert not (tmp_path / "out").exists()
 

@@ -75,7 +75,7 @@ def test_another_jax_is_refused_by_name_and_line(name):
     with pytest.raises(LoweringError, match=message) as caught:
         lower(lambda x: {"y": function(x)}, {"x": VECTOR})
     error = caught.value
-    assert str(error).startswith("the native engine has no way to write the operation")
+    assert str(error).startswith("the native engine does not support the operation")
     assert str(error).endswith(f", at {error.line}")
     assert error.primitive == name
     line = function.__code__.co_firstlineno
@@ -95,7 +95,7 @@ def test_refused_by_name_and_line(name):
     function, x = REFUSED[name]
     with pytest.raises(LoweringError, match=SAYS.get(name, name)) as caught:
         lower(lambda x: {"y": function(x)}, {"x": x})
-    assert str(caught.value).startswith("the native engine has no way to write ")
+    assert str(caught.value).startswith("the native engine does not support ")
     assert f"{Path(__file__).name}:" in str(caught.value)
 
 

@@ -111,7 +111,7 @@ def test_it_is_off_unless_asked_for():
     controller = st.Controller(loop(lambda x, theta, t: x).system, st.MGAPS(1e-3), st.Frozen())
     scenario = st.Scenario(jnp.zeros(1), a_star=jnp.zeros((5, 1)), w=jnp.zeros((5, 1)))
     run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
-    with pytest.raises(AttributeError, match="contraction was not recorded: this tuner keeps none"):
+    with pytest.raises(AttributeError, match="contraction was not recorded: this tuner does not compute it"):
         run.contraction  # noqa: B018
 
 

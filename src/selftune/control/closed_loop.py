@@ -1,4 +1,4 @@
-"""One step of the closed loop, plant included: what both engines run."""
+"""One step of the closed loop, plant included; both engines run this code."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from .controller import Controller
 from .guard import Decision, Guard
 
 CHECKED = ("u", "cost", "gradient", "innovation")
-"""Values of a step that must be finite besides the next x, θ and â."""
+"""Values of a step that must be finite, in addition to the next x, θ and â."""
 
 
 def closed_loop_step(
@@ -28,9 +28,9 @@ def closed_loop_step(
     v: Any,
     t: Any,
 ) -> tuple[Array, Any, dict[str, PyTree]]:
-    """The next x and state, and the values of `Run`'s fields that were used at this step.
+    """Return the next x, the next state, and the values that this step used, by the names of `Run`'s fields.
 
-    The state is the controller's; with a guard, that of both.
+    `state` is a `ControllerState`; with a guard, it is an `AgentState`.
     """
     after_act: Any
     if guard is None:

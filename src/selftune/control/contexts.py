@@ -11,14 +11,14 @@ from ..foundation import arguments
 
 
 def context(t: Any) -> PyTree:
-    """A step's context as arrays; a whole number is the number of a step."""
+    """Return a step's context as arrays; an integer becomes int32, as the number of a step."""
 
     def leaf(value: Any) -> Any:
         if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             return jnp.asarray(value, jnp.int32)
         return jnp.asarray(value)
 
-    made = jax.tree.map(leaf, t, is_leaf=arguments.is_plain)
-    if not any(array.size for array in jax.tree.leaves(made)):
+    arrays = jax.tree.map(leaf, t, is_leaf=arguments.is_plain)
+    if not any(array.size for array in jax.tree.leaves(arrays)):
         raise ValueError(f"t: expected at least one number, got {arguments.describe(t)}")
-    return made
+    return arrays

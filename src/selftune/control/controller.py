@@ -1,4 +1,4 @@
-"""Algorithm "Meta-Framework": a tuner (ALG) and an estimator (EST) around one system, one step at a time."""
+"""The controller, Algorithm "Meta-Framework": a tuner (ALG) and an estimator (EST) for one system, step by step."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..tuners.base import AbstractTuner, TunerInfo
 
 
 class ControllerState(eqx.Module):
-    """What the next step needs: θ, â, and what tuner and estimator remember."""
+    """The values that the next step needs: θ, â, and the states of tuner and estimator."""
 
     theta: PyTree
     a_hat: PyTree
@@ -23,13 +23,13 @@ class ControllerState(eqx.Module):
 
 
 class Info(eqx.Module):
-    """What a person or a metric reads of a step: the values used at step t."""
+    """The report of one step, for people and metrics: the values used at step t."""
 
     u: Float[Array, " m"]
     cost: Float[Array, ""]
     f_hat: Float[Array, " k"]
     guard: PyTree
-    """What a guard decided (`GuardInfo`); None where there is none."""
+    """The guard's report (`GuardInfo`); None without a guard."""
     tuner: TunerInfo
 
 
@@ -40,13 +40,13 @@ class Controller(eqx.Module):
 
     1. `act`: $\hat f_t = f_t(x_t, \hat a_t)$, $u_t = \pi_t(x_t, \theta_t, \hat f_t)$, cost $h_t(x_t, u_t, \theta_t)$;
        then ALG gives $\theta_{t+1}$.
-    2. the plant moves: $x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t$.
-    3. `observe`: from $\tilde f_t$, EST gives $\hat a_{t+1}$.
+    2. The plant moves: $x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t$.
+    3. `observe`: from the observation $\tilde f_t$, EST gives $\hat a_{t+1}$.
 
     All methods are pure: they can be jitted (`jax.jit(controller.act)`), vmapped, scanned, or called one sample at
     a time.
 
-    **Arguments:** `system`, what is known; `tuner`, ALG; `estimator`, EST.
+    **Arguments:** `system`, the model, policy and cost; `tuner`, ALG; `estimator`, EST.
 
     !!! Example
 
@@ -80,7 +80,7 @@ class Controller(eqx.Module):
                 hint = f" (did you mean {value.__name__}()?)" if isinstance(value, type) else ""
                 raise ValueError(f"{name}: expected a selftune {name}, got {value!r}{hint}")
 
-    # By identity, so that `jax.jit(controller.act)` is as good as `eqx.filter_jit(controller.act)`: jit wants to hash.
+    # `jax.jit` hashes the bound method. Hashing by identity makes `jax.jit(controller.act)` work like `eqx.filter_jit`.
     def __hash__(self) -> int:
         return id(self)
 
@@ -88,10 +88,11 @@ class Controller(eqx.Module):
         return self is other
 
     def init(self, x: Any, *, theta: Any, a_hat: Any, t: Any = 0) -> ControllerState:
-        r"""The state before step `t`, from the first x, $\theta_0 \in \Theta$ and $\hat a_0 \in \mathcal A$.
+        r"""Return the state before step `t`, from the first x, $\theta_0 \in \Theta$ and $\hat a_0 \in \mathcal A$.
 
-        Everything is checked here, once: the shapes of the four functions, that each is the same program whenever it is
-        traced, that all numbers are finite and of x's dtype, and that θ and â are inside their constraints.
+        Everything is checked here, once: the shapes of the four functions, that JAX traces each function to the same
+        program every time, that all numbers are finite and have the dtype of x, and that θ and â are inside their
+        constraints.
         """
         x, theta, a_hat = self.check_values(x, theta, a_hat)
         self.system.check(x, theta, a_hat, t, thorough=True)
@@ -103,7 +104,8 @@ class Controller(eqx.Module):
         )
 
     def check_values(self, x: Any, theta: Any, a_hat: Any) -> tuple[Array, PyTree, PyTree]:
-        """x, θ and â as arrays, once they are known to be finite, of one dtype and inside their constraints."""
+        """Return x, θ and â as arrays; raise `ValueError` if one is not finite, not of x's dtype, or outside its
+        constraint."""
         x = arguments.real_array("x", x)
         theta = arguments.real_tree("theta", theta, dtype=x.dtype)
         a_hat = arguments.real_tree("a_hat", a_hat, dtype=x.dtype)
@@ -113,10 +115,10 @@ class Controller(eqx.Module):
         return x, theta, a_hat
 
     def act(self, state: ControllerState, x: Float[Array, " n"], t: Any) -> tuple[Array, ControllerState, Info]:
-        r"""$u_t$ from $\theta_t$ and $\hat a_t$; then ALG's step to $\theta_{t+1}$. Returns `(u, state, info)`."""
+        r"""Return `(u, state, info)`: $u_t$ from $\theta_t$ and $\hat a_t$; `state` has ALG's $\theta_{t+1}$."""
         system, theta, a_hat = self.system, state.theta, state.a_hat
         x = _like("x", x, theta)
-        system.check(x, theta, a_hat, t)  # by shape: free once compiled
+        system.check(x, theta, a_hat, t)  # only shapes: costs nothing once compiled
         with jax.named_scope("selftune.residual"):
             f_hat = system.residual(x, a_hat, t)
         with jax.named_scope("selftune.control"):
@@ -130,7 +132,8 @@ class Controller(eqx.Module):
     def observe(
         self, state: ControllerState, x: Float[Array, " n"], f_obs: Float[Array, " k"], t: Any
     ) -> ControllerState:
-        r"""EST's step: $\hat a_{t+1}$ from the observation $\tilde f_t$ made at $x_t$; `x` and `t` as in `act`."""
+        r"""Return the state with EST's $\hat a_{t+1}$, from the observation $\tilde f_t$ at $x_t$; give the `x` and `t`
+        of the last `act`."""
         return self._observe(state, x, f_obs, t)[0]
 
     def _observe(self, state: ControllerState, x: Array, f_obs: Array, t: Any) -> tuple[ControllerState, EstimatorInfo]:
@@ -143,12 +146,14 @@ class Controller(eqx.Module):
         return ControllerState(state.theta, a_hat, state.tuner, estimator), info
 
     def reveal(self, state: ControllerState, a_star: PyTree) -> ControllerState:
-        r"""Give an oracle (`Known`) the true $a^*_t$, before `act`. Any other estimator is told nothing."""
+        r"""Return the state with the true $a^*_t$ in place of â, if the estimator is an oracle (`Known`). For any other
+        estimator, return `state`. Call it before `act`."""
         if not self.estimator.is_oracle:
             return state
         return ControllerState(state.theta, a_star, state.tuner, state.estimator)
 
 
 def _like(name: str, value: Any, params: PyTree) -> Array:
-    """A measurement, in the dtype of the parameters: a double from a sensor does not turn a float32 state into one."""
+    """Return a measurement in the dtype of the parameters, so that a float64 sensor value keeps a float32 state
+    float32."""
     return arguments.real_array(name, value, finite=False).astype(jax.tree.leaves(params)[0].dtype)

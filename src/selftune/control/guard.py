@@ -1,7 +1,7 @@
-"""What keeps a controller safe while it learns: settings, what is remembered for them, and the decisions.
+"""The guard, which keeps a controller safe while it learns: its settings, its state and its decisions.
 
-The functions are pure: `Agent`, `simulate` and the firmware run the same ones, with either engine. `_guarded.py` puts
-them around a controller's step.
+All functions are pure. `Agent`, `simulate` and the firmware run the same functions, with either engine.
+`guarded_step.py` calls them around each step of a controller.
 """
 
 import enum
@@ -19,50 +19,51 @@ from ..foundation import arguments
 from .controller import Controller
 
 PROBATION = 2
-"""Windows after a rollback in which θ stays where it was put, and its cost is measured anew."""
+"""After a rollback, θ does not move for this many windows, while the cost of the restored θ is measured."""
 BACKOFF, TRUST, LEAST = 0.5, 1.01, 1 / 1024
-"""What a rollback, and a window that went well, multiply the length of the tuner's steps by, up to 1; and down to the
-last, from which there is a way back."""
+"""Factors on the length of the tuner's steps: a rollback multiplies the length by `BACKOFF`, a good window by `TRUST`.
+The product stays between `LEAST` and 1; `LEAST` is above zero so that the steps can grow again."""
 
 
 class Decision(enum.IntFlag):
-    """What a guard decided at a step; several may hold at once."""
+    """The decisions of a guard at one step; several can apply at the same step."""
 
     REFUSED = 1
-    """The measurement, or a number that it leads to, was not used: nothing was learned."""
+    """The measurement was not used, because it or a number computed from it is not finite or too large: nothing was
+    learned."""
     SATURATED = 2
-    """The control was at the actuator's limits or beyond, and is clipped to them."""
+    """The control was at or beyond the actuator's limits, and was clipped to them."""
     LIMITED = 4
-    """θ's step was shortened to `rate`."""
+    """The step of θ was shortened to the length `rate`."""
     HELD = 8
-    """Gains that would have grown were kept: too many steps saturate."""
+    """Gains were not allowed to grow, because too many steps saturate."""
     RESET = 16
-    """The sensitivity y was larger than `y_limit`, and forgotten."""
+    """The sensitivity y was larger than `y_limit`, and was reset."""
     EXPLODED = 32
-    """The cost exploded: the last good θ and â were restored."""
+    """Rollback because the cost exploded: the last good θ and â were restored."""
     UNSTABLE = 64
-    """The closed loop stopped contracting: the last good θ and â were restored."""
+    """Rollback because the closed loop stopped contracting: the last good θ and â were restored."""
     STILL = 128
-    """θ was not to move: paused, frozen, or on probation after a rollback."""
+    """θ did not move: the controller is paused, frozen, or on probation after a rollback."""
     SAVED = 256
-    """A window went well: the θ and â that it began with are the last good ones now."""
+    """A window ended with a normal cost: its first θ and â are now the last good θ and â."""
 
     def __str__(self) -> str:
         return ", ".join(decision.name.lower() for decision in Decision if decision in self and decision.name) or "none"
 
 
 class Mode(enum.IntEnum):
-    """Who learns."""
+    """Which parts of the controller learn; with `LEARNING`, tuner and estimator do."""
 
     LEARNING = 0
     FROZEN = 1
-    """The estimator alone."""
+    """Only the estimator learns."""
     PAUSED = 2
-    """Nobody."""
+    """Nothing learns."""
 
 
 def _limits(name: str, value: Any, ok: Any, expected: str) -> Any:
-    """A number, or a vector as a tuple of numbers: hashable, so that it is part of a program."""
+    """Return `value` as a float or a tuple of floats: both are hashable, so JAX can treat them as static."""
     try:
         array = np.asarray(value, float if not isinstance(value, bool) else object)
     except (TypeError, ValueError):
@@ -91,32 +92,38 @@ def _above(name: str, default: float, least: float) -> Any:
 
 
 class Guard(eqx.Module):
-    r"""What keeps a controller safe while it learns; each part is off where it is None.
+    r"""Settings that keep a controller safe while it learns. A part that is set to None is off.
 
-    In the order in which they act on a step:
+    The parts, in the order in which they act on a step:
 
-    - `x_limit`, `f_limit`: a measured x or observed residual with a component above it, or not finite, is **refused**:
-      nothing is learned from it. One number, or one for each component.
-    - `bridge`: for this many refused steps in a row the model's prediction from the step before stands in for x;
-      after that the control is of x as it is, if that is finite, or else the last one. What it gives is always finite.
-    - `u_low`, `u_high`: the actuator's range, (m,) or one number; u is clipped to it.
-    - `rate`: $\|\theta_{t+1} - \theta_t\|_2$ is at most this, in the units of θ, a step; a longer one is shortened.
-    - `authority`: when more than this share of the last `window` steps or so saturated, no gain may grow: a component
-      of θ does not move in the direction of `growth`, (d,) or one number: 1 where a larger one is a higher gain, −1
-      where a smaller one is, 0 where it is no gain.
-    - `y_limit`: where $\max |y_t|$ is above it the closed loop has stopped to contract: the step is not made, and the
-      tuner forgets y.
-    - `rollback`: c > 1. The mean cost of the last `window` steps is held against the level of good ones. A window that
-      is within √c of it makes the (θ, â) that it began with the last good ones. At c times the level, or where the
-      tuner's running ρ̂ (its `contraction_memory`) is above `contraction`, the last good ones come back, both at
-      once, however far that is; tuner and estimator forget the trajectory; θ stays for two windows, in which the level
-      is measured anew; and from then on the tuner's steps are half as long (each good window makes them 1 % longer
-      again). If the cost goes on to explode even so, the trusted ones take their place: the first, or the last with
-      which a window went well while θ stood still, as in a dry run. Costs below `cost_floor` are as good as each other:
-      give it where the robot rests between its tasks. The cost must not be negative.
+    - `x_limit`, `f_limit`: limits on the absolute value of the measured x and of the observed residual: one number, or
+      one for each component. A measurement above its limit, or one that contains NaN or infinity, is **refused**:
+      nothing is learned from it.
+    - `bridge`: for this many refused measurements in a row, the model's prediction from the step before replaces x.
+      After that, the raw measurement is used if it is finite; otherwise the previous control is repeated. The control
+      is always finite.
+    - `u_low`, `u_high`: the actuator's range, (m,) or one number; u is clipped to this range.
+    - `rate`: the largest step $\|\theta_{t+1} - \theta_t\|_2$, in the units of θ; a longer step is shortened.
+    - `authority`: a share of steps. If more than this share of about the last `window` steps saturated, no gain may
+      grow: no component of θ moves in its direction of `growth`. `growth` is (d,) or one number: 1 where a larger
+      component is a higher gain, −1 where a smaller component is a higher gain, 0 where the component is not a gain.
+    - `y_limit`: the largest allowed $\max |y_t|$. A larger y shows that the closed loop no longer contracts, so θ does
+      not move, and the tuner resets y.
+    - `rollback`: a factor c > 1 on the cost. The mean cost of about the last `window` steps is compared with the level,
+      which is the mean cost of good windows. The cost must not be negative.
+        - A window with a mean cost of at most √c times the level is good: the θ and â at its beginning become the last
+          good θ and â.
+        - A rollback happens if the mean cost exceeds c times the level, or if the tuner's running estimate ρ̂ (see
+          its `contraction_memory`) exceeds `contraction`. The last good θ and â are restored together, at any
+          distance; `rate` does not apply. Tuner and estimator forget the trajectory. θ then stays for two windows
+          (probation), in which the level is measured again. From then on the tuner's steps are half as long; each good
+          window makes them 1 % longer.
+        - If the mean cost exceeds c² times the level during probation, the trusted θ and â are restored. These are the
+          first θ and â, or those of the last good window in which θ did not move, as in a dry run.
+    - `cost_floor`: levels below this cost count as this cost. Set it if the robot rests between its tasks.
 
-    θ is projected in the end: whatever is decided, it is in Θ. What was decided is in `Info.guard`, in `Run.guard` and,
-    for an `Agent`, in the log. `Agent` has all of it by default; `simulate` none.
+    At the end of each step θ is projected, so θ is always in Θ. The decisions are in `Info.guard`, in `Run.guard` and,
+    for an `Agent`, in the log. By default, `Agent` uses a guard with all parts on; `simulate` uses no guard.
 
     !!! Example
 
@@ -132,12 +139,12 @@ class Guard(eqx.Module):
     bridge: int = eqx.field(static=True, converter=lambda v: arguments.whole("bridge", v), default=100)
     u_low: float | tuple[float, ...] = eqx.field(
         static=True,
-        converter=lambda v: _limits("u_low", v, lambda a: a == a, "a number, or one a control"),
+        converter=lambda v: _limits("u_low", v, lambda a: a == a, "a number, or one for each control"),
         default=-math.inf,
     )
     u_high: float | tuple[float, ...] = eqx.field(
         static=True,
-        converter=lambda v: _limits("u_high", v, lambda a: a == a, "a number, or one a control"),
+        converter=lambda v: _limits("u_high", v, lambda a: a == a, "a number, or one for each control"),
         default=math.inf,
     )
     rate: float | None = _above("rate", 0.1, 0)
@@ -168,7 +175,7 @@ class Guard(eqx.Module):
         return bool(np.any(np.isfinite([*np.atleast_1d(self.u_low), *np.atleast_1d(self.u_high)])))
 
     def check(self, n: int, m: int, k: int, d: int) -> None:
-        """That every limit fits the sizes of a controller."""
+        """Raise `ValueError` if a limit does not fit the sizes of the controller."""
         sizes = {"x_limit": n, "f_limit": k, "u_low": m, "u_high": m, "growth": d}
         for name, size in sizes.items():
             value = getattr(self, name)
@@ -182,52 +189,52 @@ class Snapshot(eqx.Module):
 
 
 class Window(eqx.Module):
-    """What rollback remembers."""
+    """The state of rollback: sums of costs, the level, and the θ and â to go back to."""
 
     total: Float[Array, ""]
-    """The discounted sum of costs, and of ones."""
+    """The discounted sum of costs; `weight` is the same sum of ones."""
     weight: Float[Array, ""]
     level: Float[Array, ""]
     """The mean cost of good windows; infinite before the first."""
     caution: Float[Array, ""]
-    """By how much the tuner's steps are shortened."""
+    """The factor, at most 1, on the tuner's steps."""
     count: Int[Array, ""]
     """Steps since the window began."""
     probation: Int[Array, ""]
-    """Steps that are left of it."""
+    """Steps that are left of the probation after a rollback."""
     fallen: Bool[Array, ""]
-    """Whether the trusted ones were put in place in it."""
+    """Whether the trusted θ and â were restored in this probation."""
     rollbacks: Int[Array, ""]
     begun: Snapshot
-    """What the window began with."""
+    """The θ and â at the beginning of the window."""
     good: Snapshot
     trusted: Snapshot
-    """The first, or the last ones with which a whole window went well while θ stood still."""
+    """The first θ and â, or those of the last good window in which θ did not move."""
 
 
 class GuardState(eqx.Module):
-    """What the guard remembers between two steps; of a part that is off, nothing."""
+    """The guard's state between two steps; None for a part that is off."""
 
     mode: Int[Array, ""]
     missed: Int[Array, ""]
-    """How many steps were refused in a row."""
+    """How many measurements in a row were refused."""
     saturated: Float[Array, ""] | None
     """The share of the last steps that saturated."""
     window: Window | None
 
 
 class GuardInfo(eqx.Module):
-    """What a person reads of the guard at a step."""
+    """The guard's report of one step, for people and metrics."""
 
     decisions: Int[Array, ""]
     """The sum of `Decision`s."""
     saturated: Float[Array, ""] | None
     """The share of the last steps that saturated."""
     cost: Float[Array, ""] | None
-    """The mean of the window, and the level that it is held against."""
+    """The mean cost of the window; `level` is the cost of good windows that it is compared with."""
     level: Float[Array, ""] | None
     caution: Float[Array, ""] | None
-    """By how much the tuner's steps are shortened after rollbacks."""
+    """The factor, at most 1, on the tuner's steps; rollbacks make it smaller."""
 
 
 def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any) -> GuardState:
@@ -242,13 +249,13 @@ def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any) -> GuardState:
 
 
 def within(limit: float | tuple[float, ...] | None, value: Array) -> Any:
-    """Whether no component is beyond its limit; of what is not finite, false."""
+    """Return whether every component is finite and at most its limit in absolute value."""
     bound = np.minimum(np.inf if limit is None else limit, np.finfo(value.dtype).max)
     return jnp.all(jnp.abs(value) <= jnp.asarray(bound, value.dtype))
 
 
 def clip(guard: Guard, u: Float[Array, " m"]) -> tuple[Float[Array, " m"], Any]:
-    """The control inside the actuator's range, and whether it was at its limits or beyond."""
+    """Return the control clipped to the actuator's range, and whether u was at or beyond the limits."""
     if not guard.is_clipping:
         return u, jnp.asarray(False)
     low, high = jnp.asarray(guard.u_low, u.dtype), jnp.asarray(guard.u_high, u.dtype)
@@ -258,7 +265,8 @@ def clip(guard: Guard, u: Float[Array, " m"]) -> tuple[Float[Array, " m"], Any]:
 def limit_step(
     guard: Guard, controller: Controller, state: GuardState, theta: PyTree, wanted: PyTree, *, still: Any, forget: Any
 ) -> tuple[PyTree, Any, Any]:
-    """From θ towards what the tuner wants, as far as the guard lets it: θ, and whether `rate`, `authority` did."""
+    """Return the θ that the guard allows on the way from `theta` to `wanted`; and whether `rate`, and whether
+    `authority`, changed the step."""
     flat, unravel = ravel_pytree(theta)
     step = ravel_pytree(wanted)[0] - flat
     held = limited = jnp.asarray(False)
@@ -280,7 +288,7 @@ def limit_step(
     constraint = getattr(controller.tuner, "constraint", None)
     if constraint is not None:
         moved = constraint.project(moved)
-    moved = choose(changed, moved, wanted)  # bit for bit what the tuner wants, where nothing is the matter
+    moved = choose(changed, moved, wanted)  # an unchanged step is the tuner's, bit for bit
     stays = still | forget
     return choose(stays, theta, moved), limited & ~stays, held & ~stays
 
@@ -288,47 +296,48 @@ def limit_step(
 def judge(
     guard: Guard, window: Window, cost: Array, rho: Any, theta: PyTree, a_hat: PyTree, *, learning: Any
 ) -> tuple[Window, Any, Any, Any]:
-    """One step's cost into the window. (θ, â) are what the next step would use; where nobody learns they stay.
+    """Add one step's cost to the window, and decide whether to roll back.
 
-    Returns the window, and whether the cost exploded, the loop is unstable, and a good window was saved.
+    `theta` and `a_hat` are those of the next step. There is no rollback unless `learning`. Returns the window, and
+    whether the cost exploded, whether the loop is unstable, and whether a good window was saved.
     """
     assert guard.rollback is not None
     size, factor = guard.window, guard.rollback
     level = jnp.maximum(window.level, guard.cost_floor)
     known, on_probation = jnp.isfinite(window.level) & (level > 0), window.probation > 0
     watched = known & ~on_probation
-    # One step is no explosion, whatever it cost.
+    # Limit the cost of one step, so that a single outlier cannot cause a rollback.
     cost = jnp.where(known, jnp.minimum(cost, factor * max(size, 4) / 2 * level), cost)
     total, weight = (1 - 1 / size) * window.total + cost, (1 - 1 / size) * window.weight + 1
     mean = total / weight
-    # As if the costs before the window were zero: a few bad steps in a new window are no explosion either.
-    # (The weight is below `size`, but for sums that were made with another one and loaded.)
+    # Divide by `size` as if the costs before the window were zero: a few bad steps in a new window cause no rollback.
+    # (The weight is below `size`, unless the sums were loaded from an agent with another window.)
     sofar = total / jnp.maximum(weight, size)
     exploded = watched & learning & (sofar > factor * level)
-    # What was restored may be no better: it comes from a window in which θ went on. Then the trusted ones are.
+    # The restored θ may be no better, because θ moved during its window. Then restore the trusted θ and â.
     again = known & on_probation & learning & ~window.fallen & (sofar > factor * factor * level)
     expands = unstable = jnp.asarray(False)
     if rho is not None and guard.contraction is not None:
         expands = rho > guard.contraction
-        # Of a new window there are too few steps to tell.
+        # A new window has too few steps to judge stability.
         unstable = watched & learning & ~exploded & expands & (window.weight > size / 2)
     back = exploded | unstable | again
     ends = (window.count + 1 >= size) & ~back
     calm = (~known | (mean <= math.sqrt(factor) * level)) & ~expands
     saved = ends & ~on_probation & calm
     stood = jnp.all(ravel_pytree(window.begun.theta)[0] == ravel_pytree(theta)[0])
-    # The level is the highest mean of late: it falls by no more than 15 % a window, so that a rest between two
-    # manoeuvres does not make the next one an explosion. Where things got worse than they may it rises slowly, unless
-    # that is what the restored gains cost now.
+    # The level follows the highest recent mean: it falls by at most 15 % per window, so that the next manoeuvre after a
+    # rest does not look like an explosion. After a window that was not good the level rises slowly, unless the window
+    # measured the cost of the restored gains.
     measured = on_probation & (window.probation <= 1)
     risen = window.level + jnp.where(calm | measured, 1, 0.125) * (mean - window.level)
     moved = jnp.where(mean < window.level, jnp.maximum(mean, 0.85 * window.level), risen)
-    # Where the loop expands even with what was restored, or from the beginning, there is nothing good to go back to: no
-    # level, and the tuner is let to find its way out.
+    # If the loop expands even with the restored gains, or from the beginning, there is no good θ to go back to: the
+    # level is unknown, and the tuner may move θ freely.
     level_next = jnp.where(known, moved, mean)
     level_next = jnp.where((measured | ~known) & expands, jnp.inf, level_next)
     new_level = jnp.where(ends & (~on_probation | measured | ~known), level_next, window.level)
-    # What an outlier, or the way back, did to a level that is measured anew must not stay in the mean for long.
+    # Start the sums again after a window that measured a new level: outliers and the transient must not stay in them.
     fresh = ends & ~watched
     good = choose(again, window.trusted, choose(saved, window.begun, window.good))
     after = Window(
@@ -348,7 +357,7 @@ def judge(
 
 
 def go_back(guard: Guard, window: Window) -> Window:
-    """The window when the last good θ and â have just been put in place."""
+    """Return the window right after the last good θ and â were restored."""
     zero, none = jnp.zeros_like(window.total), jnp.zeros_like(window.count)
     return Window(
         total=zero,
@@ -366,5 +375,5 @@ def go_back(guard: Guard, window: Window) -> Window:
 
 
 def choose(first: Any, one: PyTree, other: PyTree) -> PyTree:
-    """`one` where `first` holds, else `other`."""
+    """Return `one` if `first` is true, else `other`."""
     return jax.tree.map(lambda one, other: jnp.where(first, one, other), one, other)

@@ -1,4 +1,4 @@
-"""A controller's step with a guard around it: what `Agent`, a guarded `simulate` and the firmware run."""
+"""A controller's step with a guard around it; `Agent`, `simulate` with a guard, and the firmware run this code."""
 
 from typing import Any
 
@@ -18,21 +18,21 @@ from .guard import Decision, Guard, GuardInfo, GuardState, Mode, choose
 
 
 class AgentState(eqx.Module):
-    """All that is remembered between two calls."""
+    """The whole state between two calls: that of the controller and that of the guard."""
 
     controller: ControllerState
     guard: GuardState
     x: Float[Array, " n"]
-    """Where the last `act` that was not refused was, and its context."""
+    """The measured state at the last `act` that was not refused; `t` is the context of that `act`."""
     t: PyTree
     u: Float[Array, " m"]
-    """The last control that was given."""
+    """The last control that `act` returned."""
     predicted: Float[Array, " n"]
-    """The x that the model expects next."""
+    """The model's prediction of the next x."""
     code: Int[Array, ""]
-    """Of the last `act`: a `Result`'s code. Before the first it is not OK, so that nothing can be observed."""
+    """The result code of the last `act`. Before the first `act` it is not OK, so that no observation is used."""
     refused: Int[Array, ""]
-    """How many calls were refused so far; the observation of a step that was refused is not counted again."""
+    """How many calls were refused so far. After a refused `act`, its observation is not counted again."""
 
     @property
     def theta(self) -> PyTree:
@@ -44,7 +44,7 @@ class AgentState(eqx.Module):
 
 
 def start(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, t: Any) -> AgentState:
-    """The state before the first step; everything is checked."""
+    """Check all arguments, and return the state before the first step; the estimator must not be `Known`."""
     if not isinstance(controller, Controller):
         raise ValueError(f"controller: expected a Controller, got {arguments.describe(controller)}")
     if controller.estimator.is_oracle:
@@ -53,14 +53,14 @@ def start(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
 
 
 def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, t: Any) -> AgentState:
-    """The same for any estimator."""
+    """Check the arguments, and return the state before the first step; with any estimator."""
     if not isinstance(guard, Guard):
         raise ValueError(f"guard: expected a Guard, got {arguments.describe(guard)}")
     x, theta, a_hat = controller.check_values(x, theta, a_hat)
     sizes = controller.system.check(x, theta, a_hat, t)
     guard.check(sizes.n, sizes.m, sizes.k, sizes.d)
     state = controller.init(x, theta=theta, a_hat=a_hat, t=t)
-    # In a simulation the first context is known by its shape alone, and not read.
+    # In a simulation only the shape of the first context is known; its values are never read.
     t = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if _is_shape(leaf) else leaf, t)
     u = guards.clip(guard, jnp.zeros(sizes.m, x.dtype))[0]
     code, refused = jnp.asarray(_NON_FINITE), jnp.zeros((), jnp.int32)
@@ -70,12 +70,13 @@ def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
 def act(
     controller: Controller, guard: Guard, state: AgentState, x: Array, t: Any
 ) -> tuple[AgentState, Float[Array, " m"], Info, Int[Array, ""]]:
-    r"""`Controller.act`, as far as the guard lets it.
+    r"""Run `Controller.act`, with its effects limited by the guard.
 
-    1. Is x finite and inside its limits? If not, the model's prediction stands in for it, for so many steps.
-    2. `Controller.act`: u and what the tuner wants; u is clipped.
-    3. θ moves as far as it may: not at all where anything is not finite, y is too large, or nobody is to learn.
-    4. The cost goes into its window; a rollback puts the last good θ and â in place.
+    1. Check the measurement: if x is not finite or outside its limits, the model's prediction replaces x for at most
+       `bridge` steps.
+    2. Call `Controller.act`, which gives u and the tuner's next θ; clip u.
+    3. Limit the step of θ. θ does not move if a number is not finite, y is too large, or the tuner must not learn.
+    4. Add the cost to its window; a rollback restores the last good θ and â.
     """
     before, watch, system = state.controller, state.guard, controller.system
     seen, small = _are_finite(x), guards.within(guard.x_limit, x)
@@ -85,7 +86,7 @@ def act(
     wanted, after, info = controller.act(before, x_used, t)
     with jax.named_scope("selftune.guard"):
         clipped, saturated = guards.clip(guard, wanted)
-        # Where nothing stands in for an x that is too large, its own control is better than none.
+        # If x is too large and no prediction replaces it, the control for this x is better than none.
         given = _are_finite((x_used, wanted))
         u = jnp.where(given, clipped, guards.clip(guard, state.u)[0])
 
@@ -97,10 +98,11 @@ def act(
             guard, controller, watch, before.theta, after.theta, still=still, forget=forget
         )
         tuner = after.tuner
-        # A tuner that was not listened to starts anew when it is again.
+        # The tuner's steps were ignored during probation: reset the tuner before they are used again.
         restarts = forget | (_on_probation(watch) & (_probation(watch) == 1))
         tuner = choose(restarts, controller.tuner.reset(system, x_used, theta, tuner), tuner)
-        # Of what is used: a y that has grown until its gradient overflows is forgotten, and not refused for ever.
+        # Check only the numbers that are used: if y is reset, its gradient may have overflowed. Checking that gradient
+        # would refuse every later step.
         learned = _are_finite((u, info.cost, jnp.where(forget, 0, info.tuner.gradient), theta, tuner))
         code = jnp.where(seen, _code(given & learned | ~small, small), _NON_FINITE)
         ok = code == _OK
@@ -123,7 +125,7 @@ def act(
             back = _restored(controller, x_used, before.theta, tuner, window, watch.mode)
             theta, a_hat, tuner, estimator = choose(exploded | unstable, back, (theta, a_hat, tuner, estimator))
 
-        # Too large for longer than can be bridged is no outlier: it is where the gains have led.
+        # If x is too large for more than `bridge` steps, x is not an outlier: the gains have led there, so roll back.
         lost = seen & ~small & (watch.missed == guard.bridge) & (watch.mode != Mode.PAUSED)
         stayed, window_stayed = before, watch.window
         if watch.window is not None:
@@ -150,24 +152,25 @@ def act(
             (ControllerState(theta, a_hat, tuner, estimator), GuardState(watch.mode, missed, share, window), x, t),
             (stayed, GuardState(watch.mode, missed, watch.saturated, window_stayed), state.x, state.t),
         )
-        # Not of u, so that where nothing is clipped this is what the tuner has computed already.
+        # Use `clipped` instead of `u`: if nothing is clipped, the tuner has computed this value already.
         predicted: Array = system.dynamics(x_used, clipped, info.f_hat, t)
         predicted = jnp.where(given & _are_finite(predicted), predicted, state.predicted)
         refused = state.refused + (1 - ok.astype(jnp.int32))
         state = AgentState(*kept, u=u, predicted=predicted, code=code, refused=refused)
         now = state.guard.window
-        told = GuardInfo(
+        guard_info = GuardInfo(
             decisions,
             state.guard.saturated,
             *((None,) * 3 if now is None else (now.total / jnp.maximum(now.weight, 1), now.level, now.caution)),
         )
-        return state, u, Info(u, info.cost, info.f_hat, told, info.tuner), code
+        return state, u, Info(u, info.cost, info.f_hat, guard_info, info.tuner), code
 
 
 def observe(controller: Controller, guard: Guard, state: AgentState, f_obs: Array) -> tuple[AgentState, Int[Array, ""]]:
-    """`Controller.observe` for the last `act`, unless that was refused, or something here is not finite or too large.
+    """Run `Controller.observe` for the last `act`, and return the state and this call's result code.
 
-    The code that is returned is this call's; the state keeps that of `act`.
+    Nothing is learned if the last `act` was refused, or if the observation or the new estimate is not finite or too
+    large. `state.code` stays the code of the last `act`.
     """
     state, code, _ = observe_and_tell(controller, guard, state, f_obs)
     return state, code
@@ -176,22 +179,25 @@ def observe(controller: Controller, guard: Guard, state: AgentState, f_obs: Arra
 def observe_and_tell(
     controller: Controller, guard: Guard, state: AgentState, f_obs: Array, *, small: Any = True
 ) -> tuple[AgentState, Int[Array, ""], EstimatorInfo]:
-    """`small`: whether what it was inferred from is inside its limits."""
-    after, told = controller._observe(state.controller, state.x, f_obs, state.t)
+    """Run `observe`, and return the estimator's info as well.
+
+    If `f_obs` was inferred from a measurement, `small` says whether that measurement is inside its limits.
+    """
+    after, info = controller._observe(state.controller, state.x, f_obs, state.t)
     with jax.named_scope("selftune.guard"):
-        # An observation belongs to its `act`: where that was refused, so is this.
+        # An observation belongs to its `act`: if the `act` was refused, the observation is refused too.
         finite = _are_finite((f_obs, after.a_hat, after.estimator))
         code = jnp.where(state.code == _OK, _code(finite, small & guards.within(guard.f_limit, f_obs)), state.code)
         ok = code == _OK
         refused = state.refused + ((state.code == _OK) & ~ok).astype(jnp.int32)
         kept = choose(ok & (state.guard.mode != Mode.PAUSED), after, state.controller)
-        return eqx.tree_at(lambda s: (s.controller, s.refused), state, (kept, refused)), code, told
+        return eqx.tree_at(lambda s: (s.controller, s.refused), state, (kept, refused)), code, info
 
 
 def observe_state(
     controller: Controller, guard: Guard, state: AgentState, x_next: Array
 ) -> tuple[AgentState, Int[Array, ""]]:
-    """`observe` of the residual that explains the transition from the last `act` to `x_next`, if that may be used."""
+    """Run `observe` with the residual that explains the transition from the last `act` to `x_next`."""
     with jax.named_scope("selftune.infer"):
         f_hat = controller.system.residual(state.x, state.controller.a_hat, state.t)
         f_obs = infer_residual(controller.system, state.x, state.u, x_next, state.t, f=f_hat)
@@ -200,14 +206,14 @@ def observe_state(
 
 
 def resume(controller: Controller, state: AgentState) -> AgentState:
-    """Learn, from now on; the tuner without what it remembers of the time in which it was not listened to."""
+    """Return the state with learning on; the tuner forgets the steps during which it was off."""
     inside = state.controller
     stood = state.guard.mode != Mode.LEARNING
     fresh = controller.tuner.reset(controller.system, state.x, inside.theta, inside.tuner)
     tuner = choose(stood, fresh, inside.tuner)
     mode = jnp.full_like(state.guard.mode, Mode.LEARNING)
     window = state.guard.window
-    if window is not None:  # what it cost in the meantime was not the tuner's doing: no more than is usual
+    if window is not None:  # the tuner did not cause the cost of the pause: count at most the level
         usual = jnp.where(stood & jnp.isfinite(window.level), window.level * window.weight, jnp.inf)
         window = eqx.tree_at(lambda w: w.total, window, jnp.minimum(window.total, usual))
     return eqx.tree_at(
@@ -219,7 +225,7 @@ def resume(controller: Controller, state: AgentState) -> AgentState:
 
 
 def restore(controller: Controller, state: AgentState) -> AgentState:
-    """The last good θ and â, both at once; tuner and estimator start anew there."""
+    """Return the state with the last good θ and â; tuner and estimator forget the trajectory."""
     window = state.guard.window
     if window is None:
         return state
@@ -237,7 +243,7 @@ def restore(controller: Controller, state: AgentState) -> AgentState:
 def _restored(
     controller: Controller, x: Array, theta: PyTree, tuner: PyTree, window: guards.Window, mode: Any
 ) -> tuple[PyTree, PyTree, PyTree, PyTree]:
-    """The last good θ (if it may move) and â, and a tuner and an estimator that go on from there."""
+    """Return the last good θ and â, and new states of tuner and estimator for them. θ stays if the tuner is off."""
     theta, a_hat = choose(mode == Mode.LEARNING, window.good.theta, theta), window.good.a_hat
     return (
         theta,
@@ -269,7 +275,8 @@ def _code(finite: Any, small: Any) -> Array:
 
 
 def _are_finite(tree: PyTree) -> Array:
-    """By the sum of sizes: one addition a number. A sum that overflows is refused with the rest."""
+    """Return whether all floats are finite. The sum of absolute values decides, since it is cheap: one addition per
+    number. A sum that overflows counts as not finite."""
     sums = [jnp.sum(jnp.abs(leaf)) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.isfinite(sum(sums[1:], start=sums[0]))
 

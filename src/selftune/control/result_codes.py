@@ -1,4 +1,4 @@
-"""How a run or a step ended: the codes and their words, for Python and for the exported C."""
+"""Result codes, which say how a run or a step ended, and their messages; for Python and for the exported C."""
 
 OK = 0
 DIVERGED = 1
@@ -18,5 +18,5 @@ WORDS = {
 
 
 def describe_failure(code: int, step: int) -> str:
-    """The words for a run that failed at `step`."""
+    """Return the message for a run that failed at `step`."""
     return f"{WORDS[code]} at step {step}"

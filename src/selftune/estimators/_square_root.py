@@ -1,7 +1,8 @@
-"""Least squares on a square root of the covariance, P = S Sᵀ: positive by construction, at half the digits.
+"""Least squares with a square root of the covariance, P = S Sᵀ, which is positive by construction and needs half the
+digits.
 
-What float32 cannot hold of P it can of S: a covariance that has shrunk by 1e8 in one direction and not in another is
-ordinary in recursive estimation, and ends a filter that carries P itself.
+In recursive estimation a covariance often shrinks by 1e8 in one direction and not in another. float32 cannot represent
+such a P, so a filter that stores P fails. It can represent S.
 """
 
 import jax
@@ -13,7 +14,7 @@ from ..problem.constraints import AbstractConstraint
 
 
 def add_information(S: Float[Array, "p p"], rows: Float[Array, "r p"]) -> Float[Array, "p p"]:
-    r"""$S_+$ with $(S_+ S_+^\top)^{-1} = (S S^\top)^{-1} + \text{rows}^\top \text{rows}$, by Potter's update.
+    r"""Return $S_+$ with $(S_+ S_+^\top)^{-1} = (S S^\top)^{-1} + \text{rows}^\top \text{rows}$, by Potter's update.
 
     Row by row: $v = S^\top \varphi$, $\beta = 1/(1 + v^\top v)$, $S_+ = S - \frac{\beta}{1 + \sqrt\beta}\, S v v^\top$.
     """
@@ -33,6 +34,6 @@ def correct(
     error: Float[Array, " r"],
     constraint: AbstractConstraint,
 ) -> PyTree:
-    r"""$\Pi^{P^{-1}}(\hat a + P\, \text{rows}^\top \text{error})$ with $P = S S^\top$."""
+    r"""Return $\Pi^{P^{-1}}(\hat a + P\, \text{rows}^\top \text{error})$ with $P = S S^\top$."""
     flat, unravel = ravel_pytree(a_hat)
     return constraint.project_in_metric(unravel(flat + S @ (S.T @ (rows.T @ error))), S @ S.T, exact=False)

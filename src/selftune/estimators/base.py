@@ -1,4 +1,4 @@
-"""What every estimator is."""
+"""The base class of all estimators."""
 
 import abc
 from typing import Any, ClassVar
@@ -10,24 +10,26 @@ from ..problem.system import System
 
 
 class EstimatorInfo(eqx.Module):
-    """What a person or a metric reads of an estimator's step."""
+    """An estimator's report of one step, for people and metrics."""
 
     innovation: Float[Array, " k"]
-    r"""$\tilde f_t - f_t(x_t, \hat a_t)$: what the observation said that the estimate did not."""
+    r"""The innovation $\tilde f_t - f_t(x_t, \hat a_t)$: the observed residual minus the estimated one."""
 
 
 class AbstractEstimator(eqx.Module):
-    r"""EST of the meta-framework (Algorithm "Meta-Framework"): settings only; the state is threaded."""
+    r"""EST of the meta-framework (Algorithm "Meta-Framework"): it holds only settings; the state is passed from call to
+    call."""
 
     is_oracle: ClassVar[bool] = False
     """Whether `Controller.reveal` gives this estimator $a^*_t$ before each step."""
 
     @abc.abstractmethod
     def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> PyTree:
-        r"""The state before the first step, from the first x and $\hat a_0$."""
+        r"""Return the state before the first step, from the first x and $\hat a_0$."""
 
     @abc.abstractmethod
     def update(
         self, system: System, x: Float[Array, " n"], f_obs: Float[Array, " k"], a_hat: PyTree, t: Any, state: PyTree
     ) -> tuple[PyTree, PyTree, EstimatorInfo]:
-        r"""From the observation $\tilde f_t$ of $f_t(x_t, a^*_t)$ to $\hat a_{t+1}$: `(a_hat, state, info)`."""
+        r"""Return `(a_hat, state, info)` with $\hat a_{t+1}$, from the observation $\tilde f_t$ of the true residual
+        $f_t(x_t, a^*_t)$."""

@@ -7,7 +7,7 @@ from .base import AbstractEstimator, EstimatorInfo
 
 
 class Frozen(AbstractEstimator):
-    r"""No learning: $\hat a_{t+1} = \hat a_t$, the model as it was given.
+    r"""No learning: $\hat a_{t+1} = \hat a_t$; the model keeps its initial parameters.
 
     !!! Example
 

@@ -16,7 +16,7 @@ from .base import AbstractEstimator, EstimatorInfo
 def _preconditioner(value: Any) -> Array:
     P = arguments.positive_definite("preconditioner", value)
     if P.ndim == 2 and (raw := arguments.known(P)) and not np.any(raw[0] - np.diag(np.diag(raw[0]))):
-        return jnp.asarray(np.diag(raw[0]))  # the projection of a box then has a closed form
+        return jnp.asarray(np.diag(raw[0]))  # then the projection onto a box has a closed form
     return P
 
 
@@ -27,25 +27,26 @@ class GradientEstimator(AbstractEstimator):
     \|f_t(x_t, \hat a_t) - \tilde f_t\|^2\Big)$$
 
     The projection is in the $P^{-1}$-norm (`AbstractConstraint.project_in_metric`), the norm in which the step brings
-    $\hat a$ nearer to $a^*$. The paper writes a Euclidean projection. With a P that is not a multiple of the identity,
-    the Euclidean projection can undo the step, and the estimate then stays at a wrong point for ever, even on data
-    without noise. For a `Box` and a diagonal P the two projections are the same. On data without noise and with
-    $a^* \in \mathcal A$, $\sum_t \epsilon_t^2 \le \|\hat a_0 - a^*\|^2_{P^{-1}} / (4 \iota (1 - \iota c))$ for every
-    $\iota < 1/c$, where c bounds the largest eigenvalue of $J P J^\top$, $J = \partial f/\partial a$.
+    $\hat a$ nearer to $a^*$. The paper uses a Euclidean projection. If P is not a multiple of the identity, the
+    Euclidean projection can undo the step, and the estimate then stays at a wrong point for ever, even on data without
+    noise. For a `Box` and a diagonal P the two projections are the same.
 
-    The factor 2 of the square is included: the simulation appendix's step
-    $\hat a - \Delta P \phi\, (\phi \hat a - \phi a^*)$ is `learning_rate=Δ/2`. Without excitation the gradient is zero
-    and the estimate stays.
+    On data without noise and with $a^* \in \mathcal A$,
+    $\sum_t \epsilon_t^2 \le \|\hat a_0 - a^*\|^2_{P^{-1}} / (4 \iota (1 - \iota c))$ for every $\iota < 1/c$, where
+    c bounds the largest eigenvalue of $J P J^\top$, $J = \partial f/\partial a$.
+
+    The derivative includes the factor 2 of the square: the simulation appendix's step
+    $\hat a - \Delta P \phi\, (\phi \hat a - \phi a^*)$ needs `learning_rate=Δ/2`. Without excitation the gradient is
+    zero and the estimate does not change.
 
     **Arguments:**
 
     - `learning_rate`: ι, a number, an optax schedule, or any `optax.GradientTransformation`.
-    - `preconditioner`: P, symmetric positive definite (p, p), or its (p,) diagonal, or a number; 1 by default. A matrix
-      that is diagonal is kept as its diagonal.
+    - `preconditioner`: P, symmetric positive definite (p, p), or its (p,) diagonal, or a number; by default 1. A
+      diagonal matrix is stored as its diagonal.
     - `constraint`: 𝒜.
     - `normalized`: divide the step by $1 + \mathrm{tr}(J P J^\top)$, $J = \partial f/\partial a$ (normalized least mean
-      squares). Any ι < 1 is then stable whatever the size of the features, and a vanishing feature makes a vanishing
-      step, not a large one.
+      squares). Any ι < 1 is then stable for features of any size, and small features give small steps.
 
     !!! Example
 
@@ -78,5 +79,5 @@ class GradientEstimator(AbstractEstimator):
 
     def _precondition(self, v: Float[Array, "*rows p"]) -> Float[Array, "*rows p"]:
         P = self.preconditioner.astype(v.dtype)
-        # A sum and not a dot: XLA fuses it with what is around it, which for a handful of numbers is most of the time.
+        # A sum instead of a dot product: XLA fuses it with its neighbours, which saves most of the time if p is small.
         return P * v if P.ndim < 2 else jnp.sum(P * v[..., None, :], axis=-1)

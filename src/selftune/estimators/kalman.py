@@ -24,7 +24,7 @@ class KalmanState(eqx.Module):
 
 
 class KalmanEstimator(AbstractEstimator):
-    r"""Kalman filter for parameters that drift, with a covariance that saturates.
+    r"""Kalman filter for drifting parameters, with a covariance that is limited.
 
     For residuals affine in a, $\tilde f_t = f_t(x_t, a) + v$, $v \sim (0, V)$, with $J_t = \partial f_t/\partial a$:
 
@@ -35,20 +35,22 @@ class KalmanEstimator(AbstractEstimator):
 
     The projection is in the norm of the covariance's inverse (`AbstractConstraint.project_in_metric`): with Gaussian
     noise, it is the most likely point of 𝒜. As in `RLS`, the next step starts from the projected estimate, and the
-    covariance does not know of the projection.
+    projection does not change the covariance.
 
-    With α = 1 that is a random walk of a, whose covariance grows without bound when excitation vanishes. Here
-    $\alpha_i = \sqrt{1 - Q_i / P_{0,i}}$: the covariance of a parameter that is not seen grows to its prior $P_0$ and
-    no further ($P \preceq P_0$ is kept by both halves of the step, but for rounding). It is carried as a square root,
-    so it stays positive definite in float32 too; a drift below the dtype's resolution, Q/P₀ < 1e-7 in float32, is lost
-    in rounding, and the covariance then stops short of P₀. Only the covariance is pulled: the estimate stays. For a
-    residual not affine in a this is the extended filter.
+    With α = 1 the model is a random walk of a, whose covariance grows without bound if there is no excitation. Here
+    $\alpha_i = \sqrt{1 - Q_i / P_{0,i}}$: the covariance of a parameter that is not observed grows to its prior $P_0$
+    and no further (both halves of the step keep $P \preceq P_0$, up to rounding). α acts only on the covariance; it
+    does not change the estimate.
+
+    The covariance is stored as a square root, so it stays positive definite in float32 too. A drift below the dtype's
+    resolution, Q/P₀ < 1e-7 in float32, is lost in rounding, and the covariance then does not reach P₀. If the residual
+    is not affine in a, this is the extended Kalman filter.
 
     **Arguments:**
 
-    - `process_noise`: Q, variance of a's drift in one step; a number or one for each parameter; 0 < Q < P₀.
-    - `observation_noise`: V, variance of the observation's noise; a number or one for each component of f.
-    - `covariance`: P₀, prior variance and ceiling; a number or one for each parameter.
+    - `process_noise`: Q, the variance of a's drift in one step; a number or one for each parameter; 0 < Q < P₀.
+    - `observation_noise`: V, the variance of the observation noise; a number or one for each component of f.
+    - `covariance`: P₀, the prior variance and upper limit; a number or one for each parameter.
     - `constraint`: 𝒜.
 
     !!! Example
@@ -91,12 +93,12 @@ class KalmanEstimator(AbstractEstimator):
         f_hat, J = system.residual_and_jacobian(x, a_hat, t)
         innovation = f_obs - f_hat
 
-        # Rows and errors in units of the noise's deviation.
+        # Scale rows and errors by the standard deviation of the noise.
         J, error = precision[:, None] * J, precision * innovation
         root = _square_root.add_information(state.root, J)
         a_hat = _square_root.correct(a_hat, root, J, error, self.constraint)
 
-        # α P⁺ α + Q is the product of [α S, √Q] with its transpose, which a QR makes square again.
+        # α P⁺ α + Q is the product of [α S, √Q] and its transpose; a QR factorization gives a square root of it.
         alpha = jnp.broadcast_to(jnp.sqrt(1 - Q / P0), (p,))
         drift = jnp.diag(jnp.broadcast_to(jnp.sqrt(Q), (p,)))
         root = jnp.linalg.qr(jnp.concatenate([(alpha[:, None] * root).T, drift]), mode="r").T

@@ -7,9 +7,10 @@ from .base import AbstractEstimator, EstimatorInfo
 
 
 class Known(AbstractEstimator):
-    r"""The oracle: $\hat a_t = a^*_t$. With a tuner, it makes ALG* of the paper.
+    r"""The oracle, which knows the true parameters: $\hat a_t = a^*_t$. With a tuner, it is ALG* of the paper.
 
-    `simulate` reveals $a^*_t$ to it before each step; by hand, call `Controller.reveal` before `Controller.act`.
+    `simulate` gives $a^*_t$ to this estimator before each step. If you do not use `simulate`, call `Controller.reveal`
+    before `Controller.act`.
 
     !!! Example
 

@@ -17,7 +17,7 @@ class RLSState(eqx.Module):
     root: Float[Array, "p p"]
     """S, a square root of the covariance: P = S Sᵀ."""
     prior: Float[Array, "p p"]
-    """U₀ with P₀⁻¹ = U₀ᵀ U₀, which forgetting relaxes to."""
+    """U₀ with P₀⁻¹ = U₀ᵀ U₀; forgetting moves the information matrix back to P₀⁻¹."""
 
     @property
     def covariance(self) -> Float[Array, "p p"]:
@@ -25,7 +25,7 @@ class RLSState(eqx.Module):
 
 
 class RLS(AbstractEstimator):
-    r"""Recursive least squares with forgetting that does not wind up.
+    r"""Recursive least squares with forgetting, whose covariance stays bounded.
 
     For residuals affine in a, with $J_t = \partial f_t / \partial a$ and information matrix $R_0 = P_0^{-1}$,
 
@@ -36,19 +36,19 @@ class RLS(AbstractEstimator):
     The projection is in the norm of the information matrix R (`AbstractConstraint.project_in_metric`), and the next
     step starts from the projected estimate. So $\|\hat a_t - a^*\|^2_{R_t}$ never grows on data without noise and with
     $a^* \in \mathcal A$, and $\sum_t \epsilon_t^2 \le (1 + c) \|\hat a_0 - a^*\|^2_{R_0}$, where c bounds the largest
-    eigenvalue of $J P_0 J^\top$. A Euclidean projection has no such bound: it can hold the estimate at a wrong point.
+    eigenvalue of $J P_0 J^\top$. A Euclidean projection has no such bound: it can keep the estimate at a wrong point.
 
-    Plain forgetting, without the $R_0$ term, lets the covariance $P = R^{-1}$ grow without bound when excitation
-    vanishes. Here $R_t \succeq R_0$ always, so the covariance never exceeds $P_0$ (but for rounding); it is carried as
-    a square root, so it stays positive definite in float32 too. What was learned stays. With λ = 1 and no constraint,
-    this is ordinary recursive least squares. For a residual not affine in a, the step is that of its linearization at
-    $\hat a_t$.
+    Plain forgetting, without the $R_0$ term, lets the covariance $P = R^{-1}$ grow without bound if there is no
+    excitation. Here $R_t \succeq R_0$ always, so the covariance never exceeds $P_0$ (up to rounding), and the estimate
+    does not change without excitation. The covariance is stored as a square root, so it stays positive definite in
+    float32 too. With λ = 1 and no constraint, this is ordinary recursive least squares. If the residual is not affine
+    in a, the step uses its linearization at $\hat a_t$.
 
     **Arguments:**
 
     - `forgetting`: λ in (0, 1].
     - `covariance`: $P_0$, a number, the (p,) diagonal, or a positive definite (p, p) matrix; in units of the
-      observation noise's variance.
+      variance of the observation noise.
     - `constraint`: 𝒜.
 
     !!! Example

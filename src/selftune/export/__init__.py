@@ -1,1 +1,1 @@
-"""A controller as files for other programs: a folder of C."""
+"""The export of a controller as a folder of C files for other programs."""

@@ -1,4 +1,4 @@
-"""`export_c`: a folder of C that a firmware project can take in as it is, with a recorded run to check it against."""
+"""`export_c`: a folder of C that a firmware project can use unchanged, with a recorded run to check it."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ from . import readme
 MANIFEST = "selftune.json"
 STEPS = 200
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
-"""What the replay allows between this C and XLA, relative to the largest number of its kind."""
+"""The largest difference between the C and XLA that the replay allows, relative to the largest number of its kind."""
 
 
 def export_c(
@@ -45,20 +45,24 @@ def export_c(
     scenario: Scenario | None = None,
     overwrite: bool = False,
 ) -> Path:
-    r"""Write a controller as C99 for a microcontroller: no heap, no globals, nothing of libc but math.h.
+    r"""Write a controller as C99 for a microcontroller, and return the folder.
 
-    The folder gets `NAME.h` and `NAME.c`, with a plain struct of state and `NAME_init`, `NAME_act`, `NAME_observe` and
-    `NAME_observe_state` (the two ways to observe of `Agent`, which runs the same C); `main.c` and `replay.h`, which
-    replay a recorded run and print the largest difference; a `CMakeLists.txt`; and a `README.md` with what a step
-    costs. Returns the folder.
+    The C uses no heap, no globals, and only math.h of libc. `Agent` runs the same C. The folder contains:
+
+    - `NAME.h` and `NAME.c`: a plain struct for the state, and the functions `NAME_init`, `NAME_act`, `NAME_observe` and
+      `NAME_observe_state`, which correspond to the methods of `Agent`;
+    - `main.c` and `replay.h`: a program that replays a recorded run and prints the largest difference;
+    - `CMakeLists.txt`, and a `README.md` with the cost of a step in memory and operations.
 
     **Arguments:**
 
-    - `x`, `theta`, `a_hat`, `t`, `guard`: as in `Agent`; they are what `NAME_init` starts from.
-    - `dtype`: `"float32"` or `"float64"` (for which JAX needs `jax_enable_x64`). The C computes in it throughout.
-    - `name`: the prefix of everything in C; the folder's name by default.
-    - `scenario`: its first 200 steps are recorded for the replay; by default the model by itself, with a little noise.
-    - `overwrite`: also write over files that were not written here, or were changed since.
+    - `x`, `theta`, `a_hat`, `t`, `guard`: as in `Agent`; `NAME_init` starts from these values.
+    - `dtype`: `"float32"` or `"float64"`, the type of all floating-point numbers in the C. `"float64"` needs JAX's
+      `jax_enable_x64`.
+    - `name`: the prefix of all names in C; by default the folder's name.
+    - `scenario`: its first 200 steps are recorded for the replay. By default, the model replaces the plant, with a
+      little noise.
+    - `overwrite`: also overwrite files that `export_c` did not write, or that were changed since.
 
     !!! Example
 
@@ -78,7 +82,7 @@ def export_c(
     folder = Path(folder)
     dtype = _dtype_name(dtype)
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
-        raise ValueError("dtype: expected 'float32' where JAX's jax_enable_x64 is off, got 'float64'")
+        raise ValueError("dtype: expected 'float32' because JAX's jax_enable_x64 is off, got 'float64'")
     name = check_name(name if name is not None else re.sub(r"\W", "_", folder.resolve().name).lower())
     before = _check_folder(folder, overwrite)
     x, theta, a_hat = (_cast(value, dtype, kinds="fiu") for value in (x, theta, a_hat))
@@ -98,11 +102,11 @@ def export_c(
     texts["README.md"] = readme.text(firmware, costs, len(scenario), TOLERANCE[dtype])
     sums = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()}
     about = {"format": "selftune export", "version": 1, "name": name, "files": sums, "costs": costs}
-    # The list first, with what was there: a folder that was left half-written is known as ours.
+    # Write the list of files first, with the old ones, so that a half-written folder is still known as an export.
     files.write(folder / MANIFEST, files.as_json(about | {"before": before}))
     for path, text in texts.items():
         files.write(folder / path, text.encode())
-    for path in before.keys() - sums.keys():  # of an export under another name
+    for path in before.keys() - sums.keys():  # files of an earlier export under another name
         if _checksum(folder / path) in before[path]:
             (folder / path).unlink()
     files.write(folder / MANIFEST, files.as_json(about))
@@ -120,7 +124,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _check_folder(folder: Path, overwrite: bool) -> dict[str, list[str]]:
-    """The checksums of what an export left there; what is someone else's, or was changed since, is refused."""
+    """Return the checksums of the files of an earlier export; raise `StoreError` for other or changed files."""
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder}: expected a folder, and it is a file")
     if not folder.is_dir() or not any(folder.iterdir()):
@@ -146,18 +150,18 @@ def _checksum(path: Path) -> str | None:
 
 
 def _cast(value: Any, dtype: str, kinds: str = "f") -> Any:
-    """Numbers of these kinds in the dtype of the firmware; all else as it is."""
+    """Return numbers of these kinds in the dtype of the firmware; other values are unchanged."""
 
     def leaf(value: Any) -> Any:
         array = np.asarray(value)
-        with np.errstate(over="ignore"):  # what is then not finite is refused by name
+        with np.errstate(over="ignore"):  # an overflow becomes infinite, which a later check reports
             return jnp.asarray(array.astype(dtype)) if array.dtype.kind in kinds else value
 
     return jax.tree.map(leaf, value, is_leaf=arguments.is_plain)
 
 
 def _model_alone(firmware: Firmware) -> Scenario:
-    """The model in place of the plant, with a little noise so that everything moves."""
+    """Return a scenario with the model as the plant, and a little noise so that all numbers change."""
     state, sizes, dtype = firmware.state, firmware.sizes, firmware.dtype
     w, v = (
         Gaussian(1e-3)(jax.random.key(seed), STEPS, size).astype(dtype) for seed, size in ((0, sizes.n), (1, sizes.k))
@@ -180,15 +184,15 @@ def _checked(scenario: Scenario, firmware: Firmware) -> Scenario:
 
 
 def _replay(firmware: Firmware, scenario: Scenario) -> str:
-    """What was measured at each step of a run of XLA, and what the controller made of it."""
+    """Return `replay.h`: the measurements of each step of a run by XLA, and the controller's results."""
     upper, state = firmware.name.upper(), firmware.state.controller
     start = {"theta": state.theta, "a_hat": state.a_hat}
-    # By XLA: a replay made by the native engine would compare the exported C with itself.
+    # Use XLA: a replay by the native engine would compare the exported C with itself.
     run = simulate(firmware.controller, scenario, **start, guard=firmware.guard, throw=False, engine="xla")
     refused = np.flatnonzero(np.asarray(run.guard) & Decision.REFUSED)
     why = f"the guard refused step {refused[0]}" if refused.size else run.result.message
     if refused.size or not run.result.ok:
-        raise ValueError(f"scenario: expected a run that ends well, for the replay; {why}")
+        raise ValueError(f"scenario: expected a run without failures, for the replay; {why}")
     observed = run.f if scenario.v is None else run.f + scenario.v
     tables = {
         ("x", "N"): run.x,
@@ -199,7 +203,7 @@ def _replay(firmware: Firmware, scenario: Scenario) -> str:
     }
     steps = len(scenario)
     lines = [
-        f"/* A recorded run of {firmware.name}, by XLA in {firmware.dtype.name}: row i is what was used at step i. */",
+        f"/* A recorded run of {firmware.name} by XLA in {firmware.dtype.name}; row i has the values of step i. */",
         "#ifndef REPLAY_H",
         "#define REPLAY_H",
         "",
@@ -239,12 +243,12 @@ def _main(firmware: Firmware) -> str:
         "theta": [field for field in firmware.state_fields if re.match(r"theta(_|$)", field.name)],
         "a_hat": [field for field in firmware.state_fields if re.match(r"a_hat(_|$)", field.name)],
     }
-    looks = []
+    comparisons = []
     for table, members in leaves.items():
         begin = 0
         for field in members:
             member = f"s.{field.name}" if field.shape else f"&s.{field.name}"
-            looks.append(f"look(&{table}, {member}, &replay_{table}[i][{begin}], {field.size});")
+            comparisons.append(f"compare(&{table}, {member}, &replay_{table}[i][{begin}], {field.size});")
             begin += field.size
     return (
         "\n".join(
@@ -256,14 +260,14 @@ def _main(firmware: Firmware) -> str:
                 "#include <math.h>",
                 "#include <stdio.h>",
                 "",
-                "/* The largest difference of a kind of number, and the largest number. */",
-                f"typedef struct {{ {real} difference, size; }} seen;",
+                "/* For one kind of number: the largest difference, and the largest absolute value. */",
+                f"typedef struct {{ {real} difference, size; }} comparison;",
                 "",
-                f"static void look(seen *kind, const {real} *got, const {real} *expected, int count)",
+                f"static void compare(comparison *kind, const {real} *got, const {real} *expected, int count)",
                 "{",
                 "    for (int i = 0; i < count; i++) {",
                 f"        const {real} difference = {absolute}(got[i] - expected[i]), size = {absolute}(expected[i]);",
-                "        /* written so that what is not a number counts as the largest */",
+                "        /* the negated comparison makes NaN count as the largest difference */",
                 "        if (!(difference <= kind->difference)) kind->difference = difference;",
                 "        if (size > kind->size) kind->size = size;",
                 "    }",
@@ -272,13 +276,13 @@ def _main(firmware: Firmware) -> str:
                 "int main(void)",
                 "{",
                 f"    static {name}_state s;",
-                "    seen u_seen = {0, 0}, theta = {0, 0}, a_hat = {0, 0};",
+                "    comparison control = {0, 0}, theta = {0, 0}, a_hat = {0, 0};",
                 f"    {name}_init(&s);",
                 "    for (int i = 0; i < REPLAY_STEPS; i++) {",
                 f"        {real} u[{upper}_M];",
-                *(f"        {line}" for line in looks),
+                *(f"        {line}" for line in comparisons),
                 f"        const int acted = {name}_act(&s, replay_x[i], REPLAY_T(i), u, 0);",
-                f"        look(&u_seen, u, replay_u[i], {upper}_M);",
+                f"        compare(&control, u, replay_u[i], {upper}_M);",
                 f"        const int observed = {name}_observe(&s, replay_f_obs[i]);",
                 f"        if (acted != {upper}_OK || observed != {upper}_OK) {{",
                 '            printf("step %d was refused: %d, %d\\n", i, acted, observed);',
@@ -286,7 +290,7 @@ def _main(firmware: Firmware) -> str:
                 "        }",
                 "    }",
                 f"    {real} largest = 0;",
-                "    const seen kinds[3] = {u_seen, theta, a_hat};",
+                "    const comparison kinds[3] = {control, theta, a_hat};",
                 "    for (int i = 0; i < 3; i++) {",
                 f"        const {real} relative = kinds[i].difference / (kinds[i].size > 0 ? kinds[i].size : 1);",
                 "        if (!(relative <= largest)) largest = relative;",
@@ -301,7 +305,7 @@ def _main(firmware: Firmware) -> str:
 
 
 def _cmake(name: str) -> str:
-    return f"""# Written by selftune. `add_subdirectory` this folder and link {name}, or build the replay by itself:
+    return f"""# Written by selftune. Use add_subdirectory with this folder and link {name}, or build only the replay:
 #   cmake -B build && cmake --build build && ctest --test-dir build
 cmake_minimum_required(VERSION 3.13)
 project({name} C)

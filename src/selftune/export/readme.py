@@ -1,4 +1,4 @@
-"""The `README.md` of an export: how to use the C, how to check it, and what it costs."""
+"""The `README.md` of an export: how to use the C, how to check it, and its cost in memory and operations."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from ..native.firmware import Firmware, struct_type
 
 
 def costs(firmware: Firmware, files: dict[str, str]) -> dict[str, Any]:
-    """Bytes, and for each function its operations; what a compiler is needed for is None where there is none."""
+    """Return the bytes, and the operations of each function; values that need a compiler are None without one."""
     measured = footprint.measure(firmware.name, files)
     functions = {}
     for function in footprint.FUNCTIONS:
@@ -27,7 +27,7 @@ def costs(firmware: Firmware, files: dict[str, str]) -> dict[str, Any]:
 
 
 def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float) -> str:
-    """`README.md`."""
+    """Return the text of `README.md`."""
     name, upper, real, sizes = firmware.name, firmware.name.upper(), firmware.real, firmware.sizes
     columns = (*footprint.KINDS, "instructions", "stack")
     rows = [
@@ -35,11 +35,12 @@ def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float
         for function, counts in costs["functions"].items()
     ]
     about = (
-        "No compiler was at hand to measure flash, stack and instructions with."
+        "No compiler was available to measure flash, stack and instructions."
         if costs["compiler"] is None
-        else f"Flash: {costs['flash']:,} bytes of code and constants. Flash, stack (bytes) and instructions are by\n"
-        f"{costs['compiler']}, with `{' '.join(footprint.FLAGS)}`;\n"
-        "instructions are counted in the listing, without those of math.h."
+        else f"Flash: {costs['flash']:,} bytes of code and constants. Flash, stack (bytes) and instructions were\n"
+        f"measured with {costs['compiler']}, and the flags\n"
+        f"`{' '.join(footprint.FLAGS)}`.\n"
+        "Instructions are counted in the disassembly, without those of math.h."
     )
     context = (
         "`t` is the number of the step."
@@ -48,34 +49,34 @@ def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float
     )
     return f"""# {name}
 
-A controller that tunes itself while it runs, as C99, in `{real}`. States: {sizes.n}; controls: {sizes.m}; gains that
-are tuned: {sizes.d}; model parameters that are estimated: {sizes.p}. Written by selftune; to change it, change the
-controller and export it again.
+A controller that tunes itself while it runs, written in C99 with `{real}` numbers. States: {sizes.n}; controls:
+{sizes.m}; tuned gains: {sizes.d}; estimated model parameters: {sizes.p}. selftune generated these files. Do not edit
+them: change the controller in Python and export it again.
 
 ```c
 #include "{name}.h"
 
 static {name}_state s;
-static {real} x[{upper}_N], u[{upper}_M]; /* measured, and to be applied */
+static {real} x[{upper}_N], u[{upper}_M]; /* the measured state, and the control to apply */
 
 void start(void)
 {{
     {name}_init(&s);
 }}
 
-/* Once a sample, with x measured. */
+/* Call this once per sample, after measuring x. */
 void sample({"int32_t t" if firmware.is_counted else f"const {name}_context *t"})
 {{
-    /* Refused before the first act. Or {name}_observe, where the residual itself is measured. */
+    /* Before the first act this call does nothing. If you measure the residual, call {name}_observe instead. */
     {name}_observe_state(&s, x);
     if ({name}_act(&s, x, t, u, 0) != {upper}_OK) {{
-        /* the step was refused: u is of the state that the model predicts, and nothing is learned from this one */
+        /* The measurement was refused: u is computed from the model's prediction, and nothing is learned. */
     }}
 }}
 ```
 
 {context}
-A `{name}_state` may be used by one thread at a time; there are no globals.
+Only one thread at a time may use a `{name}_state`. There are no global variables.
 
 ## Check it
 
@@ -83,23 +84,24 @@ A `{name}_state` may be used by one thread at a time; there are no globals.
 cmake -B build && cmake --build build && ctest --test-dir build --output-on-failure
 ```
 
-builds `main.c`, which replays a recorded run of {steps} steps and prints the largest difference, relative to the
-largest number of its kind. It must be at most {tolerance:g}.
+This builds and runs `main.c`, which replays a recorded run of {steps} steps and prints the largest difference,
+relative to the largest number of its kind. The difference must be at most {tolerance:g}.
 
-## What it costs
+## Cost per call
 
 | | {" | ".join(columns)} |
 |---|{"---|" * len(columns)}
 {chr(10).join(rows)}
 
-RAM: {costs["state"]:,} bytes of state; {costs["info"]:,} more where `info` is asked for.
+RAM: {costs["state"]:,} bytes for the state; {costs["info"]:,} more bytes if you use `info`.
 {about}
 
-Compile without `-ffast-math`: what is not finite must be seen. `-std=c99` keeps products and sums apart, so that
-every compiler gives the same numbers; `-ffp-contract=fast -fno-math-errno` is faster, and rounds otherwise.
+Do not compile with `-ffast-math`: the code must be able to detect NaN and infinity. With `-std=c99` the compiler does
+not fuse products and sums, so that every compiler gives the same numbers. `-ffp-contract=fast -fno-math-errno` is
+faster, but rounds differently.
 """
 
 
 def number(count: int | None) -> str:
-    """As tables have it."""
+    """Return the text of a table cell."""
     return "–" if count is None else f"{count:,}"

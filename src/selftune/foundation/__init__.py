@@ -1,1 +1,1 @@
-"""Checks of arguments, errors, extras, text for numbers, and worker threads: what every other package may use."""
+"""Tools for every other package: checks of arguments, errors, extras, text for numbers, and worker threads."""

@@ -1,6 +1,6 @@
-"""What is refused at the door, and in which words.
+"""Checks of arguments, with their error messages.
 
-Every message names the argument, what was expected and what came. Values are checked only when they are known:
+Every message names the argument, the expected value and the actual value. Values are checked only if they are known:
 under ``jit`` or ``vmap`` an argument has a shape and a dtype but no value yet.
 """
 
@@ -14,20 +14,21 @@ from jax.core import Tracer
 
 
 def is_known(value: Any) -> bool:
-    """Whether `value` has a concrete value now (it is not being traced)."""
+    """Return whether `value` has a concrete value, which means that JAX is not tracing it."""
     return not isinstance(value, Tracer)
 
 
 def known(*values: Any) -> list[np.ndarray] | None:
-    """The values as NumPy arrays, or None where one of them is being traced.
+    """Return the values as NumPy arrays, or None if one of them is being traced.
 
-    NumPy, because while a function is being traced what `jax.numpy` makes of a known array is traced too.
+    The arrays are NumPy's, because inside a traced function the results of `jax.numpy` are traced even for known
+    arrays.
     """
     return [np.asarray(value) for value in values] if all(map(is_known, values)) else None
 
 
 def describe(value: Any) -> str:
-    """A short text for messages: shape and dtype of an array, the value itself of anything else."""
+    """Return a short text for messages: the dtype and shape of an array, or else the value itself."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{np.dtype(value.dtype).name}{list(value.shape)}" if not is_key(value) else f"key{list(value.shape)}"
     return f"{value!r} ({type(value).__name__})"
@@ -45,10 +46,10 @@ def is_key(value: Any) -> bool:
 
 
 def real_array(name: str, value: Any, *, finite: bool = True) -> jax.Array:
-    """`value` as a JAX array of floating dtype; integers become floats, all else is refused."""
+    """Return `value` as a JAX array of floating dtype; integers become floats, other types raise `ValueError`."""
     if not is_known(value):
         return value.astype(_floating(name, value.dtype, value))
-    # In NumPy, and in the dtype that JAX will have: 1e300 is not finite in float32.
+    # Check with NumPy in the dtype that JAX will use: 1e300 is not finite in float32.
     raw = _raw(name, value)
     if finite and not np.all(np.isfinite(raw)):
         raise ValueError(f"{name}: expected finite numbers, got {_first_bad(raw)}")
@@ -73,14 +74,14 @@ def _floating(name: str, dtype: Any, value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `value` is a (nested) list or tuple of plain numbers: one array, not a pytree of scalars."""
+    """Return whether `value` is a (nested) list or tuple of plain numbers, which stands for one array, not a pytree."""
     return type(value) in (list, tuple) and all(
         is_plain(item) or isinstance(item, (int, float, np.number)) for item in value
     )
 
 
 def real_tree(name: str, tree: Any, *, dtype: Any = None) -> Any:
-    """`tree` with every leaf a finite floating array, all of the same dtype (of `dtype`, where it is given).
+    """Return `tree` with every leaf as a finite floating array, all of the same dtype (`dtype`, if given).
 
     ``theta=[1.0, 2.0]`` has one leaf.
     """
@@ -96,13 +97,13 @@ def real_tree(name: str, tree: Any, *, dtype: Any = None) -> Any:
 
 
 def number(name: str, value: Any, accept: Callable[[Any], Any], expected: str) -> jax.Array:
-    """A real scalar that satisfies `accept`; `expected` says in words what that is."""
+    """Return a real scalar that satisfies `accept`; `expected` describes the condition in the error message."""
     if isinstance(value, bool):
         raise ValueError(f"{name}: expected {expected}, got {describe(value)}")
     array = real_array(name, value, finite=False)
     if array.ndim != 0:
         raise ValueError(f"{name}: expected {expected}, got {describe(array)}")
-    # As it will be stored: 1e-50 is zero in float32. A NaN satisfies no comparison, so it is refused too.
+    # Check the number as it will be stored: 1e-50 is zero in float32. NaN satisfies no comparison, so it fails too.
     if (raw := known(value)) and not accept(_raw(name, raw[0])):
         raise ValueError(f"{name}: expected {expected}, got {raw[0]}")
     return array
@@ -120,7 +121,7 @@ _RAW_KEY = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
 
 
 def key(name: str, value: Any) -> jax.Array:
-    """A single PRNG key, as ``jax.random.key`` makes it (the older uint32 form is taken too)."""
+    """Return a single PRNG key, as ``jax.random.key`` makes it (the older uint32 form is accepted too)."""
     if is_key(value) and value.shape == ():
         return value
     if isinstance(value, jax.Array) and value.dtype == jnp.uint32 and value.shape == _RAW_KEY.shape:
@@ -134,7 +135,7 @@ def _first_bad(array: np.ndarray) -> str:
 
 
 def non_negatives(name: str, value: Any) -> jax.Array:
-    """Numbers of at least zero, in an array of any shape."""
+    """Return an array, of any shape, of numbers that are at least zero."""
     array = real_array(name, value)
     if (raw := known(value)) and not np.all(raw[0] >= 0):
         raise ValueError(f"{name}: expected finite numbers >= 0, got {raw[0]}")
@@ -142,7 +143,7 @@ def non_negatives(name: str, value: Any) -> jax.Array:
 
 
 def fit_shape(name: str, value: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """`value` broadcast to `shape`, refused by name where it does not fit."""
+    """Return `value` broadcast to `shape`; raise `ValueError` with its name if it does not fit."""
     try:
         return jnp.broadcast_to(value, shape)
     except ValueError:
@@ -150,14 +151,14 @@ def fit_shape(name: str, value: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
-    """A whole number of at least `least`."""
+    """Return a whole number that is at least `least`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(f"{name}: expected a whole number >= {least}, got {describe(value)}")
     return int(value)
 
 
 def variances(name: str, value: Any) -> jax.Array:
-    """Positive numbers: one, or a vector of them."""
+    """Return a positive number, or a vector of positive numbers."""
     array = real_array(name, value)
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"{name}: expected a number or a vector, got {describe(array)}")
@@ -167,7 +168,7 @@ def variances(name: str, value: Any) -> jax.Array:
 
 
 def positive_definite(name: str, value: Any) -> jax.Array:
-    """A positive number, a vector of them (a diagonal), or a symmetric positive definite matrix."""
+    """Return a positive number, a vector of positive numbers (a diagonal), or a symmetric positive definite matrix."""
     array = real_array(name, value)
     if array.ndim < 2:
         return variances(name, value)
@@ -181,12 +182,12 @@ def positive_definite(name: str, value: Any) -> jax.Array:
 
 
 def fits(name: str, value: jax.Array, size: int) -> None:
-    """Refuse a vector or matrix that is not for `size` numbers."""
+    """Raise `ValueError` if a vector or matrix does not have `size` entries along its first axis."""
     if value.ndim > 0 and value.shape[0] != size:
         raise ValueError(f"{name}: expected one entry for each of {size} numbers, got {describe(value)}")
 
 
 def as_matrix(name: str, value: jax.Array, size: int) -> jax.Array:
-    """A number, diagonal or matrix as a (size, size) matrix."""
+    """Return a number, diagonal or matrix as a (size, size) matrix."""
     fits(name, value, size)
     return value if value.ndim == 2 else jnp.diag(jnp.broadcast_to(value, (size,)))

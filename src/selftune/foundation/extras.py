@@ -1,4 +1,4 @@
-"""Parts of the package that need an extra: imported when they are first asked for, or refused with what to install."""
+"""Import of the parts of the package that need an extra; if the extra is missing, the error says what to install."""
 
 from importlib import import_module
 from types import ModuleType
@@ -7,7 +7,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def load(module: str, *, asked_for: str, extra: str = "experiments") -> ModuleType:
-    """The module `selftune.<module>`; where a package of the extra is missing, an error that says how to install it."""
+    """Return the module `selftune.<module>`; if a package of the extra is missing, the error says how to install it."""
     try:
         return import_module(f"{_PACKAGE}.{module}")
     except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
 """Releases of JAX that must not be used, and why. `pyproject.toml` excludes them; a test compares the two lists.
 
-Both faults are in jaxlib, of which pip installs the same release as of jax.
+Both faults are in jaxlib; pip installs the same release of jaxlib as of jax.
 """
 
 import warnings
@@ -15,7 +15,7 @@ class Fault(NamedTuple):
 
 _SINGLE = Fault(
     "computes wrong numbers on a CPU: in float32, jit(vmap(f)) is wrong from row 32,768 on "
-    "where f reduces the product of a matrix and a vector",
+    "if f reduces the product of a matrix and a vector",
     "https://github.com/jax-ml/jax/issues/39103",
 )
 KNOWN_BAD = {
@@ -25,7 +25,7 @@ KNOWN_BAD = {
     "0.10.1": _SINGLE,
     "0.10.2": Fault(
         "computes wrong numbers on a CPU: jit(vmap(f)) is wrong from row 16,384 on (32,768 in float32) "
-        "where f reduces the product of a matrix and a vector",
+        "if f reduces the product of a matrix and a vector",
         "https://github.com/jax-ml/jax/issues/39103",
     ),
     "0.11.1": Fault(
@@ -33,11 +33,11 @@ KNOWN_BAD = {
         "https://github.com/jax-ml/jax/issues/40101",
     ),
 }
-"""Found with `python -m tests.canary` on every release from 0.9 to 0.12.0.1; the issue names 0.10.2 alone."""
+"""Found with `python -m tests.canary` on every release from 0.9 to 0.12.0.1; the issue names only 0.10.2."""
 
 
 def complaint() -> str:
-    """What is wrong with the installed JAX, and what to install instead; empty where no fault is known."""
+    """Return the fault of the installed JAX and what to install instead; empty if no fault is known."""
     version = metadata.version("jaxlib").partition("+")[0]
     if (fault := KNOWN_BAD.get(version)) is None:
         return ""
@@ -49,6 +49,6 @@ def complaint() -> str:
 
 
 def warn() -> None:
-    """A warning on the line that imports selftune, where the installed JAX has a known fault."""
+    """Warn, on the line that imports selftune, if the installed JAX has a known fault."""
     if text := complaint():
         warnings.warn(text, RuntimeWarning, stacklevel=3)

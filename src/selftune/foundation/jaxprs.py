@@ -1,4 +1,4 @@
-"""What JAX has traced: whether two programs are the same, and whether an index is out of range."""
+"""Checks of programs that JAX has traced: are two programs the same, and is an index out of range?"""
 
 import hashlib
 import re
@@ -12,30 +12,30 @@ from . import arguments
 
 
 def digest(closed: Any) -> str:
-    """SHA-256 of a closed jaxpr: its text without memory addresses, and the values of its constants.
+    """Return the SHA-256 of a closed jaxpr: of its text without memory addresses, and of the values of its constants.
 
-    A constant that is being traced itself has no value; the text has its shape and dtype.
+    A constant that is being traced itself has no value; its shape and dtype are in the text.
     """
-    found = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr)).encode())
+    sha = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr)).encode())
     for constant in filter(arguments.is_known, _constants(closed)):
         value = np.asarray(jax.random.key_data(constant) if arguments.is_key(constant) else constant)
-        found.update(f"{value.dtype.str}{value.shape}".encode() + value.tobytes())
-    return found.hexdigest()
+        sha.update(f"{value.dtype.str}{value.shape}".encode() + value.tobytes())
+    return sha.hexdigest()
 
 
 def _constants(part: Any) -> Iterator[Any]:
-    """Every array inside a program: the text of a jaxpr has their shapes alone."""
+    """Yield every array inside a program; the text of a jaxpr contains only their shapes."""
     if hasattr(part, "consts"):
         yield from part.consts
         part = part.jaxpr
     for equation in part.eqns:
-        yield from (one.val for one in equation.invars if hasattr(one, "val") and np.ndim(one.val))
+        yield from (atom.val for atom in equation.invars if hasattr(atom, "val") and np.ndim(atom.val))
         inside = list(equation.params.values())
-        for one in jax.tree.leaves(inside, is_leaf=lambda leaf: hasattr(leaf, "eqns")):
-            if hasattr(one, "eqns"):
-                yield from _constants(one)
-            elif isinstance(one, (np.ndarray, jax.Array)):
-                yield one
+        for param in jax.tree.leaves(inside, is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            if hasattr(param, "eqns"):
+                yield from _constants(param)
+            elif isinstance(param, (np.ndarray, jax.Array)):
+                yield param
 
 
 _ON_INDICES = {
@@ -47,17 +47,17 @@ _ON_INDICES = {
 
 
 def out_of_range(part: Any) -> tuple[int, ...] | None:
-    """The shape of an array that is read at a fixed index that it does not have; None where there is none.
+    """Return the shape of an array that is read at a fixed index out of its range; None if there is no such array.
 
-    JAX reads the last number there is, and says nothing.
+    JAX would read the last number, without an error.
     """
     jaxpr = getattr(part, "jaxpr", part)
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, getattr(part, "consts", ()), strict=False))
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         shape: Any = getattr(equation.invars[0].aval, "shape", ()) if equation.invars else ()
-        known = [one.val if hasattr(one, "val") else values.get(one) for one in equation.invars]
-        if all(one is not None and arguments.is_known(one) for one in known):
+        known = [atom.val if hasattr(atom, "val") else values.get(atom) for atom in equation.invars]
+        if all(value is not None and arguments.is_known(value) for value in known):
             if name in _ON_INDICES:
                 values[equation.outvars[0]] = _ON_INDICES[name](*map(np.asarray, known))
             elif name == "concatenate":
@@ -66,16 +66,16 @@ def out_of_range(part: Any) -> tuple[int, ...] | None:
                 values[equation.outvars[0]] = _broadcast(np.asarray(known[0]), equation.params)
         elif name == "dynamic_slice":
             sizes = equation.params["slice_sizes"]
-            if any(_is_outside(*one) for one in zip(known[1:], shape, sizes, strict=True)):
+            if any(_is_outside(*axis) for axis in zip(known[1:], shape, sizes, strict=True)):
                 return shape
         elif name == "gather" and known[1] is not None and "FILL" not in str(equation.params["mode"]):
             axes, sizes = equation.params["dimension_numbers"].start_index_map, equation.params["slice_sizes"]
             columns = np.moveaxis(np.asarray(known[1]), -1, 0)
             if any(_is_outside(column, shape[i], sizes[i]) for i, column in zip(axes, columns, strict=True)):
                 return shape
-        for one in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
-            if hasattr(one, "eqns") and (found := out_of_range(one)) is not None:
-                return found
+        for param in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            if hasattr(param, "eqns") and (outside := out_of_range(param)) is not None:
+                return outside
     return None
 
 

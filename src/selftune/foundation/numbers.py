@@ -1,4 +1,4 @@
-"""Numbers for people, by significant digits."""
+"""Text for numbers, by significant digits."""
 
 import itertools
 import math
@@ -6,10 +6,11 @@ from decimal import Decimal
 
 
 def together(*values: float, digits: int = 4) -> list[str]:
-    """Numbers that are read together, such as a mean and its interval, all to the same decimal place.
+    """Return texts for numbers that are read together, such as a mean and its interval, all to the same decimal place.
 
-    The largest has `digits` significant digits; more where the numbers would else look alike, so that the smallest
-    difference between two of them has two digits. Below 1e-3 and from 1e9 on, powers of ten.
+    The largest number has `digits` significant digits. It has more if two numbers would look alike, so that the
+    smallest difference between two of them has two digits. Numbers below 1e-3 and from 1e9 on are written with powers
+    of ten.
     """
     finite = [value for value in values if math.isfinite(value)]
     largest = max(map(abs, finite), default=0.0)

@@ -1,4 +1,4 @@
-"""Independent pieces of work on all the cores there are: XLA runs outside Python's lock."""
+"""Run independent tasks in threads on all cores; threads are enough, because XLA runs without Python's global lock."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -10,11 +10,11 @@ import jax
 from . import arguments
 
 Progress: TypeAlias = Callable[[int, int], Any]
-"""Called with (done, total), in lane-steps, as pieces of the work finish."""
+"""A function that is called with (done, total) when tasks finish. Both count lane-steps: steps of single rollouts."""
 
 
 def check(workers: Any, progress: Any) -> int:
-    """How many threads to use; None is one for each core this process may use."""
+    """Return how many threads to use; None means one for each core that this process may use."""
     if progress is not None and not callable(progress):
         raise ValueError(f"progress: expected a function of (done, total), got {arguments.describe(progress)}")
     if workers is None:
@@ -23,7 +23,7 @@ def check(workers: Any, progress: Any) -> int:
 
 
 class Meter:
-    """Counts finished lane-steps, and tells."""
+    """A counter of finished lane-steps, which calls `progress`."""
 
     def __init__(self, progress: Progress | None, total: int = 0):
         self.progress, self.done, self.total = progress, 0, total
@@ -35,11 +35,11 @@ class Meter:
 
 
 def run(task: Callable[[Any], Any], items: Sequence[Any], work: Sequence[int], workers: int, meter: Meter) -> list[Any]:
-    """`[task(item) for item in items]`, the largest first, on `workers` threads."""
+    """Return `[task(item) for item in items]`, computed on `workers` threads, with the most work first."""
     order = sorted(range(len(items)), key=lambda i: -work[i])
     results: list[Any] = [None] * len(items)
 
-    # These settings are each thread's own: a user's `with` block must hold in the workers too.
+    # JAX keeps these settings per thread: set them again in the workers, so that a user's `with` block holds there too.
     x64 = getattr(jax.config, "jax_enable_x64")  # noqa: B009 - pyright does not know JAX's options
     promotion = getattr(jax.config, "jax_numpy_dtype_promotion")  # noqa: B009
 

@@ -1,1 +1,1 @@
-"""The native engine: a step, or the whole closed loop, as compiled C."""
+"""The native engine, which compiles a step or the whole closed loop to C."""

@@ -1,4 +1,4 @@
-"""Doubles as pairs of words and back, in JAX and in NumPy: the same bits, which no setting of JAX makes shorter."""
+"""Conversion of 64-bit numbers to pairs of 32-bit words and back, with the same bits under every setting of JAX."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def to_words(array: Any) -> Any:
-    """Numbers of 8 bytes as two of 4 each, on a last axis; others as they are."""
+    """Return numbers of 8 bytes as two words of 4 bytes, on a new last axis; other numbers are unchanged."""
     return jax.lax.bitcast_convert_type(array, jnp.uint32) if array.dtype.itemsize == 8 else array
 
 
@@ -21,5 +21,5 @@ def as_words(array: np.ndarray) -> np.ndarray:
 
 
 def from_words(words: Any, like: Any) -> np.ndarray:
-    array = np.asarray(words, order="C")  # np.ascontiguousarray would give a single number an axis
+    array = np.asarray(words, order="C")  # np.ascontiguousarray would add an axis to a scalar
     return array.view(like.dtype)[..., 0] if np.dtype(like.dtype).itemsize == 8 else array

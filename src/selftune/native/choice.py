@@ -1,4 +1,4 @@
-"""Which engine runs. `simulate`, `Agent` and `sweep` all ask here."""
+"""The choice of the engine for `simulate`, `Agent` and `sweep`."""
 
 import warnings
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def check_engine(engine: Any) -> Engine:
 
 
 def settle(engine: Engine, *, stacklevel: int = 3) -> Engine:
-    """The engine to ask for on this machine: `"auto"` becomes `"xla"` without a CPU or a C compiler.
+    """Return the engine for this machine: `"auto"` becomes `"xla"` if JAX does not use a CPU or there is no C compiler.
 
     `"native"` without a C compiler raises `CompilerError`.
     """
@@ -40,11 +40,11 @@ def settle(engine: Engine, *, stacklevel: int = 3) -> Engine:
 def run_with(
     engine: Engine, *, natively: Callable[[], T], by_xla: Callable[[], T]
 ) -> tuple[Literal["native", "xla"], T]:
-    """The name of the engine that ran, and its result.
+    """Run with the engine; return the name of the engine that ran, and its result.
 
-    `"auto"` is the native engine on a CPU, where there is a C compiler and the program can be written in C. Elsewhere
-    XLA runs. On a CPU a warning then says why, because XLA is several times slower there. There is no warning where a
-    function has captured an array that JAX is tracing.
+    `"auto"` uses the native engine on a CPU, if there is a C compiler and the program can be written in C. Otherwise
+    XLA runs. On a CPU a warning then gives the reason, because XLA is several times slower there. There is no warning
+    if a function has captured an array that JAX is tracing.
     """
     engine = settle(engine, stacklevel=4)
     if engine != "xla":
@@ -54,13 +54,13 @@ def run_with(
             if engine == "native":
                 error.args = (f"{error}; engine='xla' can run it",)
                 raise
-            if not isinstance(error, CapturedError):  # an ordinary way to write JAX: nothing is wrong
+            if not isinstance(error, CapturedError):  # common in JAX code, and not a fault
                 _warn(error, 4)
     return "xla", by_xla()
 
 
 def _warn(error: Exception, stacklevel: int) -> None:
-    text = f"XLA runs this, because the faster native engine cannot: {error}. With engine='xla' this warning goes away."
+    text = f"XLA runs this, because the faster native engine cannot: {error}. Use engine='xla' to avoid this warning."
     warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
 
 

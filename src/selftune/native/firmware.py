@@ -1,4 +1,4 @@
-"""A controller as C that runs anywhere: a struct of state, `init`, `act`, `observe`, and no more than math.h."""
+"""A controller as portable C: a struct for the state, and `init`, `act`, `observe`; it needs only math.h."""
 
 import dataclasses
 import re
@@ -22,7 +22,7 @@ from .step import lower_step
 
 
 class Field(NamedTuple):
-    """A member of a struct: an array, or a number where the shape is ()."""
+    """A member of a struct: an array, or a number if the shape is ()."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,10 +37,10 @@ class Field(NamedTuple):
 
 
 class Firmware:
-    """The C of one controller, and what is needed to talk to it from Python.
+    """The C code of one controller, and the data for calling it from Python.
 
-    **Arguments:** `name`, the prefix of everything in C; `state`, the agent's state before the first step, in the dtype
-    that the C computes in.
+    **Arguments:** `name`, the prefix of all names in C; `state`, the agent's state before the first step, in the dtype
+    that the C uses.
     """
 
     def __init__(self, controller: Controller, guard: Guard, state: AgentState, *, name: str):
@@ -52,7 +52,7 @@ class Firmware:
         self._members = {field.name for field in self.state_fields}
         info = jax.eval_shape(partial(guarded_step.act, controller, guard), state, state.x, state.t)[2]
         self.info_structure = jax.tree.structure(info)
-        self.info_fields = fields(_told(info))  # what is left of it without u, which comes first
+        self.info_fields = fields(_told(info))  # without u, which `act` returns separately
         plain = jax.tree.structure(state.t) == jax.tree.structure(0)
         self.is_counted = plain and jnp.ndim(state.t) == 0 and jnp.result_type(state.t) == jnp.int32
         """Whether the context is the number of the step."""
@@ -82,13 +82,13 @@ class Firmware:
         )
 
     def header(self) -> str:
-        """`NAME.h`."""
+        """Return the text of `NAME.h`."""
         name, upper, s = self.name, self.name.upper(), self.sizes
         context = (
             []
             if self.is_counted
             else [
-                "/* The context of a step: what varies with time. */",
+                "/* The context of a step: the data that vary with time. */",
                 *_struct(f"{name}_context", self.context_fields),
                 "",
             ]
@@ -107,45 +107,46 @@ class Firmware:
             "/* Sizes: state x, control u, residual f, policy parameters theta, model parameters a. */",
             *(f"#define {upper}_{letter.upper()} {size}" for letter, size in s._asdict().items()),
             "",
-            "/* What keeps it safe; exported with it, and part of the code:",
+            "/* The settings of the guard, which keeps the controller safe. They are fixed in this code:",
             *(f"   {line}" for line in _settings(self.guard)),
-            "   What it decided at a step is a sum of these, in guard_decisions of the info. */",
+            "   Its decisions at a step are a sum of the following numbers, in guard_decisions of the info. */",
             *(f"#define {upper}_{decision.name} {decision.value}" for decision in Decision),
             "",
-            "/* Who learns, in guard_mode of the state: all, the estimator alone, nobody. */",
+            "/* Values of guard_mode in the state: all learning is on, only the estimator learns, nothing learns. */",
             *(f"#define {upper}_{mode.name} {mode.value}" for mode in Mode),
             "",
-            "/* What the functions return. */",
+            "/* The codes that the functions return. */",
             f"#define {upper}_OK 0",
             f"#define {upper}_DIVERGED 1",
             f"#define {upper}_NON_FINITE 2",
             "",
             *context,
-            "/* All that is remembered between two calls. */",
+            "/* The whole state between two calls. */",
             *_struct(f"{name}_state", self.state_fields),
             "",
-            "/* What a person reads of a step: the values that were used at it. */",
+            "/* A report of one step for people: the values that the step used. */",
             *_struct(f"{name}_info", self.info_fields),
             "",
-            "/* The state before the first step. */",
+            "/* Set the state before the first step. */",
             f"{self.signature('init')};",
             "",
-            "/* u_t from theta_t and a_hat_t; then theta_{t+1}. Where x is refused the control is that of the x that",
-            "   the model predicts, and after too many of them in a row that of the step before; nothing is learned,",
-            "   and what is returned says why. info may be a null pointer. */",
+            "/* Compute u_t from theta_t and a_hat_t, then theta_{t+1}. If x is refused, u is computed from the",
+            "   model's prediction of x, and nothing is learned; the returned code gives the reason. After too many",
+            "   refused x in a row, x itself is used if it is finite; otherwise u is the previous control. info may",
+            "   be a null pointer. */",
             *wrap([f"{self.signature('act')};"], 0),
             "",
-            "/* a_hat_{t+1}, from the residual that was observed after the last act. Refused where that was, and",
-            "   before the first. */",
+            "/* Compute a_hat_{t+1} from the residual that was observed after the last act. The observation is refused",
+            "   if that act was refused, and before the first act. */",
             f"{self.signature('observe')};",
             "",
-            "/* The same, from the state that came after it: the residual is what explains the transition. */",
+            "/* The same, from the next measured state: the residual is computed from the transition. */",
             f"{self.signature('observe_state')};",
             "",
-            "/* Stop learning, altogether or theta alone, and go on: from outside, at any time between two calls. */",
+            "/* Stop all learning (pause), stop only theta (freeze), learn again (resume); between any two calls. */",
             *(f"{self.signature(name)};" for name in ("pause", "freeze", "resume")),
             "",
-            "/* The last good theta and a_hat, both at once. */",
+            "/* Restore the last good theta and a_hat together. */",
             f"{self.signature('restore')};",
             "",
             "#ifdef __cplusplus",
@@ -167,22 +168,22 @@ class Firmware:
         return f"{kind} {name}_{function}({name}_state *s{arguments.get(function, '')})"
 
     def source(self) -> str:
-        """`NAME.c`."""
+        """Return the text of `NAME.c`."""
         helpers: dict[str, str] = {}
         bodies: list[str] = []
         for function, program in self.programs.items():
             writer = Writer(program, partial(self._load, function), partial(self._store, program), share_divisors=True)
             loads, statements, stores = writer.lines()
             helpers |= writer.helpers
-            told = [line for line in stores if line.startswith("info->")]
+            info_stores = [line for line in stores if line.startswith("info->")]
             code = [line.removeprefix("code = ") for line in stores if line.startswith("code = ")]
-            kept = [line for line in stores if not line.startswith(("info->", "code = "))]
+            state_stores = [line for line in stores if not line.startswith(("info->", "code = "))]
             bodies += [
                 *wrap([self.signature(function)], 0),
                 "{",
                 *wrap(loads + statements, 4),
-                *wrap(kept, 4),
-                *(["    if (info) {", *wrap(told, 8), "    }"] if told else []),
+                *wrap(state_stores, 4),
+                *(["    if (info) {", *wrap(info_stores, 8), "    }"] if info_stores else []),
                 *(f"    return {line}" for line in code),
                 "}",
                 "",
@@ -191,8 +192,8 @@ class Firmware:
             line = f"    s->guard_mode = {self.name.upper()}_{mode.name};"
             bodies += [self.signature(function), "{", line, "}", ""]
         return _lines(
-            f"/* {self.name}: written by selftune; do not edit. C99, no heap, no globals, nothing but math.h.",
-            "   Without -ffast-math: what is not finite must be seen. */",
+            f"/* {self.name}: written by selftune; do not edit. C99, no heap, no globals, only math.h of libc.",
+            "   Do not compile with -ffast-math: the code must be able to detect NaN and infinity. */",
             f'#include "{self.name}.h"',
             "",
             "#include <math.h>",
@@ -208,7 +209,7 @@ class Firmware:
         )
 
     def whole(self) -> str:
-        """Both in one text, with the sizes of the structs as this compiler lays them out: what an `Agent` loads."""
+        """Return header and source as one text, for `Agent`, with functions that return the sizes of the structs."""
         name = self.name
         sizes = [
             line
@@ -232,7 +233,7 @@ class Firmware:
         if leaf.name in self._members:
             return f"s->{leaf.name}{at}"
         if function == "act" and leaf.name != "x":
-            # In C any number but zero is true.
+            # In C any number except zero is true.
             truth = " != 0" if leaf.dtype == np.bool_ else ""
             return "t" if self.is_counted else f"t->{_context_name(leaf.name)}{at}{truth}"
         return f"{leaf.name}{at}"
@@ -241,13 +242,14 @@ class Firmware:
         at = f"[{i}]" if leaf.shape else ""
         member = leaf.name.removeprefix("next_")
         if member in self._members and leaf.name.startswith("next_"):
-            before = next(one for one in program.inputs if one.name == member)
+            before = next(given for given in program.inputs if given.name == member)
             return None if before.ids.flat[i] == leaf.ids.flat[i] else f"s->{member}{at}"
         return f"info->{leaf.name.removeprefix('info_')}{at}" if leaf.name.startswith("info_") else f"{leaf.name}{at}"
 
 
 def _narrow(graph: Graph) -> None:
-    """Compute in float what JAX, with 64 bits, computes in double on the way, as it does with a step's number."""
+    """Turn double intermediate results into float. With 64 bits enabled JAX computes some of them in double, such as
+    those of the step's number."""
     double = np.dtype(np.float64)
     wide = [node for node, dtype in enumerate(graph.dtypes) if dtype == double]
     bits = [node for node, op in enumerate(graph.ops) if op == "bitcast"]
@@ -289,30 +291,30 @@ def _restore(controller: Controller, guard: Guard, state: AgentState) -> dict[st
 
 
 def _settings(guard: Guard) -> list[str]:
-    """A guard's settings in words, a line each."""
-    said = {one.name: getattr(guard, one.name) for one in dataclasses.fields(guard)}
-    return [f"{name}: {'off' if value is None else value}" for name, value in said.items()]
+    """Return the settings of a guard as text, one per line."""
+    settings = {field.name: getattr(guard, field.name) for field in dataclasses.fields(guard)}
+    return [f"{name}: {'off' if value is None else value}" for name, value in settings.items()]
 
 
 def fields(tree: PyTree, root: str = "") -> list[Field]:
-    """The members of a struct that holds a pytree."""
+    """Return the members of a struct that holds a pytree."""
     named = leaf_names({root: tree} if root else {"state": tree})
-    made = []
+    members = []
     for name, leaf in named:
         shape, dtype = jnp.shape(leaf), np.dtype(jnp.result_type(leaf))
-        made.append(Field(_short(name) if not root else _context_name(name), shape, dtype))
-    _check_names([field.name for field in made])
-    return made
+        members.append(Field(_short(name) if not root else _context_name(name), shape, dtype))
+    _check_names([field.name for field in members])
+    return members
 
 
 def struct_type(members: list[Field]) -> np.dtype:
-    """A C struct as NumPy lays it out, which is how C does."""
+    """Return the NumPy dtype of a C struct, with the same memory layout."""
     kinds = [(m.name, np.dtype(np.int32) if m.dtype == np.bool_ else m.dtype, m.shape) for m in members]
     return np.dtype(kinds, align=True)
 
 
 def _short(name: str) -> str:
-    """The name in C of a part of an agent's state: theta, tuner_y, last_u; any other name as it is."""
+    """Return the name in C of a part of an agent's state: theta, tuner_y, last_u; other names are unchanged."""
     if name.startswith("state_controller_"):
         return name.removeprefix("state_controller_")
     name = re.sub(r"^state_(x|t|u|code)(?=_|$)", r"last_\1", name)
@@ -320,7 +322,7 @@ def _short(name: str) -> str:
 
 
 def _context_name(name: str) -> str:
-    """The name in C of a part of a context: its own, where C and C++ take it."""
+    """Return the name in C of a part of a context: its own name, if C and C++ allow it."""
     part = re.sub(r"^(t|value)(_|$)", "", name) or "value"
     return part if part.isidentifier() and part not in _KEYWORDS else f"t_{part}"
 
@@ -337,7 +339,7 @@ _KEYWORDS = set(
         "NAN INFINITY HUGE_VAL errno linux unix ",
     )
 )
-# Files of an export and of C itself, libraries, and what CMake keeps for itself.
+# Files of an export, headers of C, libraries, and targets that CMake reserves.
 _TAKEN = set(
     re.findall(
         r"\w+",
@@ -361,9 +363,9 @@ def _lines(*lines: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """A name that C allows."""
+    """Return `name` if it is a valid prefix in C; otherwise raise `ValueError`."""
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ValueError(f"name: expected small letters, digits and _, starting with a letter, got {name!r}")
+        raise ValueError(f"name: expected lower-case letters, digits and _, starting with a letter, got {name!r}")
     if name in _TAKEN:
-        raise ValueError(f"name: expected one that is not taken by C, CMake or the export's other files, got {name!r}")
+        raise ValueError(f"name: expected one that C, CMake and the other files of the export do not use, got {name!r}")
     return name

@@ -1,4 +1,4 @@
-"""`simulate(..., engine="native")`: the whole closed loop as one C function, plant included."""
+"""The engine of `simulate(..., engine="native")`: the whole closed loop, plant included, as one C function."""
 
 import copy
 import ctypes
@@ -27,11 +27,11 @@ from .lowering.from_jaxpr import Leaf, LoweringError, Program, leaf_names
 from .step import lower_step
 
 CHUNK = 1 << 22
-"""Steps of one call into C: between two calls Python can be interrupted."""
+"""The number of steps per call into C; Python can be interrupted between two calls."""
 AT_HAND = 256
-"""An array of the state that is larger than this is not copied into variables."""
+"""An array of the state that is larger than this is not copied into local variables."""
 ROWS = ("a_star", "w", "v", "t")
-"""What has a row for each step."""
+"""The inputs that have a row for each step."""
 
 
 def run_loop(
@@ -45,12 +45,13 @@ def run_loop(
 ) -> dict[str, PyTree]:
     """Run `steps` steps of the closed loop.
 
-    `arrays` has `x`, `state` and `step`, where to start; `a_star`, `w`, `v` and `t`, with a row for each step (v and t
-    may be None); and `limit`. Returns `row`, with what `fields` names, `x`, `state`, `code` and `failed_at`.
+    `arrays` contains the start (`x`, `state` and `step`), the inputs with a row for each step (`a_star`, `w`, `v` and
+    `t`; v and t may be None), and `limit`. The result contains `row`, with the recorded `fields`, and `x`, `state`,
+    `code` and `failed_at`.
 
-    Settings that are single numbers, such as a learning rate, are arguments of the compiled program; arrays are part
-    of it, so that their zeros cost nothing. Under `jit` and `vmap` whatever is traced is an argument; a batch runs on
-    all cores.
+    Settings that are single numbers, such as a learning rate, are arguments of the compiled program. Settings that are
+    arrays are constants in the program, so that their zeros cost nothing. Under `jit` and `vmap` every traced value is
+    an argument. A batch runs on all cores.
     """
     settings, structure = jax.tree.flatten((controller, guard, nature))
     free = [leaf for leaf in settings if _is_free(leaf)]
@@ -58,46 +59,47 @@ def run_loop(
     inputs = {**arrays, "p": [jax.random.key_data(leaf) if arguments.is_key(leaf) else leaf for leaf in free]}
     if any(map(arguments.is_key, jax.tree.leaves(inputs))):
         raise LoweringError(
-            "engine: expected a state of plain numbers, got a random key in it, as optax.add_noise keeps one"
+            "engine: expected a state of plain numbers, got a state with a random key, such as that of optax.add_noise"
         )
-    # The program is that of one step: how many there are is not part of it.
-    one = {name: jax.tree.map(_row, tree) if name in ROWS else tree for name, tree in inputs.items()}
-    of_one, input_structure = jax.tree.flatten(one)
-    shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in of_one)
-    # What a function is traced to depends on these, too.
+    # The program is compiled for one step, so it does not depend on the number of steps.
+    step_inputs = {name: jax.tree.map(_row, tree) if name in ROWS else tree for name, tree in inputs.items()}
+    step_leaves, input_structure = jax.tree.flatten(step_inputs)
+    shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in step_leaves)
+    # The traced program depends on these settings of JAX, too.
     modes = tuple(getattr(jax.config, name) for name in ("jax_enable_x64", "jax_numpy_dtype_promotion"))
     loop = _compiled(structure, fixed, input_structure, shapes, fields, modes)
     if isinstance(loop, LoweringError):
         raise copy.copy(loop)
-    _ = loop.function  # compiled now, so that a compiler that refuses is an error here and not inside a jitted program
+    _ = loop.function  # compile now, so that a compiler error appears here, not inside a jitted program
     leaves = jax.tree.leaves(inputs)
     outputs = _run_any(loop, steps, stride, leaves)
     return jax.tree.unflatten(loop.result_structure, outputs)
 
 
 def _run_any(loop: "Loop", steps: int, stride: int, leaves: Sequence[Any]) -> Sequence[Any]:
-    """Run it now where all numbers are known; else say what to do under `vmap`, and under `jit`."""
+    """Run the loop now if all numbers are known; otherwise define it for `vmap` and `jit`."""
     if all(map(arguments.is_known, leaves)):
         return [_taken_over(output) for output in loop.call(steps, stride, leaves)]
 
     @jax.custom_batching.custom_vmap
     def run(*leaves):
         batch = loop.batch(leaves)
-        shapes = [jax.ShapeDtypeStruct(batch + one.shape, one.dtype) for one in loop.results(-(-steps // stride))]
+        results = loop.results(-(-steps // stride))
+        shapes = [jax.ShapeDtypeStruct(batch + result.shape, result.dtype) for result in results]
 
         def call(*words):
             read = [from_words(array, leaf) for array, leaf in zip(words, leaves, strict=True)]
             return [as_words(array) for array in loop.call(steps, stride, read)]
 
-        # In JAX's thread for callbacks a `with jax.enable_x64(True)` around this does not hold, and doubles would come
-        # as floats: so they come and go as pairs of words.
-        words = jax.eval_shape(lambda: [to_words(jnp.zeros(one.shape, one.dtype)) for one in shapes])
-        done = jax.pure_callback(call, words, *map(to_words, leaves))
-        return [to_numbers(array, one.dtype) for array, one in zip(done, shapes, strict=True)]
+        # JAX's thread for callbacks ignores a `with jax.enable_x64(True)` block of the caller and would turn doubles
+        # into floats. So doubles are passed as pairs of words.
+        words = jax.eval_shape(lambda: [to_words(jnp.zeros(shape.shape, shape.dtype)) for shape in shapes])
+        outputs = jax.pure_callback(call, words, *map(to_words, leaves))
+        return [to_numbers(array, shape.dtype) for array, shape in zip(outputs, shapes, strict=True)]
 
     @run.def_vmap
     def _(axis_size, in_batched, *leaves):
-        # A batch is one more axis in front; of length one where nothing varies along it.
+        # A batch adds an axis in front, of length one for an array that does not vary along it.
         lanes = [leaf if varies else leaf[None] for leaf, varies in zip(leaves, in_batched, strict=True)]
         outputs = _run_any(loop, steps, stride, lanes)
         return outputs, [True] * len(outputs)
@@ -106,7 +108,7 @@ def _run_any(loop: "Loop", steps: int, stride: int, leaves: Sequence[Any]) -> Se
 
 
 class _Setting:
-    """A setting that is part of a program: equal to another where the program is the same."""
+    """A setting that is a constant in a program; two settings are equal if they give the same program."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -132,12 +134,12 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_free(leaf: Any) -> bool:
-    """Whether a setting is an argument of the program, and not part of it."""
+    """Return whether a setting is an argument of the program instead of a constant in it."""
     return not arguments.is_known(leaf) or (_is_array(leaf) and leaf.ndim == 0)
 
 
 def _restored(one: "_Setting | bool", free: Iterator[Any]) -> Any:
-    """A setting inside the program; of a free one it is known whether it is a random key."""
+    """Return the value of a setting inside the program; `one` is a constant, or says whether an argument is a key."""
     if isinstance(one, _Setting):
         return one.value
     return jax.random.wrap_key_data(next(free)) if one else next(free)
@@ -147,13 +149,13 @@ def _restored(one: "_Setting | bool", free: Iterator[Any]) -> Any:
 def _compiled(
     structure: Any, fixed: Any, input_structure: Any, shapes: Any, fields: tuple[str, ...], modes: Any
 ) -> "Loop | LoweringError":
-    """The program of a loop, or why there is none. Both are kept: finding the reason takes as long as a program."""
+    """Return the program of a loop, or the error. Errors are cached too, because finding an error takes as long."""
     inputs = jax.tree.unflatten(input_structure, [jax.ShapeDtypeStruct(*shape) for shape in shapes])
 
     def make(prepare: Callable[[Controller], Controller]):
         def step(p, x, state, a_star, w, v, t, step, limit):
             free = iter(p)
-            settings = [_restored(one, free) for one in fixed]
+            settings = [_restored(setting, free) for setting in fixed]
             controller, guard, nature = jax.tree.unflatten(structure, settings)
             x, state, values = closed_loop_step(
                 prepare(controller), guard, nature, x, state, a_star, w, v, step if t is None else t
@@ -171,7 +173,7 @@ def _compiled(
 
 
 class Loop:
-    """The C function of a closed loop, and the calling of it."""
+    """The C function of a closed loop, and how to call it."""
 
     def __init__(self, program: Program, inputs: dict[str, PyTree], outputs: dict[str, PyTree]):
         self.program = program
@@ -183,7 +185,7 @@ class Loop:
         self.result_structure = jax.tree.structure(results)
 
     def results(self, rows: int) -> list[jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of what comes back."""
+        """Return the shapes and dtypes of the results."""
         return [
             jax.ShapeDtypeStruct((rows, *leaf.shape) if name.startswith("row_") else leaf.shape, leaf.dtype)
             for name, leaf in self.result_leaves
@@ -201,12 +203,15 @@ class Loop:
         return function
 
     def batch(self, leaves: Any) -> tuple[int, ...]:
-        """The axes that arrays have in front of their own."""
+        """Return the lengths of the batch axes, which come before the arrays' own axes."""
         own = (len(shape) + _has_rows(name) for name, shape in self.inputs)
         return np.broadcast_shapes(*(leaf.shape[: leaf.ndim - n] for leaf, n in zip(leaves, own, strict=True)))
 
     def call(self, steps: int, stride: int, leaves: Any) -> list[np.ndarray]:
-        """From arrays, each with the same leading axes or with ones in place of them, to the results with those."""
+        """Run the loop for each entry of the batch, and return the results with the batch axes in front.
+
+        Each array has the batch axes in front; an axis along which it does not vary has length one.
+        """
         arrays = [np.asarray(leaf, order="C") for leaf in leaves]
         batch = self.batch(arrays)
         spread = [
@@ -220,7 +225,7 @@ class Loop:
         def run(lane: tuple[int, ...]) -> None:
             here = {name: output[(*lane, ...)] for (name, _), output in zip(self.result_leaves, outputs, strict=True)}
             for name, array in here.items():
-                if name in self.at:  # the state is carried in the array that will hold the last one
+                if name in self.at:  # C updates the state in place, in the array of the final state
                     array[...] = spread[self.at[name]][(*lane, ...)]
             read = [here[name] if name in here else spread[i][(*lane, ...)] for i, (name, _) in enumerate(self.inputs)]
             written = [array for name, array in here.items() if name.startswith("row_")]
@@ -240,12 +245,12 @@ class Loop:
             try:
                 list(pool.map(run, lanes))
             finally:
-                pool.shutdown(cancel_futures=True)  # interrupted: what has not begun does not
+                pool.shutdown(cancel_futures=True)  # after an interrupt, start no more runs
         return outputs
 
 
 def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Uninitialized, at an address from which JAX takes an array over without copying it."""
+    """Return an uninitialized array, aligned so that JAX can use it without a copy."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
@@ -253,16 +258,17 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def _taken_over(array: np.ndarray) -> jax.Array:
-    """As a JAX array, in the same memory: nobody else has it."""
+    """Return a JAX array in the same memory, which nothing else uses."""
     return jnp.from_dlpack(array) if array.size else jnp.asarray(array)
 
 
 def _source(loop: Loop) -> str:
-    """The C text. `arrays`: the inputs, then the rows to record. `numbers`: begin, end, stride, code, failed_at."""
+    """Return the C source of the function. Its `arrays` are the inputs, then the rows to record; its `numbers` are
+    begin, end, stride, code and failed_at."""
     program, at = loop.program, loop.at
     rows = [leaf for leaf in program.outputs if leaf.name.startswith("row_")]
     carried = [leaf for leaf in program.outputs if leaf.name in at]
-    # Small parts of the state are variables of the loop; large ones, such as a buffer, stay where they are.
+    # Small parts of the state become local variables of the loop; large ones, such as a buffer, stay in their arrays.
     in_place = {leaf.name for leaf in carried if leaf.ids.size > AT_HAND}
     at_hand = {leaf.name for leaf in carried} - in_place
     checked = [leaf for leaf in program.outputs if leaf.name.startswith("checked")]
@@ -315,7 +321,7 @@ def _source(loop: Loop) -> str:
     ]
     n = next(leaf.ids.size for leaf in carried if leaf.name == "x")
     watched = [leaf for leaf in carried if re.match(r"x$|state_(controller_)?(theta|a_hat)", leaf.name)]
-    watched.sort(key=lambda leaf: leaf.name != "x")  # first, as in what a step leaves
+    watched.sort(key=lambda leaf: leaf.name != "x")  # x first, as in the values that a step checks
     start = [
         f"{leaf.name}[{i}]" if leaf.name in in_place else _scalar(leaf, i)
         for leaf in watched
@@ -364,7 +370,7 @@ def _source(loop: Loop) -> str:
         "            next += stride;",
         "        }",
         *wrap(others, 8),
-        "        /* a sum that is small has small terms: only if it is not are they looked at one by one */",
+        "        /* if the sum is small, all terms are small; otherwise check them one by one */",
         *wrap([f"const {real} size = {' + '.join(sizes)};"], 8),
         "        if (!(size <= bound) && code == 0) {",
         "            code = health(checked, limit);",
@@ -380,7 +386,7 @@ def _source(loop: Loop) -> str:
 
 
 def _has_rows(name: str) -> bool:
-    """Whether an input has a row for each step, by its name in C."""
+    """Return whether an input has a row for each step, by its name in C."""
     return name.startswith(ROWS)
 
 
@@ -389,5 +395,5 @@ def _scalar(leaf: Leaf, i: int) -> str:
 
 
 def _storage(dtype: np.dtype) -> str:
-    """The C type of an array's elements: NumPy's booleans are bytes."""
+    """Return the C type of an array's elements; NumPy's booleans are bytes."""
     return "uint8_t" if dtype == np.bool_ else TYPES[dtype.name]

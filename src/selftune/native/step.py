@@ -1,4 +1,4 @@
-"""A controller's step as a scalar program: whichever way of writing it takes the fewest operations."""
+"""Lowering of a controller's step to a scalar program, in the form that needs the fewest operations."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +15,11 @@ from .lowering.from_jaxpr import Program, lower
 from .lowering.values import TooLargeError
 
 SMALL = 200
-"""The size, in numbers, up to which a step is written in the first way that comes."""
+"""Up to this size, in numbers, only the first form of a step is tried."""
 UNROLLED = 8_000
-"""The size up to which it is written out whole."""
+"""Up to this size, the program is fully unrolled."""
 LOOPED = 64
-"""In a larger one, matrix products of more terms than this are loops."""
+"""In a larger program, matrix products with more terms than this become loops."""
 
 
 def lower_step(
@@ -28,13 +28,13 @@ def lower_step(
     *,
     unrolled: int = UNROLLED,
 ) -> Program:
-    """The program of a function that calls a controller: of `make(prepare)`, which applies `prepare` to it first.
+    """Return the program of `make(prepare)`, a function that applies `prepare` to a controller and then calls it.
 
-    There are three ways to push tangents through the closed loop: one by one through every operation, as XLA does; by
-    products with the loop's two Jacobians; or by products with those of the functions that it is made of. Zeros cost
-    nothing in any of them, and which is the smallest depends on the system: all are tried. Past `unrolled` numbers the
-    products are loops: less code, and more operations. A way that does not work is left out: `while` has no derivative
-    in reverse.
+    There are three ways to propagate tangents through the closed loop: one by one through every operation, as XLA does;
+    by products with the two Jacobians of the loop; or by products with the Jacobians of its functions. Zeros cost
+    nothing in any of them. Which way gives the smallest program depends on the system, so all are tried. In programs
+    of more than `unrolled` numbers the products become loops, which means less code and more operations. A way that
+    fails is left out; for example, `while` has no derivative in reverse mode.
     """
     ways = [make(_with(kind)) for kind in (_LoopJacobians, _FunctionJacobians)]
     try:
@@ -53,7 +53,7 @@ def _smallest(program: Program, ways: list[Callable[..., Any]], inputs: dict[str
     for way in ways:
         try:
             program = min(program, lower(way, inputs, **options), key=_size)
-        except Exception:  # of JAX, about the user's functions: the first way has worked with them
+        except Exception:  # JAX cannot do it for these functions; the first way has worked
             continue
     return program
 
@@ -74,7 +74,7 @@ def _with(kind: type[System]) -> Callable[[Controller], Controller]:
 
 
 class _LoopJacobians(System):
-    """Pushes tangents by products with the Jacobians of the closed loop."""
+    """A system that propagates tangents by products with the Jacobians of the closed loop."""
 
     def linearize(self, x: Any, theta: PyTree, a: PyTree, t: Any):
         n, d = x.shape[0], ravel_pytree(theta)[0].size
@@ -88,7 +88,7 @@ class _LoopJacobians(System):
 
 
 class _FunctionJacobians(System):
-    """Pushes tangents through policy, then dynamics and cost, by products with the Jacobians of each."""
+    """A system that propagates tangents through policy, dynamics and cost, by products with the Jacobians of each."""
 
     def linearize(self, x: Any, theta: PyTree, a: PyTree, t: Any):
         flat, unravel = ravel_pytree(theta)
@@ -111,7 +111,7 @@ class _FunctionJacobians(System):
 
 
 def _with_jacobians(function: Callable[..., Any], *arguments: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The value, and the Jacobian in each argument, in the direction that has fewer tangents."""
+    """Return the value and the Jacobian in each argument, in forward or reverse mode, whichever needs less work."""
     value = function(*arguments)
     every = tuple(range(len(arguments)))
     jacobian = jax.jacrev if jnp.size(value) < sum(map(jnp.size, arguments)) else jax.jacfwd

@@ -1,1 +1,1 @@
-"""What is to be controlled: `System`, constraints, scenarios and noise."""
+"""The control problem: `System`, constraints, scenarios and noise."""

@@ -1,7 +1,7 @@
-"""The user's functions, traced by shape: which of them fails, why, and what to write instead.
+"""Trace the user's functions with shapes only; report which one fails, why, and what to write instead.
 
-A function is traced once, with placeholders for its arrays, and the program that comes out is run at every step. So
-whatever the function computes in Python or NumPy alone is fixed when it is traced.
+A function is traced once, with placeholders for its arrays, and the resulting program runs at every step. So everything
+that the function computes in pure Python or NumPy is fixed when the function is traced.
 """
 
 import traceback
@@ -29,10 +29,10 @@ def traced(
     expected: str,
     thorough: bool,
 ) -> Any:
-    """The shape and dtype that `function` gives; refused where these are not what is `expected`.
+    """Return the shape and dtype of the function's result; raise `ValueError` if these are not as `expected`.
 
-    `thorough`: refuse a function that reads an array at a fixed index out of range, and, by tracing it two times, one
-    whose program is not the same each time.
+    With `thorough`, also raise it if the function reads an array at a fixed index out of range, or if two traces give
+    different programs.
     """
     name = getattr(function, "given_as", name)
     memory, here = _memory(function, inputs)
@@ -47,8 +47,8 @@ def traced(
     if len(set(map(jaxprs.digest, programs))) > 1:
         raise ImpureError(f"{name}: {_IMPURE}")
     if programs and (shape := jaxprs.out_of_range(programs[0])) is not None:
-        said = f"got one out of range of an array of shape {shape}"
-        raise ValueError(f"{name}: expected indices within its arrays, {said}") from IndexError(said)
+        got = f"got one out of range of an array of shape {shape}"
+        raise ValueError(f"{name}: expected indices within its arrays, {got}") from IndexError(got)
     if not hasattr(out, "shape"):
         advice = "; write jnp.stack([...]) for a list of numbers" if isinstance(out, (list, tuple)) else ""
         raise ValueError(f"{name}: expected one array of shape {expected}, got {arguments.describe_tree(out)}{advice}")
@@ -62,13 +62,14 @@ def traced(
 
 
 _FOUND_GOOD: WeakKeyDictionary[FunctionType, set[Any]] = WeakKeyDictionary()
-"""By function: the arguments, by shape, with which it was checked thoroughly. One compilation asks several times."""
+"""For each function, the shapes of the arguments with which its thorough check passed: a compilation asks often."""
 
 
 def _memory(function: Any, inputs: dict[str, Any]) -> tuple[set[Any], Any]:
-    """What is remembered of a function, and under which name; nothing of a module that holds arrays."""
+    """Return the set of checks that a function has passed, and the entry for these inputs. A module that contains
+    arrays gets an empty set, so that it is always checked."""
     functions, structure = jax.tree.flatten(function)
-    if not functions or not all(isinstance(one, FunctionType) for one in functions):
+    if not functions or not all(isinstance(leaf, FunctionType) for leaf in functions):
         return set(), None
     leaves, shape = jax.tree.flatten(inputs)
     here = (structure, tuple(map(id, functions)), shape, tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves))
@@ -80,7 +81,7 @@ def _dtype(leaf: Any) -> Any:
 
 
 class ImpureError(ValueError):
-    """A function is not the same program each time that it is traced."""
+    """A function gives different programs when it is traced twice."""
 
 
 _IMPURE = (
@@ -92,13 +93,13 @@ _IMPURE = (
 
 
 def _programs(function: Callable[..., Any], *inputs: Any, thorough: bool) -> tuple[Any, list[Any]]:
-    """The shape and dtype of what the function gives, and the programs of two traces."""
+    """Return the shape and dtype of the function's result, and the programs of two traces if `thorough`."""
     if not thorough:
         return jax.eval_shape(function, *inputs), []
-    # JAX remembers the trace of a function: so a new function each time, and without the user's own `jit`.
+    # JAX caches the trace of a function: trace a new lambda each time, and remove the user's own `jit`.
     plain = jax.tree.map(_without_jit, function)
-    made = [jax.make_jaxpr(lambda *values: plain(*values), return_shape=True)(*inputs) for _ in range(2)]
-    return made[0][1], [program for program, _ in made]
+    traces = [jax.make_jaxpr(lambda *values: plain(*values), return_shape=True)(*inputs) for _ in range(2)]
+    return traces[0][1], [program for program, _ in traces]
 
 
 _JITTED: tuple[type, ...] = (type(jax.jit(lambda: None)), type(eqx.filter_jit(lambda: None)))
@@ -109,9 +110,10 @@ def _without_jit(function: Any) -> Any:
 
 
 def other_shapes(tree: Any, sizes: tuple[int, ...], fits: Callable[[Any], bool]) -> list[tuple[int, ...]]:
-    """Shapes that one leaf of `tree` could have for `fits` to be true, the other leaves as they are; the likeliest.
+    """Return up to two shapes of one leaf of `tree` for which `fits` is true, the most likely first; the other leaves
+    stay as they are.
 
-    `sizes`: numbers that a problem of these dimensions may have along an axis.
+    `sizes`: likely lengths of an axis for a problem of these dimensions.
     """
     leaves, structure = jax.tree.flatten(tree)
     found = []
@@ -125,12 +127,13 @@ def other_shapes(tree: Any, sizes: tuple[int, ...], fits: Callable[[Any], bool])
 
 
 def _candidates(shape: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Transposed; vectors of other sizes, the nearest first; then matrices, of as many numbers or of the sizes."""
+    """Yield the transposed shape; then vectors, the nearest size first; then matrices with as many numbers or with axes
+    of these sizes."""
     count = int(np.prod(shape))
-    made = [shape[::-1], *((i,) for i in sorted({count, *range(1, 9), *sizes}, key=lambda i: abs(i - count))), ()]
-    made += [(i, count // i) for i in range(1, count + 1) if count <= 64 and count % i == 0]
-    made += [(i, j) for i in sizes for j in sizes]
-    yield from dict.fromkeys(made)
+    shapes = [shape[::-1], *((i,) for i in sorted({count, *range(1, 9), *sizes}, key=lambda i: abs(i - count))), ()]
+    shapes += [(i, count // i) for i in range(1, count + 1) if count <= 64 and count % i == 0]
+    shapes += [(i, j) for i in sizes for j in sizes]
+    yield from dict.fromkeys(shapes)
 
 
 _IF = "write jnp.where(condition, a, b) or jax.lax.cond for Python's `if`, and jnp.minimum, jnp.maximum, & and | for "
@@ -149,11 +152,11 @@ _ADVICE: tuple[tuple[type[Exception], str, str], ...] = (
     (ValueError, "setting an array element", "write jnp.stack([a, b]) for an np.zeros that is filled one by one"),
     (AttributeError, "no attribute append", "write jnp.append(x, value) for x.append(value)"),
 )
-"""The kind of an error, what its text contains, and what to write instead."""
+"""The type of an error, a part of its text, and what to write instead."""
 
 
 def _advice(error: Exception, names: list[str]) -> str:
-    """What to write instead, for the errors that a function written for Python or NumPy makes."""
+    """Return what to write instead, for the typical errors of a function written for Python or NumPy."""
     if isinstance(error, TypeError) and "positional argument" in str(error):
         return f"expected a function of {len(names)} arguments, ({', '.join(names)})"
     for kind, text, advice in _ADVICE:
@@ -170,7 +173,7 @@ _LIBRARIES = (*(str(Path(str(module.__file__)).parent) for module in (jax, np, e
 
 
 def _place(error: Exception) -> str:
-    """The user's own line, where there is one: the last that is not in a library's file."""
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).is_file()]
-    theirs = [one for one in frames if not one.filename.startswith(_LIBRARIES) and "site-packages" not in one.filename]
-    return f" at {Path(theirs[-1].filename).name}, line {theirs[-1].lineno}" if theirs else ""
+    """Return the user's line that failed, which is the last line outside of libraries; empty if there is none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
+    user = [f for f in frames if not f.filename.startswith(_LIBRARIES) and "site-packages" not in f.filename]
+    return f" at {Path(user[-1].filename).name}, line {user[-1].lineno}" if user else ""

@@ -1,4 +1,4 @@
-"""Where parameters may be: closed convex sets, with their projections in the Euclidean norm and in that of a metric."""
+"""Constraints on parameters: closed convex sets, with projections in the Euclidean norm and in a metric's norm."""
 
 import abc
 from typing import Any
@@ -18,10 +18,10 @@ from . import _metric_projection
 class AbstractConstraint(eqx.Module):
     r"""A closed convex set, $\Theta$ of a tuner or $\mathcal{A}$ of an estimator.
 
-    A number that is not finite never projects to a bound: it becomes NaN, so that what checks the numbers sees it.
+    A number that is not finite never projects to a bound: it becomes NaN, so that later checks find it.
 
-    A set of your own needs `project` and `contains`. It has `project_in_metric` from them. For the functions of the
-    theory, such as `certify`, it also needs `diameter` and `sample`.
+    A set of your own needs the methods `project` and `contains`; `project_in_metric` is computed from them. For the
+    functions of the theory, such as `certify`, it also needs `diameter` and `sample`.
 
     !!! Example
 
@@ -38,36 +38,37 @@ class AbstractConstraint(eqx.Module):
 
     @abc.abstractmethod
     def project(self, v: PyTree) -> PyTree:
-        r"""The Euclidean projection $\Pi(v)$: same structure, shapes and dtype as `v`."""
+        r"""Return the Euclidean projection $\Pi(v)$: same structure, shapes and dtype as `v`."""
 
     @abc.abstractmethod
     def contains(self, v: PyTree) -> Bool[Array, ""]:
-        """Whether `v` is in the set, up to the rounding of a projection."""
+        """Return whether `v` is in the set, up to the rounding error of a projection."""
 
     def project_in_metric(self, v: PyTree, inverse_metric: Any, *, exact: bool = True) -> PyTree:
-        r"""The projection in the norm of the metric $M = P^{-1}$, which is given by its inverse P.
+        r"""Return the projection in the norm of the metric $M = P^{-1}$, which is given by its inverse P.
 
         $$\Pi^{M}(v) = \arg\min_{z \in \mathcal{A}}\ (z - v)^\top P^{-1} (z - v)$$
 
-        After a step that P multiplies, this is the projection that brings an estimate nearer to every point of the
-        set in the norm in which the step does. Gradient descent has its preconditioner as P, least squares and the
-        Kalman filter have their covariance.
+        Use this projection after a step that was multiplied by P: it brings the estimate nearer to every point of the
+        set in the norm in which the step does so. P is the preconditioner of gradient descent, or the covariance of
+        least squares and of the Kalman filter.
 
         **Arguments:**
 
         - `v`: as in `project`.
         - `inverse_metric`: P, symmetric positive definite (p, p), for the p numbers of `v` in the order of
-          `jax.flatten_util.ravel_pytree`; or its (p,) diagonal; or one number, for which this is `project`.
-        - `exact`: if not, a `Box`, a `Simplex` or a product of them with p > 4 and a matrix P is projected by a few
-          turns of Hildreth's method, as estimators do: work that grows with p² instead of p³. The point found is in
-          the set; up to the last Euclidean projection, it is nearer than v to every point of the set.
+          `jax.flatten_util.ravel_pytree`; or its (p,) diagonal; or one number, for which the result is `project(v)`.
+        - `exact`: if False, a `Box`, a `Simplex` or a product of them with p > 4 and a matrix P is projected by a few
+          iterations of Hildreth's method, as estimators do. The work then grows with p² instead of p³. The resulting
+          point is in the set; apart from the last Euclidean projection, it is nearer than v to every point of the set.
 
-        The result is in the set, as that of `project` is. For `Box`, `Ball`, `Simplex` and products of boxes, simplexes
-        and whole spaces, it is as near to the projection as rounding allows, about p · 1e-15 times the condition of P
-        (in float32 p · 1e-6 times). A product that has a `Ball` in it, with a matrix P, and a set of your own are
-        projected by 20 turns of a semismooth Newton method, which uses `project` and its derivative: enough for every
-        one of 1,000 random problems with a condition of 1e3, and for 19 in 20 with one of 1e6 and p = 8. The other
-        points are in the set too, but farther from v than need be.
+        The result is in the set, like that of `project`. For `Box`, `Ball`, `Simplex` and products of boxes, simplexes
+        and whole spaces, it is as near to the projection as rounding allows: about p · 1e-15 times the condition number
+        of P (in float32 p · 1e-6 times). A set of your own, and a product that contains a `Ball`, with a matrix P, are
+        projected by 20 iterations of a semismooth Newton method, which uses `project` and its derivative. These were
+        enough for each of 1,000 random problems with a condition number of 1e3, and for 19 in 20 problems with a
+        condition number of 1e6 and p = 8. In the other problems the point is in the set too, but farther from v than
+        necessary.
         """
         flat = ravel_pytree(v)[0]
         P = arguments.real_array("inverse_metric", inverse_metric, finite=False).astype(flat.dtype)
@@ -82,7 +83,7 @@ class AbstractConstraint(eqx.Module):
         return self._project_in_metric(v, _metric_projection.regularized(P) if P.ndim == 2 else P, exact)
 
     def _project_in_metric(self, v: PyTree, P: Float[Array, " p"] | Float[Array, "p p"], exact: bool) -> PyTree:
-        """`project_in_metric` for p > 1 and a diagonal or a matrix."""
+        """Return `project_in_metric` for p > 1 and a P that is a diagonal or a matrix."""
         flat, unravel = ravel_pytree(v)
         P = jnp.diag(P) if P.ndim == 1 else P
         polyhedron = self._polyhedron(v)
@@ -90,24 +91,24 @@ class AbstractConstraint(eqx.Module):
             nearest = _metric_projection.onto_polyhedron(flat, P, polyhedron, exact=exact)
         else:
             nearest = _metric_projection.onto_any(lambda u: ravel_pytree(self.project(unravel(u)))[0], flat, P)
-        # Rounding, and a search that has not ended, may leave the point outside.
+        # Rounding, or a search that has not converged, may leave the point outside.
         return self.project(unravel(jnp.where(jnp.all(jnp.isfinite(flat)), nearest, jnp.nan)))
 
     def _polyhedron(self, like: PyTree) -> _metric_projection.Polyhedron | None:
-        """The set as bounds on the flat numbers and sums of them; None where it is not made of these."""
+        """Return the set as bounds on the flat numbers and on sums of them; None if the set is of another kind."""
         return None
 
     def diameter(self, like: PyTree) -> Float[Array, ""]:
-        """The largest Euclidean distance of two points of the set; infinite where the set is not known to be bounded.
+        """Return the largest Euclidean distance of two points of the set; infinity if it may be unbounded.
 
         `like`: a parameter, for its structure and shapes.
         """
         return jnp.asarray(jnp.inf, _dtype(like))
 
     def sample(self, key: PRNGKeyArray, like: PyTree) -> PyTree:
-        """A random point of the set, from anywhere in it, of the structure, shapes and dtype of `like`.
+        """Return a random point from the whole set, with the structure, shapes and dtype of `like`.
 
-        An unbounded set is refused: there is no uniform draw from one.
+        An unbounded set raises `ValueError`, because it has no uniform distribution.
         """
         raise ValueError(
             f"sample: expected a bounded set that can be drawn from, got {self!r}; a set of your own needs the methods "
@@ -116,7 +117,7 @@ class AbstractConstraint(eqx.Module):
 
 
 class Unconstrained(AbstractConstraint):
-    """The whole space: `project` is the identity.
+    """No constraint: the set is the whole space, and `project` is the identity.
 
     !!! Example
 
@@ -140,10 +141,10 @@ class Unconstrained(AbstractConstraint):
 
 
 class Box(AbstractConstraint):
-    r"""$\{v : \text{low} \le v \le \text{high}\}$, elementwise.
+    r"""The box $\{v : \text{low} \le v \le \text{high}\}$, elementwise.
 
-    `low` and `high` are numbers, arrays that broadcast to every leaf, or pytrees like the parameter's own.
-    An infinite bound is no bound.
+    `low` and `high` are numbers, arrays that broadcast to every leaf, or pytrees with the structure of the parameter.
+    An infinite bound means no bound.
 
     !!! Example
 
@@ -183,7 +184,7 @@ class Box(AbstractConstraint):
         projected = optax.projections.projection_box(
             v, self._like("low", self.low, v), self._like("high", self.high, v)
         )
-        # An overflow is no gain: without this, an infinite step would end at a bound and look like one.
+        # Without this, an infinite step would end at a bound and look like a valid gain.
         return jax.tree.map(lambda leaf, box: jnp.where(jnp.isfinite(leaf), box, jnp.nan), v, projected)
 
     def contains(self, v: PyTree) -> Bool[Array, ""]:
@@ -222,7 +223,7 @@ class Box(AbstractConstraint):
 
 
 class Ball(AbstractConstraint):
-    r"""$\{v : \|v - \text{center}\|_2 \le \text{radius}\}$, the norm taken over all leaves together.
+    r"""The ball $\{v : \|v - \text{center}\|_2 \le \text{radius}\}$, with the norm over all leaves together.
 
     !!! Example
 
@@ -254,10 +255,10 @@ class Ball(AbstractConstraint):
         offset = self._offset(v)
         dtype = jnp.result_type(*jax.tree.leaves(offset))
         radius = self.radius.astype(dtype)
-        # A far point is first brought near along its ray, which leaves its projection where it was: the square of
-        # its norm would overflow, and an overflow would project to the centre.
+        # First move a far point nearer along its ray, which does not change its projection. Otherwise the square of its
+        # norm could overflow, and the point would project to the centre.
         largest = _largest(jax.tree.map(jnp.abs, offset))
-        near = jax.tree.map(lambda leaf: leaf / jnp.maximum(largest / (2 * radius), 1), offset)  # but not to the sphere
+        near = jax.tree.map(lambda leaf: leaf / jnp.maximum(largest / (2 * radius), 1), offset)  # <= 2 radius
         projected = optax.projections.projection_l2_ball(near, radius)
         if self.center is None:
             return projected
@@ -290,7 +291,7 @@ class Ball(AbstractConstraint):
 
 
 class Simplex(AbstractConstraint):
-    r"""$\{v : v \ge 0, \sum_i v_i = \text{total}\}$, over all leaves together: mixtures and shares.
+    r"""The simplex $\{v : v \ge 0, \sum_i v_i = \text{total}\}$, over all leaves together; for mixtures and shares.
 
     !!! Example
 
@@ -308,11 +309,11 @@ class Simplex(AbstractConstraint):
         dtypes = jax.tree.map(lambda leaf: leaf.dtype, v)
         bad = ~_all(jax.tree.map(jnp.isfinite, v))
         total = self.total.astype(jnp.result_type(*jax.tree.leaves(v)))
-        # A shift of all entries moves nothing, and an entry `total` below the largest ends at zero however far below:
-        # so numbers of the size of `total` are enough, and no digits are lost to large ones.
+        # Shifting all entries does not change the projection, and an entry that is `total` or more below the largest
+        # becomes zero. So shift and clip the entries to the size of `total`, to lose no digits to large numbers.
         largest = _largest(v)
         near = jax.tree.map(lambda leaf: jnp.maximum(leaf - largest, -total), v)
-        # Optax divides whole numbers by each other, which gives the default dtype: to be differentiated, all has it.
+        # Optax divides integers, which gives the default dtype; differentiation needs this dtype everywhere.
         wide = jnp.result_type(float)
         with jax.numpy_dtype_promotion("standard"):
             near = jax.tree.map(lambda leaf: leaf.astype(wide), near)
@@ -346,7 +347,7 @@ class Simplex(AbstractConstraint):
 
 
 class Product(AbstractConstraint):
-    """One constraint for each part of a pytree: `parts` has the parameter's structure at its top.
+    """One constraint for each part of a pytree. `parts` has the same structure as the top level of the parameter.
 
     !!! Example
 
@@ -405,7 +406,7 @@ class Product(AbstractConstraint):
         return jax.tree.unflatten(structure, values)
 
     def _pairs(self, like: PyTree) -> list[tuple[AbstractConstraint, PyTree]]:
-        """Each part with what it constrains."""
+        """Return each part with the value that it constrains."""
         pairs = []
         self._map(lambda part, value: pairs.append((part, value)), like)
         return pairs
@@ -420,9 +421,10 @@ def _dtype(tree: PyTree) -> Any:
 
 
 def _largest(tree: PyTree) -> Array:
-    """A scale or a shift that a projection does not depend on, so that it has no derivative.
+    """Return the largest number, without a derivative; use it as a scale or shift that does not change a projection.
 
-    The derivative of a maximum compares numbers for equality, and XLA may compute the two sides in two ways.
+    The derivative of a maximum compares numbers for equality, and XLA may compute the two sides with different
+    rounding.
     """
     return jax.lax.stop_gradient(jnp.max(jnp.stack([jnp.max(leaf) for leaf in jax.tree.leaves(tree)])))
 

@@ -1,4 +1,4 @@
-"""Makers of sequences: noise, and schedules of parameters."""
+"""Random processes and parameter schedules, which generate sequences for a scenario."""
 
 import abc
 from typing import Any
@@ -13,30 +13,30 @@ from ..foundation import arguments
 
 
 class AbstractProcess(eqx.Module):
-    r"""A maker of sequences: noise, or the schedule of a parameter.
+    r"""A process that generates a sequence: noise, or the schedule of a parameter.
 
-    `process(key, steps, shape)` makes an array (steps, \*shape); `process.stream(key, shape)` stands for the same
-    numbers without storing them. Randomness is counter-based: the draw of step t depends on `key` and t alone.
+    `process(key, steps, shape)` returns an array (steps, \*shape). `process.stream(key, shape)` represents the same
+    numbers without storing them. Randomness is counter-based: the draw of step t depends only on `key` and t.
     """
 
     @abc.abstractmethod
     def draw(self, key: PRNGKeyArray, t: Int[Array, ""], shape: tuple[int, ...], dtype: Any) -> Array:
-        """The random numbers of step t."""
+        """Return the random numbers of step t."""
 
     @abc.abstractmethod
     def start(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> PyTree:
-        """The state before step 0; None for a process without memory."""
+        """Return the state before step 0; None for a process without memory."""
 
     @abc.abstractmethod
     def advance(self, state: PyTree, draw: Array) -> tuple[Array, PyTree]:
-        """The value of step t and the state for step t + 1."""
+        """Return the value of step t and the state for step t + 1."""
 
     def stream(self, key: PRNGKeyArray, shape: int | tuple[int, ...]) -> "Stream":
-        """The same numbers, made one step at a time as `simulate` needs them: memory does not grow with T."""
+        """Return a stream of the same numbers. `simulate` draws them step by step, so memory does not grow with T."""
         return Stream(self, arguments.key("key", key), _shape(shape))
 
     def __call__(self, key: PRNGKeyArray, steps: int, shape: int | tuple[int, ...]) -> Float[Array, "steps ..."]:
-        """An array of `steps` rows, row t being the value at step t."""
+        """Return an array of `steps` rows; row t is the value at step t."""
         return sample(self.stream(key, shape), arguments.whole("steps", steps), jnp.result_type(float))
 
 
@@ -66,7 +66,7 @@ class _Memoryless(AbstractProcess):
 
 
 class Stream(eqx.Module):
-    """A process with its key and shape, to be drawn from as the simulation goes: `AbstractProcess.stream` makes it."""
+    """A process with its key and shape, from which a simulation draws step by step; see `AbstractProcess.stream`."""
 
     process: AbstractProcess
     key: PRNGKeyArray
@@ -83,7 +83,7 @@ class OrnsteinUhlenbeck(AbstractProcess):
     r"""$w_0 = 0$, $w_{t+1} = \gamma w_t + \delta_t$ with $\delta_t \sim \mathcal N(0, \sigma^2)$ (simulation appendix).
 
     The paper simulates with this noise, but its main theorem does not cover it: Assumption "estimator and environment"
-    asks for $\|w_t\| \le \bar\epsilon$ and $E[w_t \mid \mathcal F_t'] = 0$, and this noise is unbounded and, for γ > 0,
+    requires $\|w_t\| \le \bar\epsilon$ and $E[w_t \mid \mathcal F_t'] = 0$, and this noise is unbounded and, for γ > 0,
     predictable. `Uniform` has both properties.
 
     **Arguments:** `decay`, γ in [0, 1); `sigma`, σ ≥ 0, a number or one for each component.
@@ -133,8 +133,8 @@ class Uniform(_Memoryless):
 class Gaussian(_Memoryless):
     r"""Independent draws from $\mathcal N(0, \sigma^2)$, elementwise.
 
-    With `truncate` = c they are conditioned on $|w| \le c\,\sigma$. The theory wants bounded
-    disturbances (the assumption on the environment): truncate at 3, say.
+    With `truncate` = c, the draws are conditioned on $|w| \le c\,\sigma$. The theory needs bounded
+    disturbances (the assumption on the environment): use `truncate=3`, for example.
 
     !!! Example
 
@@ -160,7 +160,7 @@ class Gaussian(_Memoryless):
 
 
 class PiecewiseConstant(_Memoryless):
-    r"""Constant for `period` steps, then drawn anew, uniform on [low, high] (the simulation appendix's $a^*$).
+    r"""Constant for `period` steps, then a new draw, uniform on [low, high] (the simulation appendix's $a^*$).
 
     !!! Example
 
@@ -203,7 +203,7 @@ class RandomWalk(AbstractProcess):
         _check_interval(self.low, self.high)
 
     def draw(self, key, t, shape, dtype):
-        # Step t's increment is draw t + 1; draw 0 is where the walk starts.
+        # The increment of step t uses number t + 1 of the key; number 0 is for the start of the walk.
         kick = jax.random.normal(jax.random.fold_in(key, t + 1), shape, dtype)
         return _fit("sigma", self.sigma, shape, dtype) * kick
 

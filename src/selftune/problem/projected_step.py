@@ -1,4 +1,4 @@
-"""The projected gradient step that tuners and the gradient estimator share, on top of optax."""
+"""The projected gradient step of the tuners and of the gradient estimator, based on optax."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -18,7 +18,8 @@ LearningRate: TypeAlias = Array | Callable[..., Any] | optax.GradientTransformat
 
 
 def learning_rate(value: Any) -> LearningRate:
-    """A positive number, kept as an array so that a new one does not recompile; an optax schedule or transformation."""
+    """Return a checked learning rate: an optax schedule or transformation, or a positive number as an array, so that
+    another number does not recompile."""
     if isinstance(value, optax.GradientTransformation):
         return value
     if callable(value):
@@ -44,14 +45,14 @@ def constraint(value: Any) -> AbstractConstraint:
 
 
 def check_inside(name: str, value: PyTree, constraint: AbstractConstraint) -> None:
-    """Refuse a start outside its set, or one that the set does not fit."""
+    """Raise `ValueError` if `value` is outside its constraint, or if the shapes do not fit."""
     try:
         inside = _contains(constraint, value)
     except ValueError as error:
         raise ValueError(f"{name}: does not fit its constraint, {type(constraint).__name__}: {error}") from None
     if arguments.is_known(inside) and not bool(inside):
-        shown = eqx.tree_pformat(constraint, short_arrays=False)
-        raise ValueError(f"{name}: expected a point of its constraint, {shown}, got {value}")
+        text = eqx.tree_pformat(constraint, short_arrays=False)
+        raise ValueError(f"{name}: expected a point of its constraint, {text}, got {value}")
 
 
 @eqx.filter_jit
@@ -66,7 +67,7 @@ def _optimizer(rate: LearningRate, dtype: Any) -> optax.GradientTransformation:
 
 
 def init(rate: LearningRate, params: PyTree) -> PyTree:
-    """The optimizer's state for `params`."""
+    """Return the optimizer's first state for `params`."""
     return _optimizer(rate, jnp.result_type(*jax.tree.leaves(params))).init(params)
 
 
@@ -79,13 +80,14 @@ def update(
     *,
     preconditioner: Array | None = None,
 ) -> tuple[PyTree, PyTree]:
-    r"""$\Pi(\text{params} - \eta \cdot \text{gradient})$, or the optax transformation's step in place of $\eta$'s.
+    r"""Return $\Pi(\text{params} - \eta \cdot \text{gradient})$ and the new state of the optimizer.
 
-    `gradient` is flat; returns the new params and optimizer state, with params' dtype kept. `preconditioner`: what the
-    gradient has been multiplied by, P; the projection is then in the $P^{-1}$-norm.
+    If the learning rate is an optax transformation, its step replaces $-\eta \cdot \text{gradient}$. `gradient` is
+    flat. The dtype of `params` is kept. `preconditioner`: the P by which the gradient has already been multiplied; the
+    projection is then in the $P^{-1}$-norm.
     """
     _, unravel = ravel_pytree(params)
-    # Optax, and schedules, mix counts with numbers.
+    # Optax and schedules mix integers and floats, which strict promotion forbids.
     with jax.named_scope("selftune.descent"), jax.numpy_dtype_promotion("standard"):
         updates, state = _optimizer(rate, gradient.dtype).update(unravel(gradient), state, params)
         params = optax.apply_updates(params, updates)

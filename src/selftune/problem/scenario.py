@@ -1,4 +1,4 @@
-"""What nature decides: the first state, the true parameters, the disturbance and the observation noise."""
+"""The scenario of a simulation: first state, true parameters, disturbance and observation noise."""
 
 from typing import Any, NamedTuple
 
@@ -12,20 +12,20 @@ from .noise import AbstractProcess, Stream, is_stream, sample
 
 
 class Scenario(eqx.Module):
-    r"""What nature decides, fixed before the run: the agent sees none of it but through x and $\tilde f$.
+    r"""The true environment of a run, fixed before the run. The agent observes it only through x and $\tilde f$.
 
     **Arguments:**
 
     - `x0`: the first state, (n,).
     - `a_star`: the true parameters, a pytree with leading axis T; row t is $a^*_t$.
     - `w`: the disturbance, (T, n); row t acts between step t and t + 1.
-    - `v`: the observation noise, (T, k): EST is given $f_t(x_t, a^*_t) + v_t$. None is no noise.
-    - `t`: the steps' contexts, a pytree with leading axis T; None is the integer step.
-    - `steps`: T, needed only where no array tells it.
+    - `v`: the observation noise, (T, k): the estimator gets $f_t(x_t, a^*_t) + v_t$. None means no noise.
+    - `t`: the contexts of the steps, a pytree with leading axis T. None means that t is the number of the step.
+    - `steps`: T; needed only if no argument is an array.
 
     Each of `a_star`, `w`, `v` may be a `Stream` (`AbstractProcess.stream`) in place of an array.
 
-    `len(scenario)` is T; `scenario[a:b]` is the part of steps a to b, which keep their numbers.
+    `len(scenario)` is T. `scenario[a:b]` contains the steps from a to b (exclusive); the steps keep their numbers.
 
     !!! Example
 
@@ -75,18 +75,18 @@ class Scenario(eqx.Module):
         stop = max(start, stop)
         t = jnp.arange(self.steps) if self.t is None else self.t
         if any(isinstance(leaf, Stream) for leaf in jax.tree.leaves((self.a_star, self.w, self.v), is_leaf=is_stream)):
-            raise ValueError("scenario[...]: a stream cannot be cut; give `steps` and continue with `resume` instead")
+            raise ValueError("scenario[...]: a stream cannot be sliced; set `steps` and continue with `resume` instead")
         a_star, w, v, t = jax.tree.map(lambda leaf: leaf[start:stop], (self.a_star, self.w, self.v, t))
         return Scenario(self.x0, a_star, w, v, t, steps=stop - start)
 
     def row(self, t: Any) -> "Row":
-        """What nature decides at row t, an index that may be traced; the scenario must hold arrays."""
+        """Return row t of the scenario; t may be traced. The scenario must not contain streams."""
         context = jnp.asarray(t) if self.t is None else self.t
         a_star, w, v = jax.tree.map(lambda leaf: leaf[t], (self.a_star, self.w, self.v))
         return Row(a_star, w, v, context if self.t is None else jax.tree.map(lambda leaf: leaf[t], context))
 
     def row_shapes(self) -> tuple[PyTree, PyTree, PyTree]:
-        """Shapes and dtypes of one row of `a_star`, of `v` and of the context."""
+        """Return the shapes and dtypes of one row of `a_star`, of `v` and of the context."""
 
         def row(leaf):
             if is_stream(leaf):
@@ -97,7 +97,7 @@ class Scenario(eqx.Module):
         return (*jax.tree.map(row, (self.a_star, self.v), is_leaf=is_stream), t)
 
     def materialize(self) -> "Scenario":
-        """The same scenario with every stream written out as an array."""
+        """Return the same scenario with every stream replaced by an array."""
 
         def write(leaf):
             return sample(leaf, self.steps, self.x0.dtype) if is_stream(leaf) else leaf
@@ -151,5 +151,5 @@ def _common_length(parts: dict[str, PyTree], steps: int | None) -> int:
             elif leaf.shape[0] != steps:
                 raise ValueError(f"{name}: expected {steps} rows, as {source} has, got {leaf.shape[0]}")
     if steps is None:
-        raise ValueError("steps: expected a whole number, as neither a_star nor w, v, t is an array, got None")
+        raise ValueError("steps: expected a whole number, because none of a_star, w, v, t is an array, got None")
     return steps

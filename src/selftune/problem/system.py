@@ -1,4 +1,4 @@
-"""What the agent knows: the four functions g, f, π, h, and what follows from them alone."""
+"""The agent's model, which is the four functions g, f, π and h, and computations that need only these functions."""
 
 import math
 from collections.abc import Callable
@@ -31,8 +31,8 @@ class System(eqx.Module):
     $$x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t, \quad u_t = \pi_t(x_t, \theta_t, f_t(x_t, \hat a_t)),
     \quad c_t = h_t(x_t, u_t, \theta_t)$$
 
-    (Section "Problem Setting".) `t` is the step's context: the integer step unless the scenario supplies something
-    richer. Whatever varies with time reaches the functions through `t` and nothing else.
+    (Section "Problem Setting".) `t` is the step's context: the integer step, unless the scenario gives other data.
+    Everything that varies with time must reach the functions through `t`.
 
     **Arguments:**
 
@@ -41,7 +41,7 @@ class System(eqx.Module):
     - `policy`: $\pi$, `(x (n,), theta, f (k,), t) -> (m,)`; `theta` is any pytree of d numbers.
     - `cost`: $h$, `(x (n,), u (m,), theta, t) -> ()`.
 
-    Saturation belongs inside `policy` or `dynamics`: what the tuner differentiates must be what the plant does.
+    Put saturation inside `policy` or `dynamics`: the tuner must differentiate what the plant really does.
 
     !!! Example
 
@@ -67,15 +67,17 @@ class System(eqx.Module):
                 raise ValueError(f"{name}: expected a function, got {arguments.describe(getattr(self, name))}")
 
     def check(self, x: Any, theta: Any, a: Any, t: Any, *, thorough: bool = False) -> Sizes:
-        """Trace the four functions by shape, without running them, and return the sizes.
+        """Trace the four functions with shapes only, without running them, and return the sizes.
 
-        Raises `ValueError` naming the function, the shape that was expected of it and the one that came. Where the
-        functions fit together for another shape of `theta`, `a` or `x`, the error names that argument instead.
+        A function that does not fit raises `ValueError`, which names the function, the expected shape and the actual
+        shape. If the functions fit together for another shape of `theta`, `a` or `x`, the error names that argument
+        instead.
 
-        `thorough`, as `Controller.init` asks for, refuses two more faults that JAX says nothing about. A function that
-        calls `np.random` or the like: each function is traced two times, and the two programs must be the same, as
-        the program of one trace runs at every step. And a fixed index that is out of range, such as `theta[2]` of two
-        numbers, for which JAX reads the last number.
+        `thorough`, which `Controller.init` uses, finds two more faults that JAX does not report:
+
+        - A function that calls `np.random` or the like. Each function is traced twice, and the two programs must be the
+          same, because the program of one trace runs at every step.
+        - A fixed index that is out of range, such as `theta[2]` of two numbers. JAX would read the last number.
         """
         x = _vector("x", x)
         try:
@@ -98,9 +100,9 @@ class System(eqx.Module):
         return Sizes(n=x.shape[0], m=u.shape[0], k=k, d=_size(theta), p=_size(a))
 
     def _blame_arguments(self, error: ValueError, x: Any, theta: Any, a: Any, t: Any) -> None:
-        """Raise again, against `theta`, `a` or `x`, where another shape of it is all that is needed."""
+        """Raise an error for `theta`, `a` or `x` if another shape of this argument alone would make everything fit."""
         given = {"theta": theta, "a": a}
-        if error.__cause__ is not None:  # a function failed inside; one that returns another shape is at fault itself
+        if error.__cause__ is not None:  # x can cause an error inside a function, but not a wrong result shape
             given["x"] = x
 
         def fits(name: str, value: Any) -> bool:
@@ -118,9 +120,9 @@ class System(eqx.Module):
                 ) from error
 
     def check_plant(self, x: Any, a: Any, t: Any, u: Any = None, k: int | None = None) -> int:
-        """Trace `residual` by shape and return k: what a plant needs, and no more.
+        """Trace `residual` with shapes only, and return k. Only the functions that a plant needs are traced.
 
-        Given `u`, `dynamics` is traced as well, and both are checked as thoroughly as in `check`.
+        If `u` is given, `dynamics` is traced as well, and both get the thorough checks of `check`.
         """
         x = _vector("x", x)
         f = self._residual_shape(x, a, t, thorough=u is not None)
@@ -145,7 +147,7 @@ class System(eqx.Module):
             raise ValueError(f"dynamics: expected shape {x.shape}, that of x, got {arguments.describe(x_next)}")
 
     def step(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array]:
-        r"""One step of the closed loop as the model with parameters `a` imagines it: $(\hat g_{t+1|t}, \hat h_{t|t})$.
+        r"""Return one step of the closed loop by the model with parameters `a`: $(\hat g_{t+1|t}, \hat h_{t|t})$.
 
         With $a = a^*_t$ and the disturbance added, this is the multi-step dynamics of one step (Definition
         "Multi-Step Dynamics and Cost").
@@ -155,7 +157,7 @@ class System(eqx.Module):
         return self.dynamics(x, u, f, t), self.cost(x, u, theta, t)
 
     def linearize(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any):
-        r"""`step` at $(x, \theta)$ and its differential: `(x_next, cost), push`.
+        r"""Return `step` at $(x, \theta)$ and its differential, as `(x_next, cost), push`.
 
         `push(dx, dtheta)` takes m tangents at once, dx of shape (n, m) and dtheta of shape (d, m), flat in θ, and
         returns the tangents of `x_next`, (n, m), and of `cost`, (m,). No n×n Jacobian is formed.
@@ -167,7 +169,7 @@ class System(eqx.Module):
     def sensitivity(
         self, x: Float[Array, " n"], y: Float[Array, "n d"], theta: PyTree, a: PyTree, t: Any
     ) -> tuple[Array, Array, Array, Array]:
-        r"""One step of the closed loop and of its derivative in θ, in forward mode.
+        r"""Return one step of the closed loop and of its derivative in θ, in forward mode.
 
         $$y_{t+1} = \frac{\partial \hat g}{\partial x} y_t + \frac{\partial \hat g}{\partial \theta}, \qquad
         G_t = \frac{\partial \hat h}{\partial x} y_t + \frac{\partial \hat h}{\partial \theta}$$
@@ -180,7 +182,7 @@ class System(eqx.Module):
         return x_next, y_next, cost, gradient
 
     def residual_and_jacobian(self, x: Float[Array, " n"], a: PyTree, t: Any) -> tuple[Array, Array]:
-        r"""$f_t(x, a)$, (k,), and $\partial f_t / \partial a$, (k, p), flat in a."""
+        r"""Return $f_t(x, a)$, (k,), and $\partial f_t / \partial a$, (k, p), flat in a."""
         flat, unravel = ravel_pytree(a)
         f, pull = jax.vjp(lambda flat: self.residual(x, unravel(flat), t), flat)
         (jacobian,) = jax.vmap(pull)(jnp.eye(f.shape[0], dtype=f.dtype))
@@ -188,12 +190,12 @@ class System(eqx.Module):
 
 
 class MatchedSystem(System):
-    r"""A system whose residual enters where the control does (Section "Application: Matched Disturbance").
+    r"""A system whose residual is added to the control (Section "Application: Matched Disturbance").
 
     $$x_{t+1} = \phi_t(x_t, u_t + f_t(x_t, a^*_t)) + w_t, \qquad u_t = -f_t(x_t, \hat a_t) + \psi_t(x_t, \theta_t)$$
 
-    The policy cancels the residual it expects and then acts; here k = m. A `MatchedSystem` is a `System`, with
-    `dynamics` and `policy` in the general form, and keeps `phi` and `actuation` for the theory.
+    The policy cancels the estimated residual and adds its own control; here k = m. A `MatchedSystem` is a `System`,
+    with `dynamics` and `policy` in the general form. It also has `phi` and `actuation`, which the theory uses.
 
     **Arguments:**
 
@@ -233,16 +235,16 @@ class MatchedSystem(System):
 
     @property
     def phi(self) -> Callable[..., Any]:
-        r"""$\phi$, as it was given."""
+        r"""The function $\phi$ that was passed as `dynamics`."""
         return self.dynamics.phi  # pyright: ignore[reportFunctionMemberAccess]
 
     @property
     def actuation(self) -> Callable[..., Any]:
-        r"""$\psi$, as it was given."""
+        r"""The function $\psi$ that was passed as `actuation`."""
         return self.policy.actuation  # pyright: ignore[reportFunctionMemberAccess]
 
 
-# Modules and not closures: two systems made of the same functions then compare equal, and share a compilation.
+# Modules instead of closures, so that two systems made of the same functions are equal and share a compilation.
 class _MatchedDynamics(eqx.Module):
     phi: Callable[..., Any]
 
@@ -268,23 +270,24 @@ def infer_residual(
     f: Float[Array, " k"] | None = None,
     iterations: int = 3,
 ) -> Float[Array, " k"]:
-    r"""The residual that explains a transition, for when none is measured.
+    r"""Return the residual that explains a transition; use it if the residual is not measured.
 
     $$\tilde f_t = \arg\min_f \| g_t(x_t, u_t, f) - x_{t+1} \|^2$$
 
-    by Gauss–Newton from `f`: one iteration is exact when the dynamics are affine in the residual, as they are in
-    mechanics. The disturbance $w_t$ cannot be told apart from the residual, so it ends up in $\tilde f_t$: that is
-    observation noise of size $\|(\partial g/\partial f)^+ w_t\|$. Where the transition says nothing about a
-    direction of f, that direction stays as it was in `f`.
+    The minimum is computed by Gauss–Newton iterations, starting from `f`. One iteration is exact if the dynamics are
+    affine in the residual, as in mechanics. The disturbance $w_t$ cannot be separated from the residual, so it becomes
+    observation noise in $\tilde f_t$, of size $\|(\partial g/\partial f)^+ w_t\|$. A direction of f that does not
+    affect the transition keeps its value from `f`.
 
-    Two of the paper's hypotheses need an observation that was made in another way. Property "perturb the input" fails,
-    because $\hat a_{t+1}$ depends on the $w_t$ that $x_{t+1}$ is made of. Under noise with a memory, such as
-    `OrnsteinUhlenbeck`, $E[\tilde f_t \mid \mathcal F_t] = f_t$ fails too, because $w_t$ can be predicted.
+    Two of the paper's hypotheses do not hold for this observation. Property "perturb the input" fails, because
+    $\hat a_{t+1}$ depends on the same $w_t$ as $x_{t+1}$. Under noise with a memory, such as `OrnsteinUhlenbeck`,
+    $E[\tilde f_t \mid \mathcal F_t] = f_t$ fails too, because $w_t$ can be predicted.
 
     **Arguments:**
 
-    - `f`: where to start, best $f_t(x_t, \hat a_t)$, of shape (k,). Its default, zeros like `u`, is right when k = m.
-    - `iterations`: Gauss–Newton iterations; 1 suffices for dynamics affine in f.
+    - `f`: the first guess, of shape (k,), preferably $f_t(x_t, \hat a_t)$. The default is zeros like `u`, which needs
+      k = m.
+    - `iterations`: the number of Gauss–Newton iterations; 1 is enough for dynamics that are affine in f.
 
     !!! Example
 
@@ -301,7 +304,9 @@ def infer_residual(
     """
     x, u, x_next = _vector("x", x), _vector("u", u), _vector("x_next", x_next)
     if f is None and not isinstance(system, MatchedSystem) and u.size == 1 and _takes_two(system, x, u, t):
-        raise ValueError("f: expected a first guess, such as f_hat, as these dynamics do not tell k; got None")
+        raise ValueError(
+            "f: expected a first guess, such as f_hat, because these dynamics do not determine k; got None"
+        )
     estimate: Array = jnp.zeros_like(u) if f is None else _vector("f", f)
     iterations = arguments.count("iterations", iterations)
     system._check_dynamics(x, u, estimate, t)
@@ -315,11 +320,11 @@ def infer_residual(
     precision = jnp.finfo(estimate.dtype)
     for _ in range(iterations):
         J = jax.jacfwd(g)(estimate)
-        # Columns of unit length: residuals of unequal effect are then found equally well.
+        # Scale the columns to unit length, so that weak and strong residuals are found equally well.
         length = jnp.sqrt(jnp.sum(J**2, axis=0))
         scale = jnp.where(length > 0, length, 1)
         J = J / scale
-        # A ridge at rounding level: it makes a direction that g does not see solvable, with no step along it.
+        # A ridge at rounding level makes the system solvable if g ignores a direction of f; the step along it is zero.
         normal = J.T @ J + 8 * precision.eps * identity
         step = jax.scipy.linalg.solve(normal, J.T @ (x_next - g(estimate)), assume_a="pos")
         estimate = estimate + step / scale
@@ -327,7 +332,8 @@ def infer_residual(
 
 
 def _takes_two(system: System, x: Array, u: Array, t: Any) -> bool:
-    """Whether the dynamics take a residual of two numbers: then one number would be spread over it, unnoticed."""
+    """Return whether the dynamics accept a residual of two numbers. Then a residual of one number would be broadcast
+    without an error."""
     try:
         return jax.eval_shape(system.dynamics, x, u, jax.ShapeDtypeStruct((2,), x.dtype), t).shape == x.shape
     except Exception:

@@ -1,4 +1,4 @@
-"""A controller in real time: NumPy in and out, one call a step, nothing compiled in the loop."""
+"""A controller in real time: NumPy arrays in and out, one call per step, no compilation inside the loop."""
 
 import hashlib
 import io
@@ -32,23 +32,28 @@ VERSION = 2
 
 
 class Agent:
-    r"""A controller at work: it holds its state, takes what is measured and gives the control.
+    r"""A controller that runs in real time: it keeps its state, takes measurements and returns controls.
 
-    Everything is compiled when the agent is made. A `Guard` stands around every step: a measurement that is not finite
-    or out of range is refused, nothing is learned from it, the control is that of the x that the model predicted, and
-    `result` says so; steps of θ are bounded; and when the cost explodes the last good θ and â come back. What it
-    decides is in `info.guard`, and in the log "selftune" where it is out of the ordinary. What has the wrong shape or
-    dtype is a `ValueError`, and changes nothing.
+    Everything is compiled when the agent is constructed. A `Guard` checks every step:
+
+    - A measurement that is not finite or out of range is refused. Nothing is learned from it, the control is computed
+      from the state that the model predicted, and `result` reports the refusal.
+    - The steps of θ are limited.
+    - If the cost explodes, the last good θ and â are restored.
+
+    The guard's decisions are in `info.guard`; unusual decisions are also written to the log "selftune". An argument of
+    the wrong shape or dtype raises `ValueError` and changes nothing.
 
     **Arguments:**
 
-    - `controller`: what to run; not with the estimator `Known`, which needs to be told what nobody knows.
-    - `x`, `theta`, `a_hat`: the first state, as an example of its shape and dtype, $\theta_0$ and $\hat a_0$.
-    - `t`: the first step's context, as an example of all; by default the steps are numbered, from 0.
-    - `engine`: `"native"` writes the controller's step as C, which takes microseconds a call; `"xla"` runs on any
-      device. `"auto"`, the default, takes the native engine on a CPU wherever it can, and XLA elsewhere, with a warning
-      that says why. `agent.engine` tells which engine runs.
-    - `guard`: its settings; by default all of it is on, with limits that an orderly run does not come near.
+    - `controller`: the controller to run. Its estimator must not be `Known`, which needs the true parameters.
+    - `x`, `theta`, `a_hat`: an example of the state, for its shape and dtype; $\theta_0$; and $\hat a_0$.
+    - `t`: the context of the first step, as an example for all steps. By default, t is the number of the step, from 0.
+    - `engine`: `"native"` writes the controller's step as C; a call then takes microseconds. `"xla"` runs on any
+      device. `"auto"`, the default, uses the native engine on a CPU if possible. Otherwise it uses XLA, and a warning
+      gives the reason. `agent.engine` is the engine that runs.
+    - `guard`: the settings of the guard. By default all its parts are on, with limits far from the values of a normal
+      run.
 
     !!! Example
 
@@ -102,10 +107,10 @@ class Agent:
         self._result = jax.tree.structure(Result(state.code, state.code))  # filled with NumPy's numbers
 
     def act(self, x: Any, t: Any = None) -> np.ndarray:
-        r"""$u_t$ from $\theta_t$ and $\hat a_t$, (m,); then the tuner's step to $\theta_{t+1}$.
+        r"""Return $u_t$, (m,), from $\theta_t$ and $\hat a_t$; then make the tuner's step to $\theta_{t+1}$.
 
-        `t` is the step's context; where steps are numbered it may be left out, and counts on from the last, also where
-        that was refused (up to 2³¹ − 1, where it stays).
+        `t` is the step's context. If t is the number of the step, you may leave it out: the agent then adds 1 to the
+        number of the last step, even if that step was refused (up to 2³¹ − 1, where the number stays).
         """
         measured = self._vector("x", x, self._n)
         if self._context.is_counted:
@@ -121,9 +126,9 @@ class Agent:
         return u
 
     def observe(self, f_obs: Any) -> None:
-        r"""The estimator's step to $\hat a_{t+1}$, from the residual $\tilde f_t$, (k,), seen after the last `act`.
+        r"""Make the estimator's step to $\hat a_{t+1}$, from the residual $\tilde f_t$, (k,), of the last `act`.
 
-        An observation belongs to its `act`: where that was refused, this is too.
+        An observation belongs to its `act`: if the `act` was refused, the observation is refused too.
         """
         measured = self._vector("f_obs", f_obs, self._k)
         self._after_act("observe")
@@ -131,7 +136,7 @@ class Agent:
         self._log_observation()
 
     def observe_state(self, x_next: Any) -> None:
-        r"""The same, where no residual is measured: from the state that followed, by `infer_residual`.
+        r"""Make the estimator's step if no residual is measured: `infer_residual` computes it from the next state.
 
         The disturbance $w_t$ then ends up in $\tilde f_t$, and the estimator has seen $w_t$ before it meets $x_{t+1}$.
         The paper's Property "perturb the input" (excitation given the past) does not hold in this case, so Theorem 2
@@ -143,59 +148,60 @@ class Agent:
         self._log_observation()
 
     def pause(self) -> None:
-        """Learn nothing, until `resume`: θ and â stay. The tuner's y, gradient and ρ̂ are still computed, for a look."""
+        """Stop learning until `resume`: θ and â stay. The tuner's y, gradient and ρ̂ are still computed for `info`."""
         self._set_mode(Mode.PAUSED)
 
     def freeze(self) -> None:
-        """Keep θ, for good or until `resume`; the estimator goes on."""
+        """Keep θ constant until `resume`; the estimator continues to learn."""
         self._set_mode(Mode.FROZEN)
 
     def resume(self) -> None:
-        """Learn, after `pause` or `freeze`."""
+        """Learn again after `pause` or `freeze`."""
         self._machine.resume()
 
     def restore(self) -> None:
-        """Go back to the last good θ and â, both at once: those that the last window that went well began with."""
+        """Restore the last good θ and â together: those at the beginning of the last good window."""
         if self.guard.rollback is None:
-            raise RuntimeError("restore: expected a guard with rollback, and it is off: nothing was kept")
+            raise RuntimeError("restore: expected a guard with rollback, got one whose rollback is off")
         self._machine.restore()
-        _LOGGER.warning("restored the last good θ and â, as asked")
+        _LOGGER.warning("restored the last good θ and â, as requested")
 
     @property
     def decisions(self) -> Decision:
-        """What the guard decided at the last `act`."""
+        """The guard's decisions at the last `act`."""
         return Decision(self._machine.decisions)
 
     @property
     def theta(self) -> PyTree:
-        """θ, as the next `act` will use it."""
+        """The θ that the next `act` will use."""
         return self._machine.state().controller.theta
 
     @property
     def a_hat(self) -> PyTree:
-        """â, as the next `act` will use it."""
+        """The â that the next `act` will use."""
         return self._machine.state().controller.a_hat
 
     @property
     def info(self) -> Info:
-        """What the last `act` used and found, in NumPy arrays; where it was refused, u is the one it gave all the same,
-        and the rest is what the arithmetic made of the measurement."""
+        """The values of the last `act`, as NumPy arrays. If that `act` was refused, u is still the control that it
+        returned; do not rely on the other values."""
         if not self._told:
             raise RuntimeError("info: expected to come after an act of this agent")
         return self._machine.info()
 
     @property
     def result(self) -> Result:
-        """How the last call went; and where it was refused, at which step."""
+        """The result of the last call; if the call was refused, with the step."""
         return jax.tree.unflatten(self._result, [np.int32(self._code), np.int32(self._step if self._code else -1)])
 
     @property
     def refused(self) -> int:
-        """How many calls were refused so far; the observation of a step that was refused is not counted again."""
+        """How many calls were refused so far. After a refused `act`, its observation is not counted again."""
         return int(self._machine.state().refused)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all that the agent remembers to a file, whole or not at all: arrays, and JSON that describes them."""
+        """Write the agent's whole state to a file: arrays, and JSON that describes them. `path` is replaced only after
+        everything is written."""
         state = self._machine.state()
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
         about = {
@@ -211,10 +217,10 @@ class Agent:
         files.write(Path(path), buffer.getvalue())
 
     def load(self, path: str | os.PathLike[str]) -> "Agent":
-        """Take over what a saved agent remembered, and return this one: it goes on where that one stood, bit for bit.
+        """Load the state of a saved agent, and return this agent, which then continues bit for bit as the saved one.
 
-        Settings, such as the learning rate, are this agent's own. A file that is damaged, or of an agent whose state
-        has other parts or is outside this one's constraints, is refused, and nothing changes.
+        Settings, such as the learning rate, stay those of this agent. `StoreError` is raised, and nothing changes, if
+        the file is damaged, if the saved state has other parts, or if it is outside this agent's constraints.
         """
         about, leaves = _read(Path(path))
         mine = self._machine.state()
@@ -222,8 +228,8 @@ class Agent:
         state = jax.tree.unflatten(jax.tree.structure(mine), leaves)
         try:
             window = state.guard.window
-            for one in (state, *(() if window is None else (window.begun, window.good, window.trusted))):
-                self.controller.check_values(state.x, one.theta, one.a_hat)
+            for snapshot in (state, *(() if window is None else (window.begun, window.good, window.trusted))):
+                self.controller.check_values(state.x, snapshot.theta, snapshot.a_hat)
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from None
         self._machine.set_state(state)
@@ -241,16 +247,16 @@ class Agent:
         self._seen, self._logged, self._deaf = Decision(0), {}, False
 
     def _log(self) -> None:
-        """Say which decisions that are out of the ordinary begin; of what comes and goes, once in a while."""
+        """Log the unusual decisions that begin at this step; each at most once in `_WHILE` steps."""
         now = Decision(self._machine.decisions & _NOTABLE)
-        begins = [one for one in Decision if one in now & ~self._seen]
+        new = [decision for decision in Decision if decision in now & ~self._seen]
         self._seen = now
-        if said := [one for one in begins if self._step - self._logged.get(one, -_WHILE) >= _WHILE]:
-            self._logged |= dict.fromkeys(said, self._step)
-            _LOGGER.warning("step %d: %s", self._step, ", ".join(map(str, said)))
+        if due := [decision for decision in new if self._step - self._logged.get(decision, -_WHILE) >= _WHILE]:
+            self._logged |= dict.fromkeys(due, self._step)
+            _LOGGER.warning("step %d: %s", self._step, ", ".join(map(str, due)))
 
     def _log_observation(self) -> None:
-        """An act that went well whose observation is refused: the estimator hears nothing."""
+        """Log a refused observation if its `act` was accepted: the estimator learns nothing from it."""
         deaf = bool(self._code) and not self._machine.decisions & Decision.REFUSED
         if deaf and not self._deaf and self._step - self._logged.get("observation", -_WHILE) >= _WHILE:
             self._logged["observation"] = self._step
@@ -270,19 +276,19 @@ class Agent:
             raise ValueError(f"{name}: expected {size} real numbers, got {arguments.describe(array)}")
         if array.dtype == self._dtype:
             return array
-        with np.errstate(over="ignore"):  # too large for float32 is not finite, and refused as that
+        with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and is refused
             return array.astype(self._dtype)
 
 
 _LOGGER = logging.getLogger("selftune")
 _PASSING = Decision.RESET | Decision.EXPLODED | Decision.UNSTABLE
 _NOTABLE = _PASSING | Decision.REFUSED | Decision.HELD
-"""What is said in the log: these, when they begin."""
+"""The decisions that are logged when they begin."""
 _WHILE = 500
-"""Steps in which the same is not said again."""
+"""For this many steps, the same decision is not logged again."""
 
 _REMEMBERED = ("acted", "next", "step", "code")
-"""What an agent remembers beside its state."""
+"""Attributes of an agent that `save` stores beside its state."""
 
 
 def _description(state: AgentState) -> list[list[Any]]:
@@ -292,7 +298,7 @@ def _description(state: AgentState) -> list[list[Any]]:
 def _compare(path: Any, theirs: list[list[Any]], mine: list[list[Any]]) -> None:
     for there, here in itertools.zip_longest(theirs, mine):
         if there != here:
-            got, expected = (f"{one[0]}, {one[2]}{one[1]}" if one else "no more" for one in (there, here))
+            got, expected = (f"{leaf[0]}, {leaf[2]}{leaf[1]}" if leaf else "no more" for leaf in (there, here))
             raise StoreError(f"{path}: the state of another agent: expected {expected}, got {got}")
 
 
@@ -311,10 +317,10 @@ def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
         kind, checksum = (about.get("format"), about.get("version")), about.pop("checksum")
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file") from None
-    except Exception as error:  # a reader of a damaged file may raise anything
+    except Exception as error:  # NumPy may raise any error for a damaged file
         raise StoreError(f"{path}: not the file of a saved agent, or damaged ({error})") from None
     if kind != (FORMAT, VERSION):
         raise StoreError(f"{path}: expected a file of {FORMAT}, version {VERSION}, got {kind[0]}, version {kind[1]}")
     if checksum != _checksum(about, leaves):
-        raise StoreError(f"{path}: not what was written (its checksum differs)")
+        raise StoreError(f"{path}: damaged: its checksum differs from the stored one")
     return about, leaves

@@ -1,4 +1,4 @@
-"""The two engines of an `Agent`: the firmware's C in this process, or XLA; and the context of its steps."""
+"""The two engines of an `Agent`, which are the firmware's C in this process and XLA; and the context of its steps."""
 
 import ctypes
 import operator
@@ -20,7 +20,7 @@ from ..simulation.packing import Packing
 
 
 class Context:
-    """What an example of a step's context tells of all others."""
+    """The structure, shapes and dtypes of a step's context, taken from an example."""
 
     def __init__(self, example: PyTree):
         self.leaves, self.structure = jax.tree.flatten(example)
@@ -34,11 +34,11 @@ class Context:
         except TypeError:
             number = None
         if number is None or isinstance(t, (bool, np.bool_)) or not -(2**31) <= number < 2**31:
-            raise ValueError(f"t: expected the number of the step, of 32 bits, got {arguments.describe(t)}")
+            raise ValueError(f"t: expected the number of the step, a 32-bit integer, got {arguments.describe(t)}")
         return number
 
     def read(self, t: Any) -> list[np.ndarray]:
-        """The leaves of a context that is not a number."""
+        """Return the leaves of a context that is not the number of a step."""
         leaves, structure = jax.tree.flatten(t, is_leaf=arguments.is_plain)
         if structure != self.structure:
             raise ValueError(f"t: expected a context like the agent's first, {self.structure}, got {structure}")
@@ -46,19 +46,19 @@ class Context:
 
 
 def _like(expected: Any, leaf: Any) -> np.ndarray:
-    """A part of a context in the dtype of the first; a fraction does not become a whole number."""
+    """Return a leaf of a context in the dtype of the example; a fraction is not rounded to an integer."""
     array = np.asarray(leaf)
     kinds = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}[expected.dtype.kind]
     if array.shape == expected.shape and array.dtype.kind in kinds:
         with np.errstate(over="ignore"):
-            made = array.astype(expected.dtype)
-        if made.dtype.kind == "f" or np.array_equal(made, array):
-            return made
+            converted = array.astype(expected.dtype)
+        if converted.dtype.kind == "f" or np.array_equal(converted, array):
+            return converted
     raise ValueError(f"t: expected {arguments.describe(expected)} in the context, got {arguments.describe(array)}")
 
 
 class Native:
-    """The firmware's C, in this process."""
+    """The native engine: the firmware's C, loaded into this process."""
 
     def __init__(self, controller: Controller, guard: Guard, state: AgentState):
         firmware = Firmware(controller, guard, state, name="agent")
@@ -123,7 +123,7 @@ class Native:
 
     @property
     def decisions(self) -> int:
-        """Of the last `act`."""
+        """The guard's decisions at the last `act`."""
         return int(self._decisions)
 
     def info(self) -> Info:
@@ -131,7 +131,7 @@ class Native:
 
 
 def _struct(members: list[Field]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The memory of a C struct, and its members as views of it."""
+    """Return the memory of a C struct, and views of its members."""
     record = np.zeros((), struct_type(members))
     return record, [record[m.name] for m in members]
 
@@ -141,7 +141,7 @@ def _is_buffer(value: Any) -> bool:
 
 
 class XLA:
-    """The same functions, compiled ahead of time for one call at a time."""
+    """The XLA engine: the functions of `guarded_step`, compiled ahead of time for single calls."""
 
     def __init__(self, controller: Controller, guard: Guard, state: AgentState):
         self.k = controller.system.check_plant(state.x, state.controller.a_hat, state.t)
@@ -206,7 +206,7 @@ class XLA:
         return jax.tree.map(np.array, self._told.unpack(self._last)[1])
 
 
-# What makes a single call of a small program two to five times as fast; it holds for these programs alone.
+# This option makes a single call of a small program two to five times as fast; it applies to these programs only.
 _ONE_CALL: dict[str, str | bool] = {"xla_cpu_enable_concurrency_optimized_scheduler": False}
 
 

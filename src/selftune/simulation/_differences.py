@@ -1,4 +1,4 @@
-"""Derivatives by finite differences, and how far they can be trusted."""
+"""Derivatives by finite differences, with an estimate of their error."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 
 class Probe(NamedTuple):
-    """One function at one point, as JAX has it: all of its inputs in a row, z."""
+    """A function's value and derivative at one point z, which holds all inputs as one vector, and values around z."""
 
     z: Array
     value: Array
@@ -18,13 +18,13 @@ class Probe(NamedTuple):
     derivative: Array
     """(outputs, inputs)"""
     h: Array
-    """The steps, (inputs, 2 scales, levels)."""
+    """The step sizes, (inputs, 2 scales, levels)."""
     moved: Array
-    """The values there and on the other side, (2, inputs, 2 scales, levels, outputs)."""
+    """The values at z + h and at z − h, (2, inputs, 2 scales, levels, outputs)."""
 
 
 def probe(function: Callable[[Array], Array], z: Array, derivative: Array) -> Probe:
-    """The function, and its derivative as somebody has it, beside its values around z."""
+    """Return the function's values at z and around z, together with the derivative that is to be checked."""
     h = _steps(z)
     moves = jnp.eye(z.size, dtype=z.dtype)[:, None, None] * jnp.stack([h, -h])[..., None]
     moved = jax.vmap(function)((z + moves).reshape(-1, z.size)).reshape(*moves.shape[:-1], -1)
@@ -32,7 +32,8 @@ def probe(function: Callable[[Array], Array], z: Array, derivative: Array) -> Pr
 
 
 def _steps(z: Array) -> Array:
-    """A ladder for each number, in proportion to one and, beside it, to the number itself: units are the user's."""
+    """Return a sequence of step sizes for each number, in two scales: relative to 1, and relative to the number itself,
+    because the units of the user are not known."""
     eps = float(jnp.finfo(z.dtype).eps)
     ladder = jnp.asarray(eps**0.2 * 4.0 ** -np.arange(6 if eps < 1e-12 else 4), z.dtype)
     scales = jnp.stack([jnp.ones_like(z), jnp.where(z == 0, 1, jnp.abs(z))], axis=-1)
@@ -40,13 +41,13 @@ def _steps(z: Array) -> Array:
 
 
 class Block(NamedTuple):
-    """A function's Jacobians, (points, outputs, inputs), beside their differences."""
+    """A function's Jacobians and their finite differences, (points, outputs, inputs)."""
 
     value: np.ndarray
     derivative: np.ndarray
     difference: np.ndarray
     unsure: np.ndarray
-    """What the difference may be off by."""
+    """The estimated error of the difference."""
     right: np.ndarray
     left: np.ndarray
     kink: np.ndarray
@@ -54,8 +55,8 @@ class Block(NamedTuple):
 
 
 def compare(probe: Probe) -> Block:
-    """From values to differences; all the points at once, their axis first."""
-    z, value, derivative = (np.asarray(one, float) for one in (probe.z, probe.value, probe.derivative))
+    """Return the finite differences from the values; for all points at once, with their axis first."""
+    z, value, derivative = (np.asarray(array, float) for array in (probe.z, probe.value, probe.derivative))
     h, moved = np.asarray(probe.h, float)[..., None], np.asarray(probe.moved, float)
     plus, minus, here = moved[:, 0], moved[:, 1], value[:, None, None, None]
     central, right, left = (plus - minus) / (2 * h), (plus - here) / h, (here - minus) / h
@@ -67,7 +68,7 @@ def compare(probe: Probe) -> Block:
     unsure = np.abs(fine - better) + rounding[..., 1:, :]
     unsure = np.where(np.isfinite(unsure), unsure, np.inf)
 
-    def merged(array: np.ndarray) -> np.ndarray:  # scales and levels, as one axis
+    def merged(array: np.ndarray) -> np.ndarray:  # scales and levels as one axis
         return array.reshape(*array.shape[:2], -1, array.shape[-1])
 
     best = np.argmin(merged(unsure), axis=2)[:, :, None]
@@ -80,9 +81,10 @@ def compare(probe: Probe) -> Block:
     def level(array: np.ndarray, i: int) -> np.ndarray:
         return np.swapaxes(np.take_along_axis(array[:, :, :, i], scale, axis=2)[:, :, 0], 1, 2)
 
-    # At the two smallest steps, in the scale of the best: a smooth function's one-sided differences close up.
-    (gap0, gap1), (slope0, slope1) = ([np.abs(level(one, i)) for i in (-2, -1)] for one in (right - left, central))
-    # What is small only by cancellation has the rounding of what is large.
+    # Compare the two smallest steps, in the best scale: for a smooth function the one-sided differences approach each
+    # other.
+    (gap0, gap1), (slope0, slope1) = ([np.abs(level(array, i)) for i in (-2, -1)] for array in (right - left, central))
+    # A number that is small because large numbers cancel has the rounding error of the large numbers.
     size = np.max(slope1, axis=2, keepdims=True) * np.maximum(np.abs(z), 1)[:, None]
     reach = level(np.broadcast_to(h, central.shape), -1)
     noise = level(rounding, -1) + 8 * float(precision.eps) * np.where(np.isfinite(size), size, 0) / reach
@@ -94,7 +96,7 @@ def compare(probe: Probe) -> Block:
 
 
 def relative_errors(block: Block, tolerance: float) -> np.ndarray:
-    """Zero to infinity, and at most `tolerance` where the difference may be the one that is off."""
+    """Return the relative errors; an error that the uncertainty of the difference explains is at most `tolerance`."""
     derivative, difference = block.derivative, block.difference
     off = np.abs(derivative - difference)
     low, high = np.minimum(block.left, block.right), np.maximum(block.left, block.right)

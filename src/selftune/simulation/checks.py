@@ -1,4 +1,4 @@
-"""What to check before a controller is let loose on a robot: are its derivatives right, and does its loop contract?"""
+"""Checks before a controller runs on a robot: are the derivatives right, and does the closed loop contract?"""
 
 import math
 from collections.abc import Callable
@@ -25,24 +25,24 @@ from .simulator import simulate
 
 @dataclass(frozen=True)
 class GradientCheck:
-    """What `check_gradient` found; `print` it for a table, and all that is wrong."""
+    """The result of `check_gradient`; `print` it for a table and a list of all errors."""
 
     error: float
-    """The largest relative error of a derivative, beyond what the differences themselves can tell."""
+    """The largest relative error of a derivative, beyond the error of the finite differences themselves."""
     where: str
-    """Whose it is, such as `policy: d u[0] / d x[2]`."""
+    """The derivative with this error, such as `policy: d u[0] / d x[2]`."""
     errors: dict[str, float]
-    """The largest one of each Jacobian: `{"policy: d u / d x": 1e-11, …}`."""
+    """The largest error of each Jacobian: `{"policy: d u / d x": 1e-11, …}`."""
     wrong: tuple[str, ...]
-    """Derivatives that are not finite, or not those of the function."""
+    """Derivatives that are not finite, or that differ from those of the function."""
     notes: tuple[str, ...]
-    """Kinks, jumps, and parameters without influence: not wrong, but to be known."""
+    """Kinks, jumps, and parameters without influence: not errors, but you should know them."""
     tolerance: float
     points: int
 
     @property
     def ok(self) -> bool:
-        """Whether every derivative is finite, and that of its function to within the tolerance."""
+        """Whether every derivative is finite and correct to within the tolerance."""
         return not self.wrong
 
     def __str__(self) -> str:
@@ -60,23 +60,25 @@ class GradientCheck:
 def check_gradient(
     system: System, x: Any, theta: Any, a_hat: Any, t: Any = 0, *, tolerance: float | None = None
 ) -> GradientCheck:
-    r"""Hold every derivative that the tuner and the estimator use against finite differences.
+    r"""Compare every derivative that the tuner and the estimator use with finite differences.
 
-    Those of the closed loop, $\partial \hat g / \partial (x, \theta)$ and $\partial \hat h / \partial (x, \theta)$, in
-    forward mode as M-GAPS takes them; $\partial f / \partial a$ in reverse mode as the estimators do; and those of
-    `residual`, `policy`, `dynamics` and `cost` one by one, so that an error is found where it is made.
+    These are the derivatives of the closed loop, $\partial \hat g / \partial (x, \theta)$ and
+    $\partial \hat h / \partial (x, \theta)$, in forward mode as in M-GAPS; $\partial f / \partial a$ in reverse mode
+    as in the estimators; and those of `residual`, `policy`, `dynamics` and `cost` one by one, to find the function with
+    the error.
 
-    Differences are central, extrapolated (Richardson) from pairs on a ladder of steps; for each entry the pair is taken
-    whose truncation, seen by comparing its two, and rounding are least, and what it leaves unsure is not held against
-    the derivative. Where the two one-sided differences do not meet, there is a *kink* (`clip`, `abs`), and a derivative
-    between them is right; where they grow without end, a *jump* (`sign`), which no derivative sees.
+    The differences are central, with Richardson extrapolation from pairs of step sizes. For each entry of a Jacobian,
+    the pair with the smallest estimated truncation and rounding error is used, and an error of the derivative counts
+    only if it exceeds this estimate. If the two one-sided differences do not approach each other, there is a *kink*
+    (`clip`, `abs`), and a derivative between them is correct. If the differences grow without limit, there is a *jump*
+    (`sign`), which a derivative cannot show.
 
     **Arguments:**
 
-    - `x`: a point, (n,), or many, (N, n): some steps of a run, and the corners of where the robot will go.
+    - `x`: a point, (n,), or many, (N, n). Use some steps of a run, and the corners of the robot's operating range.
     - `theta`, `a_hat`: $\theta$ and $\hat a$, the same at all points.
-    - `t`: the context; with many points one for all of them, or one each, by a leading axis N of every leaf.
-    - `tolerance`: of the relative error; 1e-6 in float64, 1e-3 in float32.
+    - `t`: the context. For many points, give one context for all, or one for each, with a leading axis N of every leaf.
+    - `tolerance`: the largest allowed relative error; by default 1e-6 in float64, 1e-3 in float32.
 
     !!! Example
 
@@ -112,28 +114,28 @@ def check_gradient(
         limit = 1e-6 if jnp.finfo(x.dtype).eps < 1e-12 else 1e-3
     else:
         limit = float(arguments.positive("tolerance", tolerance))
-    # One compilation, and one that does not try hard: compiling is most of the time.
+    # Compile once, without optimizations, because compiling takes most of the time.
     probes = jax.jit(
         jax.vmap(lambda x, t: _probes(system, x, theta, a_hat, t)),
         compiler_options={"xla_backend_optimization_level": 0},
     )
     with np.errstate(all="ignore"):
-        blocks = {name: compare(made) for name, made in probes(points, contexts).items()}
+        blocks = {name: compare(probed) for name, probed in probes(points, contexts).items()}
         return _verdict({name: blocks[name] for name in _PARTS}, theta, a_hat, limit)
 
 
 def _contexts(t: Any, count: int, many: bool) -> Any:
-    """One context a point."""
-    made = context(t)
-    if many and any(jnp.ndim(leaf) > 0 for leaf in jax.tree.leaves(made)):
-        for leaf in jax.tree.leaves(made):
+    """Return one context for each point."""
+    arrays = context(t)
+    if many and any(jnp.ndim(leaf) > 0 for leaf in jax.tree.leaves(arrays)):
+        for leaf in jax.tree.leaves(arrays):
             if jnp.ndim(leaf) == 0 or leaf.shape[0] != count:
                 raise ValueError(
                     f"t: expected one context, or a leading axis of {count}, the points of x; "
-                    f"got {arguments.describe_tree(made)}"
+                    f"got {arguments.describe_tree(arrays)}"
                 )
-        return made
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), made)
+        return arrays
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), arrays)
 
 
 _LOOP = "closed loop"
@@ -144,7 +146,7 @@ _PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cost": (("h",), ("x", "u", "theta")),
     _LOOP: (("x_next", "h"), ("x", "theta")),
 }
-"""Of each function, its outputs and inputs."""
+"""The outputs and inputs of each function."""
 
 
 def _probes(system: System, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> dict[str, Probe]:
@@ -157,23 +159,24 @@ def _probes(system: System, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: 
         "cost": lambda x, u, theta: system.cost(x, u, theta, t)[None],
         _LOOP: lambda x, theta: jnp.append(*system.step(x, theta, a, t)),
     }
-    made = {}
+    probes = {}
     for name, (_, inputs) in _PARTS.items():
-        values = tuple(at[one] for one in inputs)
+        values = tuple(at[argument] for argument in inputs)
         z, unravel = ravel_pytree(values)
 
         def function(z: Array, call: Callable[..., Array] = functions[name], unravel: Any = unravel) -> Array:
             return call(*unravel(z))
 
         derivative = _as_the_tuner(system, x, theta, a, t) if name == _LOOP else _derivative(functions[name], values)
-        if name == "residual":  # in a as the estimators have it
+        if name == "residual":  # the derivative in a as the estimators compute it
             derivative = derivative.at[:, x.size :].set(system.residual_and_jacobian(x, a, t)[1])
-        made[name] = probe(function, z, derivative)
-    return made
+        probes[name] = probe(function, z, derivative)
+    return probes
 
 
 def _derivative(function: Callable[..., Array], values: tuple[PyTree, ...]) -> Array:
-    """In one input after the other: a tangent of zero is not a number, where another's derivative is not."""
+    """Return the Jacobian, computed for one input after the other: in a joint computation, an input with an infinite
+    derivative would turn the zero tangents of the others into NaN."""
     columns = []
     for i, value in enumerate(values):
         z, unravel = ravel_pytree(value)
@@ -196,7 +199,7 @@ def _verdict(blocks: dict[str, Block], theta: PyTree, a_hat: PyTree, tolerance: 
     wrong, notes, errors = _Findings(points), _Findings(points), {}
     worst, where = (False, 0.0), ""
     for function, block in blocks.items():
-        outputs, inputs = ([(one, text) for one in part for text in names[one]] for part in _PARTS[function])
+        outputs, inputs = ([(name, text) for name in part for text in names[name]] for part in _PARTS[function])
         error = relative_errors(block, tolerance)
         for point, i in np.argwhere(~np.isfinite(block.value)):
             wrong.add(function, outputs[i][1], f"is {block.value[point, i]}")
@@ -204,17 +207,17 @@ def _verdict(blocks: dict[str, Block], theta: PyTree, a_hat: PyTree, tolerance: 
             (output, of), (argument, by) = outputs[here[1]], inputs[here[2]]
             title, entry = f"{function}: d {output} / d {argument}", f"d {of} / d {by}"
             errors[title] = max(errors.get(title, 0.0), float(error[here]))
-            # Of errors the one in a part is told, where it is made, and not what the closed loop makes of it.
+            # Report an error in the function that causes it, rather than its effect on the closed loop.
             rank = (bool(error[here] > tolerance) and function != _LOOP, float(error[here]))
             if not where or rank > worst:
                 worst, where = rank, f"{function}: {entry}"
-            derivative, difference, _, right, left, kink, jump = (one[here] for one in block[1:])
+            derivative, difference, _, right, left, kink, jump = (array[here] for array in block[1:])
             if not np.isfinite(derivative):
                 wrong.add(function, entry, f"is {derivative}")
             elif error[here] > tolerance:
                 wrong.add(function, entry, f"is {derivative:.6g}, by differences {difference:.6g}")
             elif jump:
-                notes.add(function, entry, f"is {derivative:.6g} at a jump, which no derivative sees")
+                notes.add(function, entry, f"is {derivative:.6g} at a jump, which a derivative cannot show")
             elif kink:
                 notes.add(
                     function, entry, f"is {derivative:.6g} at a kink: {left:.6g} to the left, {right:.6g} to the right"
@@ -229,13 +232,14 @@ def _verdict(blocks: dict[str, Block], theta: PyTree, a_hat: PyTree, tolerance: 
 
 
 def _silent(block: Block, first: int, names: list[str]) -> list[str]:
-    """The inputs, from the `first` on, that nothing moves with at any point; what is not finite tells nothing."""
+    """Return the inputs, from number `first` on, that change no output at any point; entries that are not finite are
+    ignored."""
     moves = (np.isfinite(block.derivative) & (block.derivative != 0)) | (np.abs(block.difference) > block.unsure)
     return [name for name, heard in zip(names, np.any(moves, axis=(0, 1))[first:], strict=True) if not heard]
 
 
 class _Findings:
-    """Texts by function and entry, each told once; of the closed loop only where none of its parts has any."""
+    """Texts by function and entry, each listed once; those of the closed loop only if no other function has any."""
 
     def __init__(self, points: int):
         self.points = points
@@ -252,7 +256,7 @@ class _Findings:
 
 
 def _names(name: str, tree: PyTree) -> list[str]:
-    """One for each number, flat, as `ravel_pytree` has them: `theta[0]`, `theta['kp']`."""
+    """Return a name for each number, in the order of `ravel_pytree`: `theta[0]`, `theta['kp']`."""
     return [
         name + jax.tree_util.keystr(path) + "".join(f"[{i}]" for i in index)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -262,40 +266,40 @@ def _names(name: str, tree: PyTree) -> list[str]:
 
 @dataclass(frozen=True)
 class ContractionCheck:
-    """What `check_contraction` found; `print` it for a verdict."""
+    """The result of `check_contraction`; `print` it for a verdict."""
 
     rho: float
-    """By what a small deviation shrinks a step, on average over the last `memory` steps."""
+    """The factor by which a small deviation changes per step, on average over the last `memory` steps."""
     worst: float
-    """The largest such average along the run, after its first `memory` steps."""
+    """The largest of these averages during the run, after its first `memory` steps."""
     time_constant: float
-    """Steps in which a deviation shrinks e-fold (grows, if ρ > 1): 1 / |log ρ|."""
+    """The number of steps in which a deviation shrinks by a factor of e (grows, if ρ > 1): 1 / |log ρ|."""
     memory: float
     steps: int
-    """How many steps there were, to the end or to where the state diverged."""
+    """The number of steps, up to the end or to the step at which the state diverged."""
     result: Result
 
     @property
     def ok(self) -> bool:
-        """Whether the loop contracts: surely, and all along the run."""
+        """Whether the loop contracts during the whole run, with enough steps to be sure."""
         return bool(self.result.ok) and self._sure and self.rho < 1 and self.worst < 1
 
     @property
     def _sure(self) -> bool:
-        # Within the steps that were looked at, a deviation must change by more than what its turning can feign.
+        # The deviation must change by more than its rotation alone could do within these steps.
         return min(self.memory, self.steps) > 2 * self.time_constant
 
     @property
     def verdict(self) -> str:
-        """In one sentence."""
+        """The result in one sentence."""
         if not bool(self.result.ok):
             return f"UNSTABLE: {self.result.message}"
         if not self._sure:
-            return f"marginal: not to be told from 1 within {min(self.memory, self.steps):.0f} steps; look at more"
+            return f"marginal: too close to 1 to decide within {min(self.memory, self.steps):.0f} steps; use more steps"
         if self.rho > 1:
             return f"UNSTABLE: a deviation grows e-fold in {self.time_constant:.3g} steps"
         if self.worst >= 1:
-            return f"contracts at the end, but not all along: up to {self.worst:.4g}"
+            return f"contracts at the end, but not during the whole run: up to {self.worst:.4g}"
         return f"contracts: a deviation shrinks e-fold in {self.time_constant:.3g} steps"
 
     def __str__(self) -> str:
@@ -311,21 +315,21 @@ def check_contraction(
     memory: float | None = None,
     plant: System | None = None,
 ) -> ContractionCheck:
-    r"""Does the closed loop forget, with these gains? What M-GAPS rests on (Definition "time-varying contractive
-    perturbation"), and the first thing to ask of gains to start from.
+    r"""Check whether the closed loop contracts with these gains, which means that it forgets small deviations. M-GAPS
+    needs this property (Definition "time-varying contractive perturbation"): check it first for the initial gains.
 
-    The scenario is run with θ and â as they are, and a tangent is pushed along the trajectory through
-    $\partial \hat g / \partial x$, as in `Fixed(contraction_memory=...)`. Its mean growth is ρ, as the *model* has it:
-    the modulus of the largest eigenvalue, where the loop is linear and does not change. The transient of a loop that
-    contracts only in the end is not in ρ; it is in `sample_contraction`'s $\bar C$.
+    The scenario is run with constant θ and â. A tangent is propagated along the trajectory through
+    $\partial \hat g / \partial x$, as in `Fixed(contraction_memory=...)`. ρ is its mean growth per step, according to
+    the *model*. For a linear time-invariant loop, ρ is the largest modulus of an eigenvalue. ρ does not contain the
+    transient of a loop that contracts only in the end; $\bar C$ of `sample_contraction` does.
 
     **Arguments:**
 
-    - `scenario`: where the loop is looked at; `theta`, `a_hat`: θ and â, both held.
-    - `memory`: steps that ρ is averaged over, half of the scenario's unless given.
+    - `scenario`: the trajectory on which the loop is checked; `theta`, `a_hat`: θ and â, both constant.
+    - `memory`: the number of steps over which ρ is averaged; by default half of the scenario's steps.
     - `plant`: as in `simulate`.
 
-    A scan is a loop: a second θ of the same shape compiles nothing.
+    Calling it again with another θ of the same shape does not recompile.
 
     !!! Example
 
@@ -340,7 +344,7 @@ def check_contraction(
         >>> for gain in (1.0, 0.0, -1.0):
         ...     print(st.check_contraction(system, scenario, theta=jnp.array([gain]), a_hat=jnp.zeros(1)))
         rho = 0.9000; contracts: a deviation shrinks e-fold in 9.49 steps
-        rho = 1.0000; marginal: not to be told from 1 within 200 steps; look at more
+        rho = 1.0000; marginal: too close to 1 to decide within 200 steps; use more steps
         rho = 1.1000; UNSTABLE: the state diverged at step 193
     """
     if not isinstance(system, System):
@@ -354,7 +358,7 @@ def check_contraction(
     controller = Controller(system, Fixed(contraction_memory=max(over, 1.0)), Frozen())
     run = simulate(controller, scenario, theta=theta, a_hat=a_hat, plant=plant, record=("contraction",), throw=False)
     steps = len(scenario) if bool(run.result.ok) else max(int(run.result.step), 1)
-    seen = np.asarray(run.contraction, float)[:steps]
-    rho, later = float(seen[-1]), seen[math.ceil(min(over, steps - 1)) :]
+    rhos = np.asarray(run.contraction, float)[:steps]
+    rho, later = float(rhos[-1]), rhos[math.ceil(min(over, steps - 1)) :]
     time_constant = 1 / abs(math.log(rho)) if rho not in (0.0, 1.0) and math.isfinite(rho) else math.inf
     return ContractionCheck(rho, float(np.max(later)), time_constant, over, steps, run.result)

@@ -1,4 +1,4 @@
-"""How a run went, in numbers and in words: what `print(run)` shows."""
+"""The summary of a run in numbers and as text; `print(run)` shows it."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from .run import Run
 
 WORSE = 1000.0
-"""The cost has risen where the mean of its last tenth is more than this many times that of the first: a run that starts
-at rest may well rise a hundredfold."""
+"""A warning is given if the mean cost of the last tenth is more than this many times that of the first tenth. The
+factor is large because the cost of a run that starts at rest may rise a hundredfold."""
 ROWS = 2000
-"""At most this many rows, spread evenly over the run, are read to find how often θ is at a bound."""
+"""At most this many rows, spread evenly over the run, are used to compute how often θ is at a bound."""
 ORDER = ("x", "theta", "a_hat", "f_hat", "u", "cost", "y", "gradient", "contraction", "f", "innovation")
 """The fields of a step, in the order in which they are computed."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """How one run went. A number is None where the run did not record the fields that it needs.
+    """The summary of one run. A number is None if the run did not record the fields that it needs.
 
     !!! Example
 
@@ -43,7 +43,7 @@ class Diagnosis:
     """
 
     steps: int
-    """Steps up to the first failure."""
+    """The number of steps up to the first failure."""
     engine: str
     result: str
     first_cost: float | None
@@ -55,31 +55,33 @@ class Diagnosis:
     held: np.ndarray | None
     """For each number of θ, the share of steps at which its constraint kept it from following the gradient, (d,)."""
     contraction: float | None
-    """ρ̂ at the last step, where the tuner has a `contraction_memory`."""
+    """ρ̂ at the last step, if the tuner has a `contraction_memory`."""
     largest_y: float | None
     """The largest sensitivity |y| of the run."""
     decisions: dict[str, int]
     """At how many steps the guard made each decision."""
     first_bad: str | None
-    """Which number went bad first at the step that failed, and its value."""
+    """The number that went bad first at the failed step, and its value."""
 
     def warnings(self) -> list[str]:
-        """Sentences about results that a user should look at; empty where nothing is conspicuous."""
-        found = []
+        """Return sentences about results that need attention; an empty list if there are none."""
+        warnings = []
         if self.first_bad is not None:
-            found.append(f"The first number that went bad at that step: {self.first_bad}.")
+            warnings.append(f"The first number that went bad at that step: {self.first_bad}.")
         if self.first_cost is not None and self.last_cost is not None and is_worse(self.first_cost, self.last_cost):
-            found.append(
+            warnings.append(
                 f"The mean cost rose from {self.first_cost:.4g} in the first tenth to {self.last_cost:.4g} in the last."
             )
         if self.held is not None and (at := np.flatnonzero(self.held >= 0.5)).size:
             names = ", ".join(f"θ[{i}]" for i in at)
-            found.append(
-                f"The constraint held {names} back in at least half of the steps: the bound decides, not the tuner."
+            warnings.append(
+                f"The constraint held {names} back in at least half of the steps: the bound, not the tuner, sets θ."
             )
         if self.contraction is not None and self.contraction >= 1:
-            found.append(f"The closed loop does not contract (ρ̂ = {self.contraction:.4g}): do not trust the gradients.")
-        return found
+            warnings.append(
+                f"The closed loop does not contract (ρ̂ = {self.contraction:.4g}): do not trust the gradients."
+            )
+        return warnings
 
     def __str__(self) -> str:
         lines = [f"Run of {self.steps:,} steps, {self.engine} engine: {self.result}"]
@@ -99,11 +101,11 @@ class Diagnosis:
 
 
 def diagnose(run: "Run") -> Diagnosis:
-    """The diagnosis of one run. For run i of a batch, call it on `jax.tree.map(lambda leaf: leaf[i], run)`."""
+    """Return the diagnosis of one run. For run i of a batch, call it on `jax.tree.map(lambda leaf: leaf[i], run)`."""
     failed_at = int(run.result.step)
     start = int(run.final.t) - run.steps
     rows = {name: _flat(value) for name, value in run.recorded.items() if value is not None}
-    # What is computed after a failure means nothing.
+    # Numbers after a failure are meaningless.
     steps = run.steps if failed_at < 0 else failed_at - start
     good = -(-steps // run.stride)
     costs = tenths(rows["cost"][:good, 0]) if "cost" in rows else None
@@ -124,11 +126,12 @@ def diagnose(run: "Run") -> Diagnosis:
 
 
 def tenths(cost: np.ndarray) -> np.ndarray | None:
-    """The mean cost of the first and of the last tenth of the rows, on a last axis; None for fewer than ten rows."""
+    """Return the mean cost of the first and of the last tenth of the rows, as a last axis of size 2; None for fewer
+    than ten rows."""
     size = cost.shape[-1] // 10
     if not size:
         return None
-    with np.errstate(all="ignore"):  # after a failure there may be anything
+    with np.errstate(all="ignore"):  # rows after a failure may hold any number
         return np.stack([cost[..., :size].mean(axis=-1), cost[..., -size:].mean(axis=-1)], axis=-1)
 
 
@@ -137,7 +140,7 @@ def is_worse(first: Any, last: Any) -> Any:
 
 
 def _held(run: "Run", rows: dict[str, np.ndarray], good: int) -> np.ndarray | None:
-    """How often a small step along −gradient would leave Θ, so that the projection undoes it."""
+    """Return the share of steps at which a small step along −gradient leaves Θ, so that the projection undoes it."""
     if run.constraint is None or not {"theta", "gradient"} <= rows.keys() or not good:
         return None
     which = np.unique(np.linspace(0, good - 1, ROWS).astype(int))
@@ -147,8 +150,8 @@ def _held(run: "Run", rows: dict[str, np.ndarray], good: int) -> np.ndarray | No
     def undone(constraint, theta, gradient):
         size = jnp.maximum(jnp.max(jnp.abs(gradient)), jnp.finfo(theta.dtype).tiny)
         step = -gradient / size * 1e3 * jnp.finfo(theta.dtype).eps * jnp.maximum(1, jnp.abs(theta))
-        made = ravel_pytree(constraint.project(unravel(theta + step)))[0] - theta
-        return (jnp.abs(step) > 0) & (jnp.abs(made) < 0.5 * jnp.abs(step))
+        projected_step = ravel_pytree(constraint.project(unravel(theta + step)))[0] - theta
+        return (jnp.abs(step) > 0) & (jnp.abs(projected_step) < 0.5 * jnp.abs(step))
 
     theta, gradient = (jnp.asarray(rows[name][which]) for name in ("theta", "gradient"))
     return np.asarray(jax.vmap(undone, (None, 0, 0))(run.constraint, theta, gradient)).mean(axis=0)
@@ -160,14 +163,14 @@ def _decisions(guard: np.ndarray) -> dict[str, int]:
 
 
 def _first_bad(run: "Run", rows: dict[str, np.ndarray], start: int, failed_at: int) -> str | None:
-    """The name and value of the number, where its row was recorded."""
+    """Return the name and value of the number that went bad first; None if its row was not recorded."""
 
     def row(name: str, step: int) -> np.ndarray:
         if name == "x" and step == start + run.steps:
             return np.asarray(run.final.x)
         at, between = divmod(step - start, run.stride)
-        found = name in rows and not between and at < len(rows[name])
-        return rows[name][at] if found else np.zeros(0)
+        is_recorded = name in rows and not between and at < len(rows[name])
+        return rows[name][at] if is_recorded else np.zeros(0)
 
     if int(run.result.code) == run.result.DIVERGED:
         x = row("x", failed_at + 1)
@@ -185,11 +188,11 @@ def _entry(name: str, values: np.ndarray, i: int) -> str:
 
 
 def _flat(value: Any) -> np.ndarray:
-    """The rows of a field as a matrix."""
+    """Return the rows of a field as a matrix."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(value)]
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
 
 def _numbers(values: np.ndarray) -> str:
-    shown = ", ".join(f"{value:.4g}" for value in values[:8])
-    return f"[{shown}, …]" if len(values) > 8 else f"[{shown}]"
+    text = ", ".join(f"{value:.4g}" for value in values[:8])
+    return f"[{text}, …]" if len(values) > 8 else f"[{text}]"

@@ -1,4 +1,4 @@
-"""Many small arrays as one: on a CPU each array that goes into or out of a compiled program costs time by itself."""
+"""Pack many small arrays into one: on a CPU every input and output of a compiled program costs time."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from jaxtyping import Array, PyTree
 
 
 class Packing:
-    """A pytree of small arrays as one vector of `dtype`, and beside it whatever is not of that dtype."""
+    """The packing of a pytree of small arrays into one vector of `dtype`; leaves of other dtypes stay separate."""
 
     def __init__(self, like: PyTree, dtype: Any):
         leaves, self.structure = jax.tree.flatten(like)
@@ -24,7 +24,7 @@ class Packing:
         return jnp.concatenate(packed) if packed else jnp.zeros(0, self.dtype), rest
 
     def unpack(self, packed: tuple[Any, list[Any]]) -> PyTree:
-        """Undo `pack`; leading axes of what was packed, as a scan adds them, stay in front."""
+        """Undo `pack`; leading axes, such as the one that a scan adds, are kept."""
         vector, rest = packed
         rest_iter, leaves, begin = iter(rest), [], 0
         for shape, is_float in zip(self.shapes, self.floats, strict=True):

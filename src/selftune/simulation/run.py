@@ -1,4 +1,4 @@
-"""What a simulation gives back: rows, where it stands, and how it ended."""
+"""The results of a simulation: the recorded rows, the final state, and how the run ended."""
 
 from typing import Any
 
@@ -28,11 +28,11 @@ DIMS = {
     "contraction": (),
     "guard": (),
 }
-"""The names of a field's axes after that of time, where θ and â are vectors."""
+"""The names of a field's axes after the time axis, if θ and â are vectors."""
 
 
 class Result(eqx.Module):
-    """How a run ended: a code, the step at which it went wrong (-1 where it did not), and what it cost."""
+    """How a run ended: a code, the step of the failure (-1 if there was none), and the cost."""
 
     OK = result_codes.OK
     DIVERGED = result_codes.DIVERGED
@@ -41,7 +41,7 @@ class Result(eqx.Module):
     code: Int[Array, "*batch"]
     step: Int[Array, "*batch"]
     costs: Float[np.ndarray, "*batch 2"] | None = None
-    """The mean cost of the first and of the last tenth of the run, where the cost was recorded and is known."""
+    """The mean cost of the first and of the last tenth of the run; None if the cost was not recorded or is traced."""
 
     @property
     def ok(self) -> Array:
@@ -49,7 +49,7 @@ class Result(eqx.Module):
 
     @property
     def message(self) -> str:
-        """In words; for a batch of runs, how many failed and how the first of them did."""
+        """The result as text; for a batch of runs, how many failed and the first failure."""
         code, step = np.atleast_1d(self.code), np.atleast_1d(self.step)
         failed = np.flatnonzero(code != Result.OK)
         if failed.size == 0:
@@ -59,7 +59,8 @@ class Result(eqx.Module):
         return text if code.size == 1 else f"{failed.size} of {code.size} runs failed; run {first}: {text}"
 
     def _rise(self) -> str:
-        """Words for a cost that rose more than a thousandfold: the numbers are finite, but the run may be ruined."""
+        """Return a warning if the cost rose more than a thousandfold: the numbers are finite, but the run may be
+        useless."""
         if self.costs is None:
             return ""
         costs = np.reshape(self.costs, (-1, 2))
@@ -72,38 +73,38 @@ class Result(eqx.Module):
 
 
 class Final(eqx.Module):
-    """Where a run stands after its last step: what `simulate(..., resume=...)` continues from."""
+    """The state after the last step of a run; `simulate(..., resume=...)` continues from it."""
 
     x: Float[Array, " n"]
     state: PyTree
-    """Of the controller; with a guard, that of both."""
+    """The controller's state; with a guard, the state of controller and guard."""
     t: Int[Array, ""]
     """The number of the next step."""
     streams: PyTree
 
 
 class Run(eqx.Module):
-    """What happened. Row t of an array is the value *used at* step t.
+    """The record of a simulation. Row t of an array is the value *used at* step t.
 
-    A field that was not recorded raises `AttributeError` when asked for. After a failure, rows past `result.step` and
-    `final` are what the arithmetic gave: do not use them.
+    Reading a field that was not recorded raises `AttributeError`. After a failure, do not use `final` and the rows past
+    `result.step`: their numbers are meaningless.
     """
 
     recorded: dict[str, PyTree]
     final: Final
     outcome: Result
     engine: str = eqx.field(static=True)
-    """Which engine ran: `"native"` or `"xla"`."""
+    """The engine that ran: `"native"` or `"xla"`."""
     steps: int = eqx.field(static=True)
-    """How many steps this call ran, T."""
+    """T, the number of steps of this call."""
     stride: int = eqx.field(static=True)
-    """Recorded rows are those of steps 0, stride, 2·stride, … of this call."""
+    """The recorded rows are those of steps 0, stride, 2·stride, … of this call."""
     constraint: PyTree
-    """Θ of the tuner; None where it has none, or one that is not made of arrays."""
+    """The tuner's Θ; None if the tuner has none, or if Θ holds anything other than arrays."""
 
     @property
     def result(self) -> Result:
-        """How it ended: a code, the step of a failure, and the cost of the first and of the last tenth."""
+        """How the run ended: a code, the step of a failure, and the mean cost of the first and of the last tenth."""
         cost = self.recorded.get("cost")
         costs = None if cost is None or not arguments.is_known(cost) else tenths(np.asarray(cost))
         return Result(self.outcome.code, self.outcome.step, costs)
@@ -135,7 +136,7 @@ class Run(eqx.Module):
 
     @property
     def y(self) -> Array:
-        """The sensitivity of the state to θ, (T, n, d), flat in θ; for tuners that keep one."""
+        """The sensitivity of the state to θ, (T, n, d), flat in θ; for tuners that compute it."""
         return self._row("y")
 
     @property
@@ -150,12 +151,12 @@ class Run(eqx.Module):
 
     @property
     def f_hat(self) -> Array:
-        """The residual as the estimate had it, (T, k)."""
+        """The residual at x_t with the estimated parameters, (T, k)."""
         return self._row("f_hat")
 
     @property
     def innovation(self) -> Array:
-        """What the observation said that the estimate did not, (T, k)."""
+        """The innovation: the observed residual minus the estimated one, (T, k)."""
         return self._row("innovation")
 
     @property
@@ -165,22 +166,22 @@ class Run(eqx.Module):
 
     @property
     def guard(self) -> Array:
-        """What the guard decided, (T,): sums of `Decision`s; for runs with a guard."""
+        """The guard's decisions, (T,), each a sum of `Decision`s; for runs with a guard."""
         return self._row("guard")
 
     def _row(self, name: str) -> Any:
         value = self.recorded.get(name)
         if value is None:
-            absent = "there was no guard" if name == "guard" else "this tuner keeps none"
+            absent = "there was no guard" if name == "guard" else "this tuner does not compute it"
             why = absent if name in self.recorded else f"simulate(..., record={tuple(self.recorded)})"
             raise AttributeError(f"{name} was not recorded: {why}")
         return value
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """How the run went, in numbers: costs, share of steps at a bound, contraction, the first bad number.
+        """A summary in numbers: costs, share of steps at a bound, contraction, the first number that went bad.
 
-        `print(run)` shows it in words. Not for a batch, nor while JAX traces.
+        `print(run)` shows it as text. It needs a single run, not a batch, and does not work while JAX traces.
         """
         return diagnose(self)
 
@@ -205,14 +206,14 @@ class Run(eqx.Module):
         return all(map(arguments.is_known, jax.tree.leaves(self)))
 
     def raise_if_failed(self) -> "Run":
-        """This run, or a `SimulationError` that carries it."""
+        """Return this run; if it failed, raise a `SimulationError` that contains it."""
         if not bool(jnp.all(self.result.ok)):
             raise SimulationError(self)
         return self
 
 
 class SimulationError(RuntimeError):
-    """A run that went wrong. The run itself, up to there, is in `run`."""
+    """The error of a run that failed. `run` is the run up to the failure."""
 
     def __init__(self, run: Run):
         is_one = np.ndim(run.result.code) == 0

@@ -1,4 +1,4 @@
-"""The closed loop as one scan."""
+"""`simulate`: the closed loop as one compiled loop."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -40,27 +40,27 @@ def simulate(
 ) -> Run:
     r"""Run a controller against a scenario: Algorithm "Meta-Framework" for $t = 0, \dots, T-1$, as one loop.
 
-    Works under `jit` and `vmap`, over scenarios, keys, learning rates and θ₀. A second call with new arrays of the
-    same shapes does not recompile. `simulate(c, s[:k], ...)` and then `simulate(c, s[k:], resume=run.final)` gives
-    bit-identical results to one go.
+    It works under `jit` and `vmap`, over scenarios, keys, learning rates and θ₀. A second call with new arrays of the
+    same shapes does not recompile. `simulate(c, s[:k], ...)` and then `simulate(c, s[k:], resume=run.final)` give the
+    same results, bit for bit, as one call.
 
     **Arguments:**
 
     - `theta`, `a_hat`: $\theta_0$ and $\hat a_0$. With the estimator `Known`, `a_hat` may be left out.
     - `resume`: the `final` of an earlier run, in place of `theta`, `a_hat` and the scenario's `x0`.
-    - `plant`: nature's `dynamics` and `residual`, where they differ from the model's; `scenario.a_star` is then the
-      plant's. Policy and cost stay the controller's.
-    - `guard`: what the controller may not do (`Guard`); by default it may do anything.
-    - `record`: which fields of `Run` to keep; `()` keeps `final` and `result` alone, in constant memory.
+    - `plant`: the true `dynamics` and `residual`, if they differ from the model's. `scenario.a_star` then holds the
+      plant's parameters. Policy and cost are always the controller's.
+    - `guard`: a `Guard`, which limits what the controller may do; by default there is none.
+    - `record`: which fields of `Run` to keep; `()` keeps only `final` and `result`, in constant memory.
     - `stride`: keep the rows of steps 0, stride, 2·stride, … of this call.
-    - `limit`: a run whose largest |x| exceeds it has diverged; infinity for no limit.
-    - `throw`: raise `SimulationError` when the run fails. Under `jit` or `vmap` nothing is raised: look at
-      `run.result`, or call `run.raise_if_failed()` on what comes out.
+    - `limit`: a run has diverged if its largest |x| exceeds this number; infinity for no limit.
+    - `throw`: raise `SimulationError` when the run fails. Under `jit` or `vmap` nothing is raised: read
+      `run.result`, or call `run.raise_if_failed()` outside.
     - `engine`: `"native"` writes the loop as C, compiles it once with the system's C compiler and runs it on the CPU.
-      A batch under `vmap` runs on all cores. `"xla"` runs on any device. Both give the same run to rounding; on a CPU
-      the native engine is many times faster. `"auto"`, the default, takes the native engine on a CPU wherever it can,
-      and XLA elsewhere. Where JAX differentiates the run, XLA computes the derivative. `run.engine` tells which
-      engine ran.
+      A batch under `vmap` runs on all cores. `"xla"` runs on any device. Both give the same run up to rounding; on a
+      CPU the native engine is many times faster. `"auto"`, the default, uses the native engine on a CPU if possible,
+      and XLA otherwise. If JAX differentiates the run, XLA computes the derivative. `run.engine` is the engine that
+      ran.
 
     !!! Example
 
@@ -95,7 +95,7 @@ def simulate(
     limit_ = arguments.number("limit", limit, lambda v: v > 0, "a number > 0")
     start = resume if resume is not None else _first_values(controller, scenario, theta, a_hat)
     if resume is not None and (theta is not None or a_hat is not None):
-        raise ValueError("theta, a_hat: expected None together with resume, which has them")
+        raise ValueError("theta, a_hat: expected None together with resume, which contains both")
     if resume is not None and not isinstance(resume, Final):
         raise ValueError(f"resume: expected the `final` of a run, got {arguments.describe(resume)}")
     problem = _Problem(controller, guard, plant or controller.system, scenario, start, limit_)
@@ -117,7 +117,7 @@ def simulate(
 
 
 class _Problem(NamedTuple):
-    """What decides the numbers of a run."""
+    """All inputs that determine the numbers of a run."""
 
     controller: Controller
     guard: Guard | None
@@ -128,19 +128,19 @@ class _Problem(NamedTuple):
 
 
 class _Loop(eqx.Module):
-    """What one step hands to the next."""
+    """The values that one step passes to the next."""
 
     x: Array
     state: PyTree
     streams: PyTree
     left: dict[str, Array]
-    """What the step before computed: to be checked, and recorded, by the next."""
+    """Values of the step before that are still to be checked and recorded."""
 
 
 @eqx.filter_jit
 def _simulate_by_xla(problem: _Problem, fields: tuple[str, ...], stride: int) -> "_Outcome":
     controller, guard, nature, scenario, start, limit = problem
-    # Shapes are checked here, inside the trace, and so once for each compilation.
+    # Shapes are checked here, inside the trace, so that they are checked only once per compilation.
     start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
     _check_shapes(controller, guard, scenario, nature, start)
     dtype = start.x.dtype
@@ -157,10 +157,10 @@ def _simulate_by_xla(problem: _Problem, fields: tuple[str, ...], stride: int) ->
     def contexts(t_index: Array, t: PyTree) -> Any:
         return t_index if scenario.t is None else t
 
-    # The loop's numbers travel as one vector and a row leaves as one: on a CPU each array that a scan carries or emits
-    # costs XLA a kernel, in which it computes anew what it needs. For the small systems of control that would be most
-    # of the time. For the same reason what a step leaves besides the next state is checked and recorded one step late,
-    # when it stands in memory.
+    # The carry of the scan is packed into one vector, and each row into another. On a CPU, every array that a scan
+    # carries or emits costs XLA one kernel, which computes its inputs again; for small systems this would take most of
+    # the time. For the same reason the values in `left` are checked and recorded one step late, once they are in
+    # memory.
     first = (start.x, start.state, start.streams)
     row_shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (stored, scenario.t))
     shapes = jax.eval_shape(lambda now, t: step(_Loop(*first, {}), start.t, now, contexts(start.t, t)), *row_shapes)
@@ -191,7 +191,7 @@ def _simulate_by_xla(problem: _Problem, fields: tuple[str, ...], stride: int) ->
         return {name: left[name] for name in late}
 
     def keep(carry: PyTree, row: PyTree) -> PyTree:
-        """The row of a step that has just been made, with what it left in place of what the step before did."""
+        """Return the row with the late values of this step in place of those of the step before."""
         return row_pack.pack((row_pack.unpack(row)[0], latest(carry)))
 
     carry, rows = _scan(advance, keep, carry, (stored, scenario.t), scenario.steps, stride if fields else 1)
@@ -213,7 +213,7 @@ _Outcome = tuple[dict[str, PyTree], Final, Result]
 
 
 def _simulate_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> tuple[str, _Outcome]:
-    """The native run; where JAX differentiates it, XLA's run, which can be differentiated. With the engine's name."""
+    """Return the engine's name and its run: XLA if JAX differentiates the run, otherwise the native engine."""
     numbers, rest = eqx.partition(problem, eqx.is_array)
     if all(map(arguments.is_known, jax.tree.leaves(numbers))):
         return "native", _run_natively(problem, fields, stride)
@@ -241,7 +241,7 @@ def _run_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> _O
     stored, streamed = eqx.partition(
         (scenario.a_star, scenario.w, scenario.v), lambda node: not is_stream(node), is_leaf=is_stream
     )
-    # What is streamed is drawn by JAX, a part at a time.
+    # JAX draws the streamed numbers, a block of steps at a time.
     size = scenario.steps
     if final.streams and arguments.is_known(final.x):
         size = min(size, -(-_STREAMED // stride) * stride)
@@ -303,9 +303,9 @@ def _first_failure(code: Array, failed_at: Array, now: Array, t_index: Array) ->
 def _scan(
     advance: Callable, keep: Callable, carry: PyTree, inputs: PyTree, steps: int, stride: int
 ) -> tuple[PyTree, PyTree]:
-    """`lax.scan`; with a stride, what `keep` makes of the rows of steps 0, stride, 2·stride, …"""
+    """Run `lax.scan`; with a stride > 1, return `keep` of the rows of steps 0, stride, 2·stride, …"""
     if steps == 1:
-        # XLA compiles a loop of one turn to other code, which may round otherwise: so two turns, and the first is kept.
+        # XLA compiles a loop of one step to different code, which may round differently: run two steps, keep the first.
         twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), inputs)
 
         def turn(carry, inputs):
@@ -391,7 +391,9 @@ def _check_shapes(
             raise ValueError(f"a_star: expected rows like a_hat, {expected}, as the oracle reveals them, got {given}")
     fresh = eqx.filter_eval_shape(_init, controller, guard, start.x, state.theta, state.a_hat, t)
     if jax.tree.structure(fresh) != jax.tree.structure(state) or _shapes(fresh) != _shapes(state):
-        raise ValueError("resume: expected the `final` of a run of such a controller and guard, got one of another")
+        raise ValueError(
+            "resume: expected the `final` of a run with this kind of controller and guard, got one of another kind"
+        )
     if len(start.streams) != len(_streams(scenario)):
         raise ValueError(
             f"resume: expected {len(_streams(scenario))} streams, as the scenario has, got {len(start.streams)}"

@@ -1,4 +1,4 @@
-"""The running estimate of the closed loop's contraction: one tangent, renormalized at every step."""
+"""A running estimate of the closed loop's contraction, from one tangent that is renormalized at every step."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ from ..foundation import arguments
 
 class ContractionState(eqx.Module):
     direction: Float[Array, " n"]
-    """A unit tangent of the state, carried along the trajectory: it turns towards what decays slowest."""
+    """A unit tangent of the state, propagated along the trajectory; it turns to the direction that decays slowest."""
     total: Float[Array, ""]
-    """The discounted sum of its logarithmic growth, and of ones."""
+    """The discounted sum of the logarithm of its growth; `weight` is the same sum of ones."""
     weight: Float[Array, ""]
 
 
 def memory(value: Any) -> Any:
-    """Converter of a tuner's `contraction_memory`."""
+    """Return a checked `contraction_memory` of a tuner."""
     if value is None:
         return None
     return arguments.number("contraction_memory", value, lambda v: v >= 1, "None or a number of steps >= 1")
@@ -36,11 +36,12 @@ def init(memory: Any, x: Float[Array, " n"]) -> ContractionState | None:
 def update(
     memory: Any, state: ContractionState, pushed: Float[Array, " n"]
 ) -> tuple[ContractionState, Float[Array, ""]]:
-    """From `pushed`, the closed loop's Jacobian times the direction, to the next state and the estimate of ρ."""
+    """Return the next state and the estimate of ρ; `pushed` is the closed loop's Jacobian times the direction."""
     precision = jnp.finfo(pushed.dtype)
     keep = (1 - 1 / memory).astype(pushed.dtype)
-    # In squares, as a root and a logarithm cost more than all else here. One step that forgets everything, or explodes,
-    # must not outweigh all the others: it counts as no more than a machine's precision, and the direction starts anew.
+    # Use squares, because roots and logarithms cost more than everything else here. A single step with a Jacobian near
+    # zero or infinity must not outweigh all others: its growth is limited by the machine precision, and the direction
+    # is reset.
     square = jnp.sum(pushed * pushed)
     alive = (square > precision.tiny) & (square < precision.max)
     direction = jnp.where(alive, pushed * jax.lax.rsqrt(square), _start(pushed))
@@ -50,7 +51,7 @@ def update(
 
 
 def _start(x: Float[Array, " n"]) -> Float[Array, " n"]:
-    # Of no particular direction: orthogonal to no eigenvector that a person would write down. In NumPy, so that the
-    # loop has a constant in it and no cosine.
+    # An irregular direction, which is not orthogonal to any simple eigenvector. NumPy computes it, so that the compiled
+    # loop contains a constant instead of cosines.
     direction = np.cos(1.0 + np.arange(x.shape[0]))
     return jnp.asarray(direction / np.linalg.norm(direction), x.dtype)

@@ -24,12 +24,12 @@ class DiffTuneState(eqx.Module):
 class DiffTune(AbstractTuner):
     r"""Episodic tuning by sensitivity propagation (after DiffTune, Cheng et al. 2022).
 
-    θ is constant inside an episode of H steps; the sensitivities of M-GAPS start from $y = 0$ at its first step, and at
-    its last one gradient step is made on the episode's total cost:
+    θ is constant during an episode of H steps. The sensitivities of M-GAPS start from $y = 0$ at the first step of the
+    episode. At its last step, one gradient step is made on the total cost of the episode:
 
     $$\theta \leftarrow \Pi_\Theta\Big(\theta - \eta \sum_{t \in \text{episode}} G_t\Big)$$
 
-    The system itself is not reset: as everywhere here, there is a single trajectory.
+    The system is not reset between episodes: there is a single trajectory.
 
     **Arguments:** `learning_rate` and `constraint` as in `MGAPS`; `episode`: H ≥ 1.
 

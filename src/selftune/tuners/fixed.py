@@ -11,9 +11,9 @@ from .base import AbstractTuner, TunerInfo
 
 
 class Fixed(AbstractTuner):
-    r"""No tuning: $\theta_{t+1} = \theta_t$. With an estimator, the adaptive controller of the simulation appendix.
+    r"""No tuning: $\theta_{t+1} = \theta_t$. With an estimator, this is the simulation appendix's adaptive controller.
 
-    **Arguments:** `contraction_memory`: as in `MGAPS`, to look at the loop that you have before you tune it.
+    **Arguments:** `contraction_memory`: as in `MGAPS`; use it to check your loop before you tune it.
 
     !!! Example
 

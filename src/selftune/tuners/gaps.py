@@ -15,21 +15,21 @@ from .base import AbstractTuner, TunerInfo
 
 class GAPSState(eqx.Module):
     buffer: Float[Array, "buffer n d"]
-    """Slot τ holds ∂x_t/∂θ_s for one of the last `buffer` steps s; a slot not yet used holds zeros."""
+    """Each slot holds ∂x_t/∂θ_s for one of the last `buffer` steps s; an unused slot holds zeros."""
     oldest: Int[Array, ""]
     optimizer: PyTree
     contraction: _contraction.ContractionState | None
 
 
 class GAPS(AbstractTuner):
-    r"""Gradient-based adaptive policy selection with a buffer of B steps: O(B) time and memory a step.
+    r"""Gradient-based adaptive policy selection with a buffer of B steps: O(B) time and memory per step.
 
-    M-GAPS's gradient truncated to the last B steps ("Useful Lemmas"; Lin et al. 2023):
+    It uses the gradient of M-GAPS, truncated to the last B steps ("Useful Lemmas"; Lin et al. 2023):
 
     $$G_t = \sum_{\tau=0}^{\min(B, t)} \frac{\partial h_{t|0}}{\partial \theta_{t-\tau}}, \qquad
     \theta_{t+1} = \Pi_\Theta(\theta_t - \eta G_t)$$
 
-    With B ≥ t it is M-GAPS. The paper's text sums to `t - B`; the last B steps are meant, and are what is done here.
+    With B ≥ t it is M-GAPS. The paper's text sums to `t - B`; it means the last B steps, which are used here.
 
     **Arguments:** `learning_rate`, `constraint` and `contraction_memory` as in `MGAPS`; `buffer`: B ≥ 1.
 
@@ -71,5 +71,5 @@ class GAPS(AbstractTuner):
         return theta, state, TunerInfo(gradient=G, y=y, contraction=rho)
 
     def reset(self, system: System, x: Float[Array, " n"], theta: PyTree, state: GAPSState) -> GAPSState:
-        """With an empty buffer."""
+        """Return the state with an empty buffer."""
         return GAPSState(jnp.zeros_like(state.buffer), state.oldest, state.optimizer, state.contraction)

@@ -14,7 +14,7 @@ from ..problem.system import System
 
 
 class IdealDescent(eqx.Module):
-    """What `ideal_ogd` did; row t is the value at step t."""
+    """The result of `ideal_ogd`; row t is the value at step t."""
 
     theta: PyTree
     """θ_t, each leaf with a leading axis T."""
@@ -34,13 +34,13 @@ def ideal_ogd(
     learning_rate: Any,
     constraint: AbstractConstraint | None = None,
 ) -> IdealDescent:
-    r"""Projected gradient descent on the true surrogate: the expensive ideal that M-GAPS approximates.
+    r"""Run projected gradient descent on the true surrogate cost: the expensive ideal that M-GAPS approximates.
 
     $$\theta_{t+1} = \Pi_\Theta(\theta_t - \eta \nabla F_t(\theta_t))$$
 
-    $F_t(\theta)$ (Definition "Surrogate Cost") is the cost at step t had θ been used from step 0 on, with $a^*$ known;
-    its residual is taken at the imagined state. Each step re-simulates all before it, so the whole is O(T²): this is a
-    yardstick, not a controller, as it needs the disturbances too.
+    $F_t(\theta)$ (Definition "Surrogate Cost") is the cost at step t if θ had been used from step 0 on, with $a^*$
+    known; its residual is evaluated at the state of this hypothetical run. Each step simulates all steps before it
+    again, so the total work is O(T²). It is a benchmark, not a controller, because it also needs the disturbances.
 
     **Arguments:** `learning_rate` and `constraint` as in `MGAPS`; `theta`: θ₀.
 

@@ -19,30 +19,30 @@ class MGAPSState(eqx.Module):
 
 
 class MGAPS(AbstractTuner):
-    r"""Memoryless gradient-based adaptive policy selection (Algorithm "M-GAPS"): O(1) time and memory a step.
+    r"""Memoryless gradient-based adaptive policy selection (Algorithm "M-GAPS"): O(1) time and memory per step.
 
-    With $\hat g, \hat h$ the closed loop as the model with $\hat a_t$ imagines it (`System.step`) and $y_0 = 0$,
+    $\hat g, \hat h$ are the closed loop by the model with $\hat a_t$ (`System.step`). With $y_0 = 0$,
 
     $$G_t = \frac{\partial \hat h}{\partial x} y_t + \frac{\partial \hat h}{\partial \theta}, \qquad
     y_{t+1} = \frac{\partial \hat g}{\partial x} y_t + \frac{\partial \hat g}{\partial \theta}, \qquad
     \theta_{t+1} = \Pi_\Theta(\theta_t - \eta G_t),$$
 
-    all derivatives at $(x_t, \theta_t)$. $y$ (n, d) is the forward-mode derivative of the state in a shared shift of
-    all past θ; one linearization and d tangents give $y_{t+1}$ and $G_t$ together.
+    where all derivatives are at $(x_t, \theta_t)$. $y$ (n, d) is the forward-mode derivative of the state with respect
+    to a common shift of all past θ. One linearization and d tangents give both $y_{t+1}$ and $G_t$.
 
     **Arguments:**
 
-    - `learning_rate`: η, a number, an optax schedule, or in place of $-\eta G$ any `optax.GradientTransformation` that
-      needs the gradient alone (not the cost's value, as line searches do).
+    - `learning_rate`: η, a number or an optax schedule; or an `optax.GradientTransformation` that replaces $-\eta G$.
+      The transformation must need only the gradient (line searches also need the cost's value).
     - `constraint`: Θ.
-    - `contraction_memory`: N ≥ 1 steps, or None for none of it. With it, `TunerInfo.contraction` tells whether the
-      theory's main hypothesis (Definition "time-varying contractive perturbation") holds right now: one more tangent
-      $z$ is pushed along, $z_{t+1} = \frac{\partial \hat g}{\partial x} z_t / \|\cdot\|$, and
+    - `contraction_memory`: N ≥ 1 steps, or None to turn this estimate off. `TunerInfo.contraction` then shows whether
+      the theory's main hypothesis (Definition "time-varying contractive perturbation") holds at present: one more
+      tangent $z$ is propagated, $z_{t+1} = \frac{\partial \hat g}{\partial x} z_t / \|\cdot\|$, and
 
       $$\hat\rho_t = \exp \frac{\sum_{s \le t} (1 - 1/N)^{t-s} \log \|\frac{\partial \hat g}{\partial x} z_s\|}
       {\sum_{s \le t} (1 - 1/N)^{t-s}}$$
 
-      estimates ρ over the last N steps or so: contractive below 1, marginal at 1, unstable above.
+      estimates ρ over about the last N steps. The loop is contractive below 1, marginal at 1, unstable above 1.
 
     !!! Example
 
@@ -79,5 +79,5 @@ class MGAPS(AbstractTuner):
         return theta, MGAPSState(y_next, optimizer, watch), TunerInfo(gradient=G, y=state.y, contraction=rho)
 
     def reset(self, system: System, x: Float[Array, " n"], theta: PyTree, state: MGAPSState) -> MGAPSState:
-        """With $y = 0$."""
+        """Return the state with $y = 0$."""
         return MGAPSState(jnp.zeros_like(state.y), state.optimizer, state.contraction)

@@ -15,33 +15,33 @@ from .base import AbstractTuner, TunerInfo
 
 class OPRFState(eqx.Module):
     center: PyTree
-    """What is being optimized; the θ in use is a perturbation of it."""
+    """The parameters that are optimized; the θ in use is a perturbation of them."""
     direction: Float[Array, " d"]
     cost: Float[Array, ""]
     """The cost of the episode so far."""
     previous: Float[Array, ""]
-    """The cost of the episode before."""
+    """The cost of the previous episode."""
     step: Int[Array, ""]
     episodes: Int[Array, ""]
     optimizer: PyTree
 
 
 class OPRF(AbstractTuner):
-    r"""One-point residual feedback: model-free, from costs alone (after Zhang et al. 2022).
+    r"""One-point residual feedback: a model-free method that uses only costs (after Zhang et al. 2022).
 
     In episode i, of H steps, the θ in use is $\Pi_\Theta(c_i + \varepsilon\, v_i)$, with $v_i$ uniform on the unit
-    sphere, and the cost is $J_i$ in total; at its end
+    sphere, and the total cost is $J_i$. At the end of the episode,
 
     $$c_{i+1} = \Pi_\Theta\Big(c_i - \eta\, \frac{d}{\varepsilon} (J_i - J_{i-1})\, v_i\Big)$$
 
-    Episode 0 runs at the θ that was given, $v_0 = 0$: it supplies the first $J_{i-1}$ and makes no step. `cost` is
-    evaluated where the system is, never differentiated.
+    Episode 0 runs at the initial θ, with $v_0 = 0$: it gives the first $J_{i-1}$ and makes no step. `cost` is evaluated
+    at the actual state and never differentiated.
 
     **Arguments:** `learning_rate` and `constraint` as in `MGAPS`, and
 
     - `episode`: H ≥ 1.
     - `radius`: ε > 0, in the units of θ.
-    - `key`: where all of its randomness comes from; direction i depends on (key, i) alone.
+    - `key`: the key of all its random numbers; direction i depends only on (key, i).
 
     !!! Example
 

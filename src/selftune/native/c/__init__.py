@@ -1,1 +1,1 @@
-"""From a graph to C, and from C to a loaded library."""
+"""Generation of C from a graph, and compilation of C to a loaded library."""

@@ -1,8 +1,8 @@
-"""From a scalar program to C99.
+"""Translation of a scalar program to C99.
 
-The text is the same for the same program. It has no heap, no globals and nothing of libc but math.h. All loads come
-before all stores, so that what goes out may stand where what came in stood. The arithmetic is IEEE's, in the order that
-is written: compile with -std=c99 or -ffp-contract=off, and without -ffast-math.
+The same program always gives the same text. The C uses no heap, no globals, and only math.h of libc. All loads come
+before all stores, so that outputs may use the same memory as inputs. The arithmetic follows IEEE 754 in the written
+order: compile with -std=c99 or -ffp-contract=off, and without -ffast-math.
 """
 
 import re
@@ -26,30 +26,30 @@ TYPES = {
 }
 WIDTH = 116
 
-# What a phase of a step computes, as the comment above it says.
+# For each phase of a step, the comment in the C above its statements.
 PHASES = {
-    "residual": "f_hat_t = f_t(x_t, a_hat_t): the residual, as the estimate has it",
+    "residual": "f_hat_t = f_t(x_t, a_hat_t): the residual with the estimated parameters",
     "control": "u_t = pi_t(x_t, theta_t, f_hat_t): the control",
     "cost": "h_t(x_t, u_t, theta_t): the stage cost",
     "tuner": "ALG: the tuner",
-    "sensitivity": "y_{t+1} and G_t: the closed loop, as the model has it, and its derivative in theta",
+    "sensitivity": "y_{t+1} and G_t: the closed loop by the model, and its derivative in theta",
     "descent": "one projected gradient step",
-    "plant": "x_{t+1} = g_t(x_t, u_t, f_t(x_t, a*_t)) + w_t: nature",
-    "estimator": "EST: a_hat_{t+1} from what was observed",
+    "plant": "x_{t+1} = g_t(x_t, u_t, f_t(x_t, a*_t)) + w_t: the true plant",
+    "estimator": "EST: a_hat_{t+1} from the observation",
     "infer": "f_obs: the residual that explains the transition to x_{t+1}",
-    "guard": "what is not finite, or out of range, is refused",
+    "guard": "the guard: numbers that are not finite or out of range are refused",
 }
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _BITS = {"and": "&", "or": "|", "xor": "^"}
 _JUMPS = COMPARE | {"floor", "ceil", "rint", "round", "sign", "rem"}
-_MATH = {"abs": "fabs", "rem": "fmod"}  # where C has another name
+_MATH = {"abs": "fabs", "rem": "fmod"}  # operations with another name in C
 
-# Small functions that a program may need, by name; F is the floating type, I and U an integer type and its unsigned.
+# Small functions that a program may need. F is the floating type; I and U are an integer type and its unsigned type.
 _HELPERS = {
     "max": "static F max_F(F a, F b) { return a > b || a != a ? a : b; }",
     "min": "static F min_F(F a, F b) { return a < b || a != a ? a : b; }",
-    # With a bound that is a number, a single instruction: what is not a number compares as false, and comes out.
+    # For a bound that is not NaN this is a single instruction. A comparison with NaN is false, so a NaN is returned.
     "at_least": "static F at_least_F(F bound, F a) { return bound > a ? bound : a; }",
     "at_most": "static F at_most_F(F bound, F a) { return bound < a ? bound : a; }",
     "sign": "static F sign_F(F a) { return a > 0 ? 1 : a < 0 ? -1 : a; }",
@@ -58,7 +58,7 @@ _HELPERS = {
     "isign": "static I sign_I(I a) { return a > 0 ? 1 : a < 0 ? -1 : 0; }",
     "usign": "static I sign_I(I a) { return a > 0; }",
     "iabs": "static I abs_I(I a) { return a < 0 ? (I)(0 - (U)a) : a; }",
-    # As XLA: by zero gives -1 (all bits), and the remainder the dividend; the one quotient that overflows wraps.
+    # Same as XLA: x / 0 is -1 (all bits set), x % 0 is x, and the only quotient that overflows wraps around.
     "idiv": "static I div_I(I a, I b) { return b == 0 ? (I)-1 : b == (I)-1 ? (I)(0 - (U)a) : (I)(a / b); }",
     "irem": "static I rem_I(I a, I b) { return b == 0 ? a : b == (I)-1 ? 0 : (I)(a % b); }",
     "udiv": "static I div_I(I a, I b) { return b == 0 ? (I)-1 : a / b; }",
@@ -75,7 +75,7 @@ _HELPERS = {
 
 
 def literal(value: Any, dtype: Any) -> str:
-    """A number as C writes it, so that it is read back bit for bit."""
+    """Return a number as a C literal that is read back bit for bit."""
     dtype = np.dtype(dtype)
     if dtype == BOOL:
         return "1" if value else "0"
@@ -105,20 +105,20 @@ def literal(value: Any, dtype: Any) -> str:
 
 _CALLED = {*EVALUATE, "round", "erf", "erfc", "fabs", "fmod"} - COMPARE - {"and", "or", "xor"}
 _TAKEN = re.compile(r"[abprv]\d+|i|j|k|sum|\w+_(float|double|int|u?int32|u?int64|t)|NAN|INFINITY|HUGE_VAL")
-"""Names that the writer gives itself, or that a header may have."""
+"""Names that the writer uses itself, or that a header may define."""
 
 
 class Writer:
-    """Writes a program as the statements of a function's body, and gathers the helpers that they call.
+    """Writer of a program as the statements of a C function's body; it also collects the helpers that they call.
 
     **Arguments:**
 
-    - `load`: from an input leaf and a position to the C expression that reads it.
-    - `store`: from an output leaf and a position to the C place that is written; None for what is not stored.
-    - `share_divisors`: whether to divide by the same number once, and multiply by its inverse after that. Tangents are
-      divided by the same numbers over and over, at ten times the price of a product. It costs a last digit, and
-      overflows where the divisor is so small that its inverse does. What leads to a comparison or to a whole number is
-      divided all the same: there a last digit may be a whole step.
+    - `load`: returns the C expression that reads an input leaf at a position.
+    - `store`: returns the C expression that an output leaf is written to at a position; None if it is not stored.
+    - `share_divisors`: whether to compute the inverse of a repeated divisor once and multiply by it. Tangents are
+      divided by the same numbers many times, and a division costs ten times as much as a product. The result may differ
+      in the last digit, and overflows if the divisor is so small that its inverse overflows. Numbers that lead to a
+      comparison or to an integer are still divided, because a last digit can change these by a whole step.
     """
 
     def __init__(
@@ -132,14 +132,14 @@ class Writer:
         self.program, self.load, self.store = program, load, store
         self.share_divisors = share_divisors
         self.inverses: dict[int, str] = {}
-        """The name of a shared divisor's inverse, or the inverse itself where it is known."""
+        """The name of a shared divisor's inverse, or the inverse itself if the divisor is constant."""
         self.graph: Graph = program.graph
         self.helpers: dict[str, str] = {}
         self.text: dict[int, str] = {}
-        """The expression of a node that has been reached: a name, or what is written in place where it is used."""
+        """The C text of each node so far: a variable name, or an expression that is inserted where it is used."""
 
     def lines(self) -> tuple[list[str], list[str], list[str]]:
-        """The loads, the statements and the stores."""
+        """Return the loads, the statements and the stores."""
         program, graph = self.program, self.graph
         stored = [
             (place, int(node), leaf, i)
@@ -151,7 +151,7 @@ class Writer:
         uses = np.zeros(len(graph), int)
         for node in live:
             for arg in graph.args[node]:
-                # Written out twice: so it needs a name.
+                # The argument of is_finite is written twice, so it needs a variable.
                 uses[arg] += 2 if graph.ops[node] == "is_finite" else 1
         self._find_shared_divisors(live)
         self._exact = self._that_jump(live) if self._shared else set()
@@ -191,7 +191,7 @@ class Writer:
                 continue
             statements.extend(self._inverse(node))
             expression = self._expression(node)
-            # What is used once is written where it is used, as a person would, while it stays short.
+            # A short expression that is used only once is inserted there, as a person would write it.
             in_place = uses[node] == 1 and node not in names and len(expression) < 48
             if in_place:
                 self.text[node] = f"({expression})" if _needs_brackets(expression) else expression
@@ -216,20 +216,20 @@ class Writer:
                     self.inverses[node] = literal(inverse, graph.dtypes[node])
 
     def _that_jump(self, live: list[int]) -> set[int]:
-        """The nodes from which something follows that a last digit may change by a whole step."""
+        """Return the nodes whose last digit may change a comparison or an integer that depends on them."""
         graph = self.graph
-        found: set[int] = set()
-        for node in reversed(live):  # arguments come before what is made of them
+        exact: set[int] = set()
+        for node in reversed(live):  # arguments come before the nodes that use them
             op, args = graph.ops[node], graph.args[node]
             jumps = (
                 bool(args) and graph.dtypes[args[0]].kind == "f" and (op in _JUMPS or graph.dtypes[node].kind in "iu")
             )
-            if jumps or node in found:
-                found.update(args)
-        return found
+            if jumps or node in exact:
+                exact.update(args)
+        return exact
 
     def _inverse(self, node: int) -> list[str]:
-        """The statement that a division by a shared number needs before it, if it is the first."""
+        """Return the statement that computes a shared inverse, before the first division that uses it."""
         graph = self.graph
         divisor = graph.args[node][1] if graph.ops[node] == "div" else -1
         if divisor not in self._shared or divisor in self.inverses or node in self._exact:
@@ -300,7 +300,7 @@ class Writer:
         ctype = TYPES[dtype.name]
         signed = dtype.kind == "i"
         if op in ("add", "sub", "mul"):
-            # Signed numbers wrap around in JAX; in C that takes unsigned arithmetic.
+            # Signed numbers wrap around in JAX; in C this needs unsigned arithmetic.
             if not signed:
                 return f"{texts[0]} {_INFIX[op]} {texts[1]}"
             return f"({ctype})((u{ctype}){texts[0]} {_INFIX[op]} (u{ctype}){texts[1]})"
@@ -319,7 +319,7 @@ class Writer:
         F, integer = TYPES[source.name], TYPES[target.name]
         limits = np.iinfo(target)
         name = f"{F}_to_{integer.removesuffix('_t')}"
-        # The largest integer may not be a float: its power of two is.
+        # The largest integer may not be exact as a float; the power of two above it is.
         body = _HELPERS["to"].replace("F_to_I", name)
         words = {
             "F": F,
@@ -362,7 +362,7 @@ class Writer:
 
 
 def _free_name(name: str, taken: set[str]) -> str:
-    """A name for a variable that nothing else has; it is then taken."""
+    """Return an unused name for a variable, and add it to `taken`."""
     while name in taken or name.removesuffix("f") in _CALLED or _TAKEN.fullmatch(name):
         name += "_"
     taken.add(name)
@@ -374,7 +374,7 @@ def _replace_word(text: str, word: str, by: str) -> str:
 
 
 def _needs_brackets(expression: str) -> bool:
-    """Whether an expression must be put in brackets to stand inside another."""
+    """Return whether an expression needs brackets inside another expression."""
     if expression.startswith("-"):
         return True
     depth = 0
@@ -386,7 +386,7 @@ def _needs_brackets(expression: str) -> bool:
 
 
 def wrap(lines: list[str], indent: int) -> list[str]:
-    """Indented, and broken after commas and operators where a line is too long."""
+    """Return the lines with an indent; long lines are broken at spaces."""
     out = []
     for line in lines:
         text = " " * indent + line

@@ -1,4 +1,4 @@
-"""What a step of exported C costs: operations, counted; flash, stack and instructions, from a compiler."""
+"""The cost of a step of exported C: the number of operations, and flash, stack and instructions from a compiler."""
 
 import re
 import shutil
@@ -29,7 +29,7 @@ _FREE = {"input", "constant", "element", "convert"}
 
 
 def operations(program: Program) -> Counter[str]:
-    """How many of each kind of operation one call makes, by the program itself."""
+    """Return how many operations of each kind one call makes, counted in the program."""
     counts: Counter[str] = Counter()
     graph = program.graph
     for node in program.live():
@@ -44,7 +44,7 @@ def operations(program: Program) -> Counter[str]:
 
 
 class Footprint(NamedTuple):
-    """By one compiler: bytes of code and constants in all, and for each function its stack and its instructions."""
+    """The result of one compiler: total bytes of code and constants, and stack and instructions of each function."""
 
     compiler: str
     flash: int
@@ -53,9 +53,9 @@ class Footprint(NamedTuple):
 
 
 def measure(name: str, files: dict[str, str]) -> Footprint | None:
-    """Compile `NAME.c` and look at what came out; None where there are no tools for that.
+    """Compile `NAME.c` and return its footprint; None if the tools are missing.
 
-    For a Cortex-M4F if its compiler is installed, else for this machine.
+    The target is a Cortex-M4F if its compiler is installed, otherwise this machine.
     """
     if shutil.which("arm-none-eabi-gcc"):
         command, target, prefix = ["arm-none-eabi-gcc"], CORTEX_M4F, "arm-none-eabi-"
@@ -85,5 +85,5 @@ def measure(name: str, files: dict[str, str]) -> Footprint | None:
     instructions = {}
     for function, body in re.findall(rf"<{name}_(\w+)>:\n((?:\s+[0-9a-f]+:.*\n)*)", listing):
         instructions[function] = len(re.findall(r"^\s+[0-9a-f]+:.*\t[a-z]", body, re.M))
-    told = "arm-none-eabi-gcc, Cortex-M4F" if prefix else "the compiler of the machine that exported it"
-    return Footprint(told, flash, stack, instructions)
+    description = "arm-none-eabi-gcc, Cortex-M4F" if prefix else "the compiler of the machine that exported it"
+    return Footprint(description, flash, stack, instructions)

@@ -1,1 +1,1 @@
-"""From a jaxpr to a graph of scalar operations."""
+"""Lowering of a jaxpr to a graph of scalar operations."""

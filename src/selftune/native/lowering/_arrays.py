@@ -1,4 +1,4 @@
-"""Rules that move numbers about: shapes and sorting."""
+"""Rules that only move numbers: shapes and sorting."""
 
 import numpy as np
 
@@ -99,7 +99,7 @@ def _pad(lowering, params, x, value):
 
 @rule("sort")
 def _sort(lowering, params, *operands):
-    """A stable network of neighbours: small arrays only, but no branches."""
+    """Stable sorting network that compares neighbours: without branches, but suitable only for small arrays."""
     graph, keys = lowering.graph, params["num_keys"]
     arrays = [np.moveaxis(nodes(graph, x).ids, params["dimension"], -1).copy() for x in operands]
     size = arrays[0].shape[-1]
@@ -116,7 +116,7 @@ def _sort(lowering, params, *operands):
 
 @rule("top_k")
 def _top_k(lowering, params, x):
-    """The first of the numbers in falling order, and where they stood; NaN is the largest, and -0 is below 0."""
+    """Return the k largest numbers in falling order, and their indices; NaN is the largest, and -0 is below 0."""
     graph, axis = lowering.graph, params["axis"]
     places = np.broadcast_to(np.arange(x.shape[axis]), np.moveaxis(x.ids, axis, -1).shape)
     rows, at = np.moveaxis(x.ids, axis, -1).copy(), nodes(graph, places.astype(np.int32)).ids.copy()
@@ -151,7 +151,7 @@ def _total_order(lowering, params, a, b):
 
 
 def _before(graph: Graph, a: list[int], b: list[int]) -> int:
-    """Whether the keys `a` come strictly before `b`; NaN is last."""
+    """Return the node that says whether the keys `a` come strictly before `b`; NaN is last."""
     result = graph.constant(False, BOOL)
     for one, other in reversed(list(zip(a, b, strict=True))):
         less = graph.apply("lt", one, other)

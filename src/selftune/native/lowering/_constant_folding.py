@@ -1,6 +1,6 @@
-"""What is done often to arrays that are known, by NumPy: JAX would compile each of these on its own first.
+"""Frequent operations on known arrays, computed by NumPy, because JAX would compile each of them first.
 
-Only what both do alike, to the last bit.
+It contains only operations for which NumPy and JAX agree in every bit.
 """
 
 from collections.abc import Callable

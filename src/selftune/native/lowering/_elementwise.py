@@ -1,4 +1,4 @@
-"""Rules for what is done to every number by itself, and for reductions."""
+"""Rules for elementwise operations and for reductions."""
 
 import math
 from typing import Any
@@ -35,7 +35,7 @@ def _square(lowering, params, x):
 
 @rule("one_minus_square")
 def _one_minus_square(lowering, params, x):
-    """1 - x² as (1 + x)(1 - x), which is exact to rounding where |x| is close to 1."""
+    """Compute 1 - x² as (1 + x)(1 - x), which is exact up to rounding if |x| is close to 1."""
     graph, one = lowering.graph, lowering.graph.constant(1, x.dtype)
 
     def one_minus_square(a: int) -> int:
@@ -52,7 +52,7 @@ def _log2(lowering, params, x):
 
 @rule("polynomial")
 def _polynomial(lowering, params, x, *coefficients):
-    """Horner's rule; the constant term comes first."""
+    """Evaluate a polynomial by Horner's rule; the constant term comes first."""
     graph = lowering.graph
 
     def polynomial(a: int, *coefficients: int) -> int:
@@ -160,7 +160,7 @@ def _bitcast(lowering, params, x):
 def _reduce_precision(lowering, params, x):
     info = np.finfo(x.dtype)
     if (params["exponent_bits"], params["mantissa_bits"]) != (info.nexp, info.nmant):
-        raise LoweringError("a precision that is not a C type's")
+        raise LoweringError("a precision that no C type has")
     return [x]
 
 
@@ -194,7 +194,7 @@ def _reduce(lowering, params, x):
 
 
 def _identity(op: str, dtype: np.dtype) -> Any:
-    """What the largest (or smallest) of no numbers is."""
+    """Return the result of a maximum or minimum over no numbers."""
     if dtype.kind == "f" or dtype == BOOL:
         return (op == "min") if dtype == BOOL else np.inf if op == "min" else -np.inf
     return np.iinfo(dtype).max if op == "min" else np.iinfo(dtype).min
@@ -234,7 +234,8 @@ def _cumulative(lowering, params, x):
 
 
 # Giles, "Approximating the erfinv function" (GPU Computing Gems, 2011): coefficients of polynomials in
-# w = -log(1 - x²), highest power first, for w below the bound, after the shift; from the second on in √w.
+# w = -log(1 - x²), highest power first. Each entry is (bound, shift, coefficients), for w below the bound, in
+# w - shift; from the second entry on, in √w - shift.
 _ERF_INV = {
     np.dtype(np.float32): [
         (

@@ -1,4 +1,4 @@
-"""Rules for indices: what is known is picked, and what is not is compared with every place it may name."""
+"""Rules for indexing: a known index picks its element, an unknown index is compared with every possible position."""
 
 import itertools
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from .graph import BOOL, Graph
 from .values import LoweringError, Nodes, elementwise, nodes, rule
 
 MAX_PLACES = 4096
-"""An index that is not known may name no more places than these."""
+"""The largest number of positions that an unknown index may refer to."""
 
 
 @rule("gather")
@@ -44,7 +44,7 @@ def _gather(lowering, params, x, indices):
 
 
 def _fill_value(dtype: np.dtype) -> Any:
-    """What JAX gives for an index that is out of range."""
+    """Return the value that JAX gives for an index out of range."""
     if dtype.kind in "iu":
         return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
     return np.nan if dtype.kind == "f" else True
@@ -117,13 +117,13 @@ def _scatter(lowering, params, x, indices, updates):
 
 
 def _place(rank: int, inside: dict[Any, Any], axes: Any, start: Any) -> tuple[int, ...]:
-    """A position: that of a window's start, plus the one inside the window."""
+    """Return a position: the start of a window plus the position inside the window."""
     starts = dict(zip(axes, start, strict=True))
     return tuple(inside.get(axis, 0) + starts.get(axis, 0) for axis in range(rank))
 
 
 def _candidates(graph: Graph, row: np.ndarray, largest: list[int], *, clip: bool) -> Iterator[tuple[int, ...]]:
-    """The places that a row of index numbers may name."""
+    """Yield the positions that a row of indices may refer to."""
     options = []
     for node, size in zip(row, largest, strict=True):
         if graph.is_constant(int(node)):
@@ -142,7 +142,7 @@ def _places(options: list[list[int]]) -> Iterator[tuple[int, ...]]:
 
 
 def _asks(graph: Graph, row: np.ndarray, candidate: tuple[int, ...], largest: list[int], *, clip: bool) -> int:
-    """Whether a row of index numbers asks for a candidate."""
+    """Return the node that says whether a row of indices refers to a candidate."""
     test = graph.constant(True, BOOL)
     for node, value, size in zip(row, candidate, largest, strict=True):
         op = "eq"
@@ -155,7 +155,8 @@ def _asks(graph: Graph, row: np.ndarray, candidate: tuple[int, ...], largest: li
 
 
 def _starts(start: Any, largest: int) -> list[int]:
-    """Where a slice may start: anywhere, unless it is known; beyond the end it is moved back, as in JAX."""
+    """Return the possible starts of a slice: all of them, unless the start is known. A start beyond the end is moved
+    back, as in JAX."""
     if isinstance(start, Nodes):
         return list(range(largest + 1))
     return [min(max(int(start), 0), largest)]
@@ -166,7 +167,8 @@ def _chosen(graph: Graph, starts: Any, chosen: tuple[int, ...], options: list[li
     for start, value, values in zip(starts, chosen, options, strict=True):
         if isinstance(start, Nodes) and len(values) > 1:
             node = int(start.ids)
-            # In rising order, each test overrules the ones before it: what is past the last start takes the last.
+            # Starts come in rising order and each test overrides the tests before it, so an index beyond the last start
+            # selects the last one.
             at_least = graph.apply("ge", node, graph.constant(value, graph.dtypes[node]))
             test = graph.apply("and", test, at_least) if value > values[0] else test
     return test

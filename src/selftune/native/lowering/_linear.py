@@ -1,4 +1,4 @@
-"""Rules of linear algebra: products, factorizations and triangular solves, written out number by number."""
+"""Rules for linear algebra: products, factorizations and triangular solves, unrolled to single numbers."""
 
 import math
 
@@ -52,7 +52,7 @@ def _product(lowering, a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> np.ndar
 
 @rule("lu")
 def _lu(lowering, params, x):
-    """Gauss's elimination with the largest pivot of each column, found and moved up by comparing."""
+    """Gaussian elimination with partial pivoting; comparisons and selections find the pivot and swap the rows."""
     graph = lowering.graph
     rows, columns = x.shape[-2:]
     factors, pivots, orders = [], [], []
@@ -119,7 +119,7 @@ def _cholesky(lowering, params, x):
                 for k in range(j):
                     rest = _minus(graph, rest, int(L[i, k]), int(L[j, k]))
                 L[i, j] = graph.apply("div", rest, int(L[j, j]))
-        # Of a matrix that is not positive definite, JAX gives nothing at all.
+        # For a matrix that is not positive definite, JAX returns only NaN.
         for i, j in np.ndindex(n, n):
             L[i, j] = graph.select(positive, nan, int(L[i, j]))
     return [Nodes(out, x.dtype)]
@@ -146,7 +146,7 @@ def _triangular_solve(lowering, params, a, b):
 
 @rule("qr")
 def _qr(lowering, params, x):
-    """Householder's reflections, with LAPACK's signs."""
+    """QR factorization by Householder reflections, with the signs of LAPACK."""
     if params.get("pivoting"):
         raise LoweringError("qr with pivoting")
     graph, dtype = lowering.graph, x.dtype
@@ -188,7 +188,7 @@ def _qr(lowering, params, x):
 
 
 def _reflect(graph: Graph, A: np.ndarray, j: int, column: int, tau: int, v: list[int]) -> None:
-    """Column ← (I - τ v vᵀ) column, where v starts at row j."""
+    """Replace a column by (I - τ v vᵀ) times the column, where v starts at row j."""
     dot = _sum(graph, [graph.apply("mul", a, int(A[j + i, column])) for i, a in enumerate(v)])
     factor = graph.apply("mul", tau, dot)
     for i, a in enumerate(v):
@@ -204,7 +204,7 @@ def _minus(graph: Graph, a: int, b: int, c: int) -> int:
 
 
 def _swap(graph: Graph, condition: int, rows: np.ndarray, i: int, j: int) -> None:
-    """Exchange rows (or entries) i and j where the condition holds."""
+    """Exchange rows (or entries) i and j if the condition holds."""
     for index in np.ndindex(*rows.shape[1:]):
         a, b = int(rows[(i, *index)]), int(rows[(j, *index)])
         rows[(i, *index)], rows[(j, *index)] = graph.select(condition, a, b), graph.select(condition, b, a)

@@ -1,4 +1,4 @@
-"""Rules for JAX's random numbers: the Threefry generator, as JAX itself defines it."""
+"""Rules for JAX's random numbers: the Threefry generator, as JAX defines it."""
 
 import jax
 import numpy as np
@@ -43,7 +43,10 @@ def _threefry2x32(lowering, params, *inputs):
 
 
 def _block(graph: Graph, k0: int, k1: int, x0: int, x1: int) -> tuple[int, int]:
-    """Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011): 20 rounds on two words."""
+    """Return one block of Threefry, 20 rounds on two words.
+
+    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
+    """
     parity = graph.constant(0x1BD11BDA, WORD)
     keys = (k0, k1, graph.apply("xor", graph.apply("xor", k0, k1), parity))
     x0, x1 = graph.apply("add", x0, keys[0]), graph.apply("add", x1, keys[1])
@@ -59,7 +62,7 @@ def _block(graph: Graph, k0: int, k1: int, x0: int, x1: int) -> tuple[int, int]:
 
 
 def key_data(value: jax.Array) -> np.ndarray:
-    """A key as its two words; a generator other than Threefry is refused."""
+    """Return the two words of a key; a generator other than Threefry raises `LoweringError`."""
     if (name := str(jax.random.key_impl(value))) != "fry" and "threefry" not in name:
-        raise LoweringError(f"random numbers of the generator {name}: only Threefry's")
+        raise LoweringError(f"random numbers of the generator {name}, only those of Threefry")
     return np.asarray(jax.random.key_data(value))

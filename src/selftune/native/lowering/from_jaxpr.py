@@ -1,6 +1,6 @@
-"""From the jaxpr of a function on small arrays to a scalar program.
+"""Lowering of the jaxpr of a function on small arrays to a scalar program.
 
-A value is either known, and then NumPy or JAX computes with it, or an array of nodes. So index arithmetic, constant
+A value is either a known array, with which NumPy or JAX computes, or an array of nodes. So index arithmetic, constant
 matrices and unit tangents cost nothing, and their zeros make the program sparse.
 """
 
@@ -27,7 +27,7 @@ from .graph import BOOL, Graph
 from .values import RULES, CapturedError, LoweringError, Nodes, TooLargeError, elementwise, nodes, rule
 
 MAX_NODES = 200_000
-"""A program is refused beyond this: a loop should not have been unrolled, or the system is not small."""
+"""A larger program is an error: a loop was unrolled that should not be, or the system is not small."""
 DTYPES = {np.dtype(name) for name in ("bool", "int32", "int64", "uint32", "uint64", "float32", "float64")}
 _KEYWORDS = re.findall(
     r"\w+",
@@ -35,11 +35,11 @@ _KEYWORDS = re.findall(
     "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm unix",
 )
 PHASE = "selftune."
-"""What starts the name of a `jax.named_scope` that tells which part of a step an operation belongs to."""
+"""The prefix of a `jax.named_scope` that names the part of a step to which an operation belongs."""
 
 
 class Leaf(NamedTuple):
-    """An array that goes in or comes out: its name in C, and its nodes."""
+    """An input or output array: its name in C, and its nodes."""
 
     name: str
     shape: tuple[int, ...]
@@ -48,7 +48,7 @@ class Leaf(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A scalar program: what goes in, what comes out, and the graph between them."""
+    """A scalar program: inputs, outputs, and the graph between them."""
 
     graph: Graph
     inputs: list[Leaf]
@@ -65,13 +65,13 @@ def lower(
     sparse: bool = True,
     loop_products: int | None = None,
 ) -> Program:
-    """The scalar program of `function(**inputs)`, which returns a dictionary of pytrees.
+    """Return the scalar program of `function(**inputs)`, where the function returns a dictionary of pytrees.
 
     **Arguments:**
 
-    - `inputs`: pytrees of arrays, or of shapes and dtypes, by name. Their numbers are not looked at.
-    - `sparse`: whether a constant zero times anything is zero, see `Graph`.
-    - `loop_products`: matrix products with more terms than this are kept as loops; None unrolls all of them.
+    - `inputs`: pytrees of arrays, or of shapes and dtypes, by name. Only shapes and dtypes are used.
+    - `sparse`: whether a constant zero times any number is zero, see `Graph`.
+    - `loop_products`: matrix products with more terms than this become loops; None unrolls all of them.
     """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), inputs)
     closed, out = jax.make_jaxpr(lambda inputs: function(**inputs), return_shape=True)(shapes)
@@ -85,17 +85,17 @@ def lower(
         try:
             results = lowering.inline(closed, [Nodes(leaf.ids, leaf.dtype) for leaf in given])
         except LoweringError as error:
-            message = f"the native engine has no way to write {error}" + (f", at {error.line}" if error.line else "")
+            message = f"the native engine does not support {error}" + (f", at {error.line}" if error.line else "")
             raise type(error)(message, primitive=error.primitive, line=error.line) from error.__cause__
-    made = []
+    outputs = []
     for (name, _), value in zip(leaf_names(out), results, strict=True):
         array = nodes(graph, value)
-        made.append(Leaf(name, array.shape, array.dtype, array.ids))
-    return Program(graph, given, made)
+        outputs.append(Leaf(name, array.shape, array.dtype, array.ids))
+    return Program(graph, given, outputs)
 
 
 def leaf_names(tree: PyTree) -> list[tuple[str, Any]]:
-    """The leaves of a pytree, each with a name that C allows, made of its path."""
+    """Return the leaves of a pytree, each with a unique name that is valid in C and made from its path."""
     named = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         text = jax.tree_util.keystr(path, simple=True, separator="_")
@@ -120,7 +120,7 @@ def _new_inputs(graph: Graph, name: str, leaf: Any) -> np.ndarray:
 
 def _check_dtype(dtype: Any, what: str = "") -> None:
     if dtype not in DTYPES:
-        raise LoweringError(f"{what}numbers of dtype {dtype}; there are {', '.join(sorted(map(str, DTYPES)))}")
+        raise LoweringError(f"{what}numbers of dtype {dtype}; supported are {', '.join(sorted(map(str, DTYPES)))}")
 
 
 class Lowering:
@@ -130,17 +130,17 @@ class Lowering:
         self.graph = graph
         self.loop_products = loop_products
         self.primitive = ""
-        """The name of the primitive whose rule runs."""
+        """The name of the primitive whose rule is running."""
 
     def inline(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs of a closed jaxpr, each operation replaced by its nodes."""
+        """Return the outputs of a closed jaxpr, with each operation replaced by its nodes."""
         jaxpr = closed.jaxpr
         values: dict[Any, Any] = {}
         for const in closed.consts:
             if isinstance(const, Tracer):
                 raise CapturedError(
                     "a function that has captured an array under jit or vmap, such as an optax transformation of a "
-                    "traced learning rate: hand the array over as a parameter (theta, a, t or a learning rate)"
+                    "traced learning rate: pass the array as a parameter (theta, a, t or a learning rate)"
                 )
         values.update(zip(jaxpr.constvars, map(_known, closed.consts), strict=True))
         values.update(zip(jaxpr.invars, inputs, strict=True))
@@ -152,12 +152,12 @@ class Lowering:
         return [_value(v, values) for v in jaxpr.outvars]
 
     def expand(self, function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
-        """The outputs of a JAX function of the inputs, which is traced here."""
+        """Trace a JAX function, and return its outputs for the inputs."""
         shapes = [jax.ShapeDtypeStruct(np.shape(value), value.dtype) for value in inputs]
         try:
             return self.inline(jax.make_jaxpr(function)(*shapes), inputs)
         except LoweringError as error:
-            error.line = ""  # a line of JAX's own; the operation that is expanded has the user's
+            error.line = ""  # a line in JAX; the caller sets the user's line
             raise
 
     def _evaluate(self, eqn: Any, values: dict[Any, Any]) -> list[Any]:
@@ -168,10 +168,10 @@ class Lowering:
             raise
         except LoweringError as error:
             error.primitive = error.primitive or name
-            error.line = error.line or summarize(eqn.source_info)  # the innermost line of the user's own
+            error.line = error.line or summarize(eqn.source_info)  # the innermost line of the user's code
             raise
         except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
-            # Operands or parameters have another form than a rule, or JAX's own evaluation, expects.
+            # Operands or parameters do not have the form that a rule, or JAX's own evaluation, expects.
             message = f"the operation {name!r} in the form of JAX {jax.__version__} ({type(error).__name__}: {error})"
             raise LoweringError(message, primitive=name, line=summarize(eqn.source_info)) from error
 
@@ -189,7 +189,7 @@ class Lowering:
             raise LoweringError(f"the operation {name!r}")
         self.primitive = name
         if name not in _CALLS and name not in _KEYS and name not in _INDEXED:
-            inputs = [nodes(self.graph, inputs[0]), *inputs[1:]]  # a rule may rely on that; indices stay known
+            inputs = [nodes(self.graph, inputs[0]), *inputs[1:]]  # rules rely on this; indices stay known
         outputs = RULES[name](self, params, *inputs)
         params.finish()
         if len(self.graph) > MAX_NODES:
@@ -197,7 +197,7 @@ class Lowering:
         return [self._settle(value) for value in outputs]
 
     def _settle(self, value: Any) -> Any:
-        """An array of nodes all of which are constants is known."""
+        """Return an array of constant nodes as a known array; other values unchanged."""
         if not isinstance(value, Nodes):
             return value
         _check_dtype(value.dtype, f"{self.primitive!r} with ")
@@ -229,13 +229,13 @@ _FOLDED = {
     "clamp",
     "copy",
 }
-"""What is cheaper done by its rule than compiled by JAX, when all is known and small."""
+"""Operations that are faster by their rule than compiled by JAX, if all inputs are known and small."""
 _KEYS = {"random_fold_in", "random_bits", "random_split", "random_wrap", "random_unwrap"}
 _CALLS: set[str] = set()
 
 
 def _call(*names: str) -> Callable[[Any], Any]:
-    """The rule of a primitive that holds a jaxpr: it is inlined, whether its inputs are known or not."""
+    """Register the rule of a primitive that contains a jaxpr; it is always inlined, even if its inputs are known."""
     _CALLS.update(names)
     return rule(*names)
 
@@ -281,7 +281,7 @@ def _cond(lowering, params, index, *inputs):
 
 @_call("scan")
 def _scan(lowering, params, *inputs):
-    """Unrolled, all of it: `MAX_NODES` is its limit."""
+    """Unroll the whole scan; `MAX_NODES` limits its length."""
     fixed, carried = params["num_consts"], params["num_carry"]
     consts, carry = list(inputs[:fixed]), list(inputs[fixed : fixed + carried])
     sequences, length = inputs[fixed + carried :], params["length"]
@@ -311,7 +311,7 @@ def _while(lowering, params, *inputs):
     while True:
         (goes_on,) = lowering.inline(condition, [*condition_inputs, *carry])
         if isinstance(goes_on, Nodes):
-            raise LoweringError("a while loop whose number of turns is not known when it is compiled")
+            raise LoweringError("a while loop whose number of iterations is not known when it is compiled")
         if not np.all(goes_on):
             return carry
         carry = lowering.inline(body, [*body_inputs, *carry])
@@ -326,7 +326,7 @@ def _known(value: Any) -> Any:
 
 
 def _value(variable: Any, values: dict[Any, Any]) -> Any:
-    """What a variable stands for; a number in the text of a jaxpr, if a Python one, has the dtype that JAX gave it."""
+    """Return the value of a variable; a Python number in a jaxpr gets the dtype that JAX gave it."""
     if not isinstance(variable, Literal):
         return values[variable]
     value, aval = variable.val, cast(Any, variable.aval)
@@ -334,5 +334,5 @@ def _value(variable: Any, values: dict[Any, Any]) -> Any:
 
 
 def _phase(eqn: Any) -> str:
-    found = re.findall(re.escape(PHASE) + r"(\w+)", str(eqn.source_info.name_stack))
-    return found[-1] if found else ""
+    phases = re.findall(re.escape(PHASE) + r"(\w+)", str(eqn.source_info.name_stack))
+    return phases[-1] if phases else ""

@@ -1,4 +1,4 @@
-"""A scalar program: every number that a function computes, as a node, and each only once."""
+"""A scalar program: a graph with one node for each number that a function computes, without duplicates."""
 
 import math
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import numpy as np
 
 BOOL = np.dtype(bool)
 
-# Node operations with NumPy's evaluation of them, for what is known at export. All are IEEE's in C, NumPy and JAX alike
-# but for a last digit of the transcendental ones.
+# Operations of nodes, with their NumPy functions for constants. C, NumPy and JAX all follow IEEE 754 for them, except
+# that transcendental functions may differ in the last digit.
 EVALUATE: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -61,12 +61,12 @@ _OF_BOOLS = {"max": "or", "min": "and", "add": "or", "mul": "and"}
 _TO_BOOL = COMPARE | {"is_finite"}
 
 
-@no_type_check  # at run time, as the tests do: it is called for every number
+@no_type_check  # no type checks at run time in the tests: these methods are called for every number
 class Graph:
     """A growing scalar program. A node is a number; the same operation on the same nodes is the same node.
 
-    `sparse`: whether a constant zero times anything is zero. That is what makes constant tangents sparse, and differs
-    from IEEE only where the other factor is infinite or not a number.
+    `sparse`: whether a constant zero times any number is zero. This makes constant tangents sparse. It differs from
+    IEEE 754 only if the other factor is infinite or NaN.
     """
 
     def __init__(self, *, sparse: bool = True):
@@ -75,10 +75,10 @@ class Graph:
         self.args: list[tuple[int, ...]] = []
         self.dtypes: list[np.dtype] = []
         self.values: list[Any] = []
-        """The number of a constant; name and position of an input; what an operation needs besides its arguments."""
+        """The number of a constant; the name and position of an input; other data of an operation."""
         self.phases: list[str] = []
         self.phase = ""
-        """The part of the step that is being lowered: new nodes belong to it."""
+        """The part of the step that is being lowered; new nodes belong to this part."""
         self._index: dict[Any, int] = {}
         self._choices: dict[int, bool] = {}
         self._compared: dict[tuple[str, int, int], int | None] = {}
@@ -88,15 +88,15 @@ class Graph:
 
     def _node(self, op: str, args: tuple[int, ...], dtype: np.dtype, value: Any = None, key: Any = None) -> int:
         full = (op, args, dtype.char, value if key is None else key)
-        found = self._index.get(full)
-        if found is None:
-            found = self._index[full] = len(self.ops)
+        node = self._index.get(full)
+        if node is None:
+            node = self._index[full] = len(self.ops)
             self.ops.append(op)
             self.args.append(args)
             self.dtypes.append(dtype)
             self.values.append(value)
             self.phases.append(self.phase)
-        return found
+        return node
 
     def constant(self, value: Any, dtype: Any) -> int:
         number = np.asarray(value, dtype)[()]
@@ -112,7 +112,7 @@ class Graph:
         return self.ops[node] == "constant" and bool(self.values[node] == number)
 
     def apply(self, op: str, *args: int) -> int:
-        """The node of an operation whose arguments all have one dtype; the result's is that too, or bool."""
+        """Return the node of an operation whose arguments have the same dtype; the result has this dtype, or bool."""
         dtype = BOOL if op in _TO_BOOL else self.dtypes[args[0]]
         if dtype == BOOL and op in _OF_BOOLS and self.dtypes[args[0]] == BOOL:
             op = _OF_BOOLS[op]
@@ -127,7 +127,7 @@ class Graph:
         return self._node(op, args, dtype) if simpler is None else simpler
 
     def _compare(self, op: str, a: int, b: int) -> int | None:
-        """A comparison whose outcome is known, or that is one of simpler things."""
+        """Return the simplified node of a comparison, if its result is known or a simpler comparison exists."""
         kind = self.dtypes[a].kind
         if kind == "f":
             return None
@@ -136,7 +136,7 @@ class Graph:
         if kind == "b" and op in ("eq", "ne"):
             differ = self.apply("xor", a, b)
             return self.apply("not", differ) if op == "eq" else differ
-        # No unsigned number is below zero.
+        # An unsigned number is never below zero.
         if kind == "u" and (
             (op in ("lt", "ge") and self.is_number(b, 0)) or (op in ("gt", "le") and self.is_number(a, 0))
         ):
@@ -149,7 +149,8 @@ class Graph:
         return self._compared[key]
 
     def _compare_choices(self, op: str, a: int, b: int) -> int | None:
-        """A choice among whole numbers, compared with one of them, is a matter of how it was chosen: a pivot's row."""
+        """Simplify the comparison of a selected integer, such as a pivot's row, with a constant: the result depends
+        only on the conditions of the selection."""
         for one, other in ((a, b), (b, a)):
             if not self.is_constant(other):
                 continue
@@ -165,18 +166,18 @@ class Graph:
         return None
 
     def _is_choice(self, node: int) -> bool:
-        found = self._choices.get(node)
-        if found is None:
+        is_choice = self._choices.get(node)
+        if is_choice is None:
             arms = self.args[node][1:] if self.ops[node] == "select" else ()
-            found = bool(arms) and all(self.is_constant(arm) or self._is_choice(arm) for arm in arms)
-            self._choices[node] = found
-        return found
+            is_choice = bool(arms) and all(self.is_constant(arm) or self._is_choice(arm) for arm in arms)
+            self._choices[node] = is_choice
+        return is_choice
 
     def shift(self, op: str, value: int, by: int) -> int:
         return self._node(op, (value, by), self.dtypes[value])
 
     def convert(self, node: int, dtype: Any, op: str = "convert") -> int:
-        """A number in another dtype, as JAX converts: floats to integers towards zero, saturating, NaN to 0."""
+        """Return a number in another dtype, as JAX does it: floats to integers towards zero, saturating, NaN to 0."""
         dtype = np.dtype(dtype)
         if self.dtypes[node] == dtype:
             return node
@@ -191,7 +192,7 @@ class Graph:
         if no == yes:
             return no
         if self.ops[condition] == "is_finite" and self.is_constant(no) and np.isnan(self.values[no]):
-            # NaN unless a is finite: a - a is that, or zero. Two operations without a choice.
+            # a - a is zero if a is finite, otherwise NaN: two operations without a selection.
             (a,) = self.args[condition]
             if self.dtypes[a] == self.dtypes[yes]:
                 return self.apply("add", yes, self.apply("sub", a, a))
@@ -209,7 +210,7 @@ class Graph:
         return self._node("select", (condition, no, yes), self.dtypes[no])
 
     def matrix_product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Nodes of left (r, s) @ right (s, c) as one node that is emitted as a loop, and its r·c elements."""
+        """Return the r·c element nodes of left (r, s) @ right (s, c), whose product is one node, written as a loop."""
         rows, inner = left.shape
         columns = right.shape[1]
         dtype = self.dtypes[left.flat[0]]
@@ -219,7 +220,7 @@ class Graph:
         return np.array(elements, dtype=np.int64).reshape(rows, columns)
 
     def live(self, outputs: Any) -> list[int]:
-        """The nodes that `outputs` need, in an order in which they can be computed."""
+        """Return the nodes that `outputs` need, in an order in which they can be computed."""
         needed = np.zeros(len(self.ops), bool)
         stack = [int(node) for node in outputs]
         while stack:
@@ -258,7 +259,7 @@ def _mul(graph: Graph, a: int, b: int) -> int | None:
         if graph.is_number(one, 0) and (graph.sparse or graph.dtypes[one].kind != "f"):
             return one
         if graph.ops[one] == "convert" and graph.dtypes[mask := graph.args[one][0]] == BOOL:
-            # As XLA: what a mask leaves out is zero, whatever it was.
+            # Same as XLA: a masked number is zero, even if it is NaN or infinite.
             return graph.select(mask, graph.constant(0, graph.dtypes[one]), other)
         if graph.dtypes[one].kind == "f":
             if graph.is_number(one, -1):
@@ -282,7 +283,7 @@ def _div(graph: Graph, a: int, b: int) -> int | None:
         if (positive := _negated(graph, one)) is not None:
             return graph.apply("neg", graph.apply("div", *((other, positive) if flip else (positive, other))))
     if graph.is_constant(b):
-        # By a power of two: the product with its inverse is the same number, and cheaper.
+        # Division by a power of two: the product with its inverse is the same number, and cheaper.
         divisor = float(graph.values[b])
         if (
             math.isfinite(divisor)

@@ -1,6 +1,6 @@
-"""How JAX's releases name operations and their parameters: the only place where lowering depends on a release.
+"""Differences between JAX's releases in the names of operations and parameters; only here lowering depends on them.
 
-Rules are written for one form. `name_of` and `parameters_of` give an equation of any release that form:
+The rules are written for one form. `name_of` and `parameters_of` convert an equation of any release to this form:
 
 | since | what JAX changed | the rules see |
 |---|---|---|
@@ -12,8 +12,8 @@ Rules are written for one form. `name_of` and `parameters_of` give an equation o
 | 0.12.0 | `polynomial` | its own rule |
 | 0.12.0 | `call_hi_primitive`: one operation for searchsorted, einsum, … that can expand itself | the expanded form |
 
-An operation without a rule, a parameter that a rule needs and does not find, and a parameter that no rule knows are
-refused by `LoweringError`: a later release must not change numbers unnoticed.
+An operation without a rule, a missing parameter that a rule needs, and a parameter that no rule knows raise
+`LoweringError`, so that a later release cannot change numbers unnoticed.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ ALIASES = {
     "scatter-min": "scatter_min",
     "scatter-max": "scatter_max",
 }
-"""Names that have changed, or differ by release, and the name that the rules use."""
+"""Names that differ between releases, and the name that the rules use."""
 
 _PLACES = {"sharding", "out_sharding", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "memory_space"}
 _COMPILING = {"inline", "name", "unroll", "prevent_cse", "policy", "ctx_mesh", "donated_invars", "keep_unused"}
@@ -46,13 +46,13 @@ _PROMISES = {"indices_are_sorted", "unique_indices", "is_stable"}  # every order
 _DERIVATIVES = {"differentiated", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros"}
 _IMPLIED = {"weak_type", "conjugate_a", "impl", "update_jaxpr", "update_consts", "branches_platforms"}
 WITHOUT_EFFECT = _PLACES | _COMPILING | _EXACTNESS | _PROMISES | _DERIVATIVES | _IMPLIED
-"""Parameters that change no number of a small program of real numbers on one device, once it is differentiated."""
+"""Parameters that change no number in a small program of real numbers on one device, after differentiation."""
 
 _CALLS = ("jit", "call", "remat", "custom_jvp_call", "custom_vjp_call")
 
 
 class Parameters:
-    """The parameters of one operation, by name; `finish` refuses those that the rule has not looked at."""
+    """The parameters of one operation, by name; `finish` raises an error for those that the rule has not read."""
 
     def __init__(self, primitive: str, values: Mapping[str, Any]):
         self._primitive, self._values = primitive, values
@@ -71,8 +71,8 @@ class Parameters:
 
     def finish(self) -> None:
         if self._unread:
-            said = ", ".join(f"{name}={_short(self._values[name])}" for name in sorted(self._unread))
-            raise LoweringError(f"the operation {self._primitive!r} with {said}, of JAX {jax.__version__}")
+            unread = ", ".join(f"{name}={_short(self._values[name])}" for name in sorted(self._unread))
+            raise LoweringError(f"the operation {self._primitive!r} with {unread}, of JAX {jax.__version__}")
 
 
 def name_of(eqn: Any) -> str:
@@ -90,15 +90,15 @@ def closed(jaxpr: Any) -> ClosedJaxpr:
 
 
 def _call(params: Mapping[str, Any]) -> dict[str, Any]:
-    """`jaxpr`: the function that is called."""
+    """Return the parameters of a call; `jaxpr` is the called function."""
     rest = {name: value for name, value in params.items() if name != "num_consts"}
     held = next((name for name in ("jaxpr", "call_jaxpr", "fun_jaxpr") if name in rest), None)
     return rest if held is None else {"jaxpr": closed(rest.pop(held)), **rest}
 
 
 def _scan(params: Mapping[str, Any]) -> dict[str, Any]:
-    """`num_consts`, `num_carry`: how many of the operands are the same at every turn, and how many are carried on."""
-    dropped = ("ft_in", "ft_out", "linear", "_split_transpose")  # the last two tell how it is transposed
+    """Return the parameters of a scan; `num_consts` operands are constant, `num_carry` are carried between steps."""
+    dropped = ("ft_in", "ft_out", "linear", "_split_transpose")  # the last two matter only for transposition
     rest = {name: value for name, value in params.items() if name not in dropped}
     if "ft_in" in params:
         consts, carry, _ = params["ft_in"].unpack()
@@ -107,7 +107,7 @@ def _scan(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _hi_primitive(params: Mapping[str, Any]) -> dict[str, Any]:
-    """`function`: the operation as a function of arrays, in simpler operations."""
+    """Return the parameters of an operation that expands itself; `function` computes it by simpler operations."""
     held: Any = params.get("_prim")
     if not hasattr(held, "in_tree") or not hasattr(held, "expand"):
         return dict(params)

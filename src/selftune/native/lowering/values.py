@@ -1,4 +1,4 @@
-"""What the lowering computes with: arrays that are known, arrays of nodes, and the rules that take them."""
+"""The values of the lowering, which are known arrays and arrays of nodes, and the registry of rules for them."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from .graph import Graph
 
 
 class Nodes:
-    """An array of scalar nodes; whatever is not one is an array whose numbers are known."""
+    """An array of scalar nodes. Every other value of the lowering is an array of known numbers."""
 
     __slots__ = ("dtype", "ids")
 
@@ -29,22 +29,22 @@ class LoweringError(NotImplementedError):
     def __init__(self, message: str, *, primitive: str = "", line: str = ""):
         super().__init__(message)
         self.primitive = primitive
-        """The name of JAX's operation; empty where no operation is at fault."""
+        """The name of JAX's operation; empty if no operation is the cause."""
         self.line = line
-        """Where the user's code has it: file, line and function."""
+        """The place of the operation in the user's code: file, line and function."""
 
 
 class CapturedError(LoweringError):
-    """A function that has captured an array while JAX traces it: the array's numbers are not known yet."""
+    """A function has captured an array that JAX is tracing: its numbers are not known yet."""
 
 
 class TooLargeError(LoweringError):
-    """A program of too many numbers to be written out."""
+    """A program with too many numbers."""
 
 
 Rule = Callable[..., list[Any]]
 RULES: dict[str, Rule] = {}
-"""From a primitive's name to `rule(lowering, params, *inputs) -> outputs`; at least one input has unknown numbers."""
+"""The rule of each primitive, `rule(lowering, params, *inputs) -> outputs`; at least one input has unknown numbers."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -57,7 +57,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def nodes(graph: Graph, value: Any) -> Nodes:
-    """An array of nodes, made of constants where the numbers are known."""
+    """Return `value` as an array of nodes; known numbers become constants."""
     if isinstance(value, Nodes):
         return value
     array = np.asarray(value)
@@ -66,20 +66,20 @@ def nodes(graph: Graph, value: Any) -> Nodes:
 
 
 def elementwise(graph: Graph, function: Callable[..., int], dtype: Any, *inputs: Any) -> Nodes:
-    """`function` of nodes, applied to every element; shapes are equal or ()."""
+    """Apply a `function` of nodes to every element; shapes are equal or ()."""
     arrays = np.broadcast_arrays(*(nodes(graph, value).ids for value in inputs))
     ids = [function(*(int(node) for node in row)) for row in zip(*(array.ravel() for array in arrays), strict=True)]
     return Nodes(np.array(ids, np.int64).reshape(arrays[0].shape), dtype)
 
 
 def matrices(array: np.ndarray) -> Iterator[np.ndarray]:
-    """The matrices of a stack of them: its last two axes, for every index of the others."""
+    """Yield the matrices of a stack: the last two axes, for every index of the other axes."""
     for index in np.ndindex(*array.shape[:-2]):
         yield array[index]
 
 
 def reduce(function: Callable[[int, int], int], ids: Any) -> int:
-    """`function` from left to right."""
+    """Return the nodes combined by `function`, from left to right."""
     result, *rest = (int(node) for node in ids)
     for node in rest:
         result = function(result, node)
@@ -87,7 +87,7 @@ def reduce(function: Callable[[int, int], int], ids: Any) -> int:
 
 
 def lanes(ids: np.ndarray, axes: Any) -> np.ndarray:
-    """`ids` with the named axes last, as one."""
+    """Return `ids` with the given axes moved to the end and merged into one."""
     kept = [axis for axis in range(ids.ndim) if axis not in axes]
     moved = ids.transpose(*kept, *axes)
     return moved.reshape(*(ids.shape[axis] for axis in kept), math.prod(ids.shape[axis] for axis in axes))
