@@ -224,7 +224,7 @@ def test_compare(folder):
         (0.2, "M-GAPS", 1),
         (0.2, "GAPS", 4),
     ]
-    assert "more than GAPS" in invoke("compare", folder, "--over", "tuner", "--to", "GAPS", "--last", 0.25).stdout
+    assert "difference to GAPS" in invoke("compare", folder, "--over", "tuner", "--to", "GAPS", "--last", 0.25).stdout
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_compare_refuses(folder, arguments, message):
     result = invoke("compare", folder, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
-    assert "expected one sweep by itself" in invoke("compare", folder, folder, "--over", "tuner").stderr
+    assert "expected either one sweep or several runs" in invoke("compare", folder, folder, "--over", "tuner").stderr
     text = (folder / "manifest.json").read_text().replace('"sweep"', '"run"')
     (folder / "manifest.json").write_text(text)
     assert "expected with a sweep" in invoke("compare", folder, "--over", "tuner").stderr
