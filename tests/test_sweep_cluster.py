@@ -106,7 +106,7 @@ def test_a_task_that_raises_there_is_recorded(tmp_path, cluster):
 def test_workers_that_would_compute_other_numbers_are_refused(tmp_path, cluster, monkeypatch):
     ours = executors._environment() | {"jax": "0.0.1"}
     monkeypatch.setattr(executors, "_environment", lambda: ours)
-    with pytest.raises(ClusterError, match=r"a worker would compute other numbers: jax .* there, '0.0.1' now"):
+    with pytest.raises(ClusterError, match=r"a worker would compute different numbers: jax .* there, '0.0.1' now"):
         st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor=cluster.scheduler_address)
 
 
