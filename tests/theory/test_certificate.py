@@ -259,7 +259,7 @@ class TestRefusals:
     def test_a_run_that_lacks_rows(self, case, as_a_user):
         start = dict(theta=case.run.theta[0], a_hat=case.run.a_hat[0])
         short = st.simulate(case.controller, case.scenario, **start, record=("x", "theta"))
-        self.refused(case, "run: expected one that recorded u", run=short)
+        self.refused(case, "run: expected a run that recorded u", run=short)
         strided = st.simulate(case.controller, case.scenario, **start, stride=2)
         self.refused(case, r"run.x: expected 100 rows", run=strided)
         with pytest.raises(ValueError, match=r"name: expected one of .*distance, in all.*; got 'distances'"):
