@@ -161,7 +161,7 @@ def test_in_single_precision(tmp_path):
         ({"make_scenario": lambda key, noise: 3}, "make_scenario: expected it to return a Scenario"),
         ({"seeds": 0}, "seeds: expected a whole number >= 1"),
         ({"seeds": [1, 1]}, "seeds: expected whole numbers below 2³¹, each once"),
-        ({"seeds": "many"}, "seeds: expected how many"),
+        ({"seeds": "many"}, "seeds: expected a number of seeds"),
         ({"engine": "gpu"}, "engine: expected 'auto', 'native' or 'xla'"),
         ({"record": ("z",)}, "record: expected names from"),
         ({"lanes": 0}, "lanes: expected a whole number >= 1"),

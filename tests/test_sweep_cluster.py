@@ -115,7 +115,7 @@ def test_functions_that_workers_do_not_have_are_refused(tmp_path, cluster, monke
     (tmp_path / "only_here.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     only_here = importlib.import_module("only_here")
-    with pytest.raises(ClusterError, match=r"No module named 'only_here'.*modules must be there"):
+    with pytest.raises(ClusterError, match=r"No module named 'only_here'.*install their modules on the workers"):
         st.sweep(only_here.make, scenario, GRID, 2, **START, folder=tmp_path / "s", executor=cluster.scheduler_address)
 
 

@@ -244,4 +244,4 @@ def test_compare_refuses(folder, arguments, message):
     assert "expected either one sweep or several runs" in invoke("compare", folder, folder, "--over", "tuner").stderr
     text = (folder / "manifest.json").read_text().replace('"sweep"', '"run"')
     (folder / "manifest.json").write_text(text)
-    assert "expected with a sweep" in invoke("compare", folder, "--over", "tuner").stderr
+    assert "expected a sweep" in invoke("compare", folder, "--over", "tuner").stderr

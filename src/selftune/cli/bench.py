@@ -42,7 +42,7 @@ def robots(
 
     Compares tuners, fixed gains and the best static gains, from gains that are too low or too high.
 
-    Runs are with and without an estimator.
+    M-GAPS and fixed gains run with and without an estimator.
 
     If the folder already has a complete run, the command verifies that run and shows its results.
     """

@@ -123,10 +123,10 @@ def _answer(dataset: xr.Dataset, standings: dict[str, dict[str, xr.Dataset]]) ->
     sentences = []
     for noise, shown in standings.items():
         best = html_parts.number(dataset.static_gain.sel(noise=noise).mean(), ".3g")
-        text = f"With the {escape(NOISE.get(noise, noise))}, {_compared(shown[OURS])} in hindsight costs"
+        text = f"With the {escape(NOISE.get(noise, noise))}, {_compared(shown[OURS])} in hindsight"
         text += f" (θ = {best}, mean over seeds)."
         if RESCALED in shown:
-            text += f" With the learning rate η/Δ<sup>2</sup> instead of η, {_compared(shown[RESCALED])} costs."
+            text += f" With the learning rate η/Δ<sup>2</sup> instead of η, {_compared(shown[RESCALED])}."
         sentences.append(text)
     return sentences
 
@@ -137,12 +137,14 @@ def _compared(ours: xr.Dataset) -> str:
         for gain in ours.gain.values
     ]
     (first, ratio), others = ratios[0], "; ".join(f"from {gain}: {ratio}" for gain, ratio in ratios[1:])
-    text = f"started from θ<sub>0</sub> = {first}, M-GAPS costs {ratio} of what that gain costs when held fixed"
-    name, when = ("to_static_later", "after the first period") if "to_static_later" in ours else ("to_static", "in all")
+    text = f"M-GAPS started from θ<sub>0</sub> = {first} costs {ratio} times as much as this gain held fixed"
+    name, when = (
+        ("to_static_later", "after the first period") if "to_static_later" in ours else ("to_static", "in total")
+    )
     means = ours[name].sel(band="mean").values
     low, high = html_parts.number(means.min()), html_parts.number(means.max())
     span = f"{low} times" if low == high else f"between {low} and {high} times"
-    return f"{text}{f' ({others})' if others else ''}; {when} it costs {span} what the best static gain"
+    return f"{text}{f' ({others})' if others else ''}; {when} it costs {span} as much as the best static gain"
 
 
 def _headlines(

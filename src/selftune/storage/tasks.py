@@ -14,7 +14,7 @@ from ..foundation import worker_pool
 from .store import RunStore, Task
 
 Compute = Callable[[Task, Callable[[int], Any]], Mapping[str, Any]]
-"""A function of (task, tell) that returns the task's arrays. It calls `tell` with the amount of work done so far."""
+"""A function of (task, tell) that returns the task's arrays. It calls `tell` with the work done since the last call."""
 
 
 def run_tasks(

@@ -129,7 +129,7 @@ def _excitation(claims: Claims, noise: Noise, reach: float, loss: float, needs: 
     )
     ledger.hypothesis(
         "observation hides w",
-        "f̃_t does not tell w_t, which x_{t+1} is made of: no entry of v_t correlates with w_t beyond 5/√T",
+        "f̃_t has no information on w_t, a part of x_{t+1}: no entry of v_t correlates with w_t beyond 5/√T",
         'Property "perturb the input"',
         m.revealed,
         chance,

@@ -24,8 +24,8 @@ class Joint:
     \qquad \gamma(s) = (c_0 + c_1 s) \rho^s,
     \end{aligned}$$
 
-    The last two hold with the exact model, and the last for every slowly changing sequence of θ. With the exact model
-    the state and y stay within $R_x^*$ and $R_y^*$. Norms of y are operator norms.
+    where the last two inequalities hold with the exact model, and the last one for every slowly changing sequence of θ.
+    With the exact model the state and y stay within $R_x^*$ and $R_y^*$. Norms of y are operator norms.
 
     **Arguments:** `alpha_x` … `beta_theta`, `L_theta_x`, `L_theta_y`; `rho`; `gamma`: $c_0$; `gamma_linear`: $c_1$;
     `x_star`, `y_star`, `y_radius`: $R_x^*$, $R_y^*$, $R_y$ ($R_x$ is `Sets.x_radius`); `perturbation_limit`:

@@ -68,7 +68,7 @@ def certify_example(*, noise_inside: bool, steps: int, seed: int, gain: float = 
         sets,
         constants=example_constants(radius),
         contraction=st.Contraction(C_bar=1.0, rho=rho, R_S=stable),
-        # The increments of w are Gaussian and have no bound, so the largest |w| of the run is used as the bound.
+        # The innovations of w are Gaussian and have no bound, so the largest |w| of the run is used as the bound.
         noise=st.Noise(bound=float(w.max()), covariance=min(sigma**2, float(w.max()) ** 2)),
         variation=0.0,
     )

@@ -204,7 +204,7 @@ def layout(settings: Settings) -> "Layout":
 
 
 def one_seed(settings: Settings, seed: int, tell: Callable[[int], Any] = lambda work: None) -> dict[str, np.ndarray]:
-    """All arrays of one seed. `tell` is called with the amount of work after each part."""
+    """All arrays of one seed. `tell` is called after each part, with its amount of work."""
     shapes = layout(settings)
     arrays: dict[str, np.ndarray] = {}
     for name, variable in shapes.variables.items():

@@ -111,7 +111,7 @@ def probe(
 def find(
     *, workers: int | None = None, progress: Callable[[int, int], Any] = lambda done, total: None, steps: int = 1000
 ) -> Finding:
-    """The finding: the bounds of Theorem 1 hold against the adversary, who reaches a share of each."""
+    """The finding: the bounds of Theorem 1 hold, and the share of each that the adversary reaches."""
     probes = probe(epsilons=EPSILONS, steps=steps, seed=FIRST_SEED, progress=progress)
     parts = {"distance": "Σ‖ξ−ξ̃‖ / bound", "perturbation": "Σ‖ζ‖ / bound", "largest_perturbation": "max ‖ζ‖ / ζ̄"}
     columns = ["ε", "Theorem 1 allows", *parts.values(), "max ‖x‖ / R_x"]
