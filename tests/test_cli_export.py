@@ -56,7 +56,7 @@ def done(tmp_path_factory):
 def test_the_example(done):
     folder, result = done
     lines = result.stdout.splitlines()
-    assert lines[0].strip() == "a call, in float32"
+    assert lines[0].strip() == "cost of one call, float32"
     assert "cart_c_act" in result.stdout
     assert lines[-1] == "C       results/cart-c"
     assert lines[-2].startswith("RAM 152 bytes")

@@ -67,7 +67,7 @@ def test_the_example_is_what_it_says():
         ("cart:make", "cart:mkae", ":6: system.make: module 'cart' has no function 'mkae' (did you mean make?)"),
         ("dt = 0.02", "step = 1", ":6: system.make: make failed (TypeError: make() got an unexpected keyword argument"),
         ("cart:make", "math:pi", ":6: system.make: module 'math' has no function 'pi'"),
-        ("cart:make", "builtins:dict", ":6: system.make: expected dict to give a selftune.System, got dict"),
+        ("cart:make", "builtins:dict", ":6: system.make: expected dict to return a selftune.System, got dict"),
         ("x0 = [1.0", "x0 = [1.0 1", ": not TOML: "),
     ],
 )

@@ -44,15 +44,15 @@ def test_a_latin_hypercube_has_one_point_in_each_part_of_every_setting():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: grid({}), "grid: expected lists"),
-        (lambda: grid([1]), "grid: expected lists"),
+        (lambda: grid({}), "grid: expected a mapping"),
+        (lambda: grid([1]), "grid: expected a mapping"),
         (lambda: grid({"rate": []}), "rate: expected at least one value"),
         (lambda: grid({"rate": 0.1}), "rate: expected a list of values, got 0.1"),
         (lambda: grid({"tuner": "MGAPS"}), "tuner: expected a list of values, got 'MGAPS'"),
         (lambda: grid({"rate": [0.1, 0.1]}), "rate: expected each value once"),
         (lambda: grid({"rate": [lambda: 1]}), "rate: expected numbers, strings"),
         (lambda: grid({"rate": st.Range(0, 1)}), "rate: expected a list of values, got a Range"),
-        (lambda: grid({"seed": [1]}), "'seed', which a sweep has"),
+        (lambda: grid({"seed": [1]}), "'seed', which is reserved"),
         (lambda: st.Range(1, 1), "low < high"),
         (lambda: st.Range(0, 1, log=True), "low: expected a number > 0"),
         (lambda: st.Range(float("nan"), 1), "low: expected a finite number"),

@@ -18,7 +18,7 @@ FIGURES = {
     "tracking_error": ["$x$", r"seed 0, from $\theta_0 = \theta_a = 0.5$"],
     "regret_difference": ["cumulative cost, M-GAPS minus fixed gain", r"$\theta_0 = 3$"],
     "local_regret": [r"$R^L_\eta(T)$", "$T$", "slope 1"],
-    "overview": ["total cost / that of the best static gain", "GAPS", "exact model"],
+    "overview": ["total cost / total cost of the best static gain", "GAPS", "exact model"],
 }
 
 
@@ -112,7 +112,7 @@ def test_a_seed_that_failed_is_left_out_and_one_seed_has_no_band(data):
     expected = data.theta.sel(noise="outside", gain=0.5, algorithm="M-GAPS", seed=0)
     np.testing.assert_array_equal(figure.axes[0].lines[2].get_ydata(), expected)
     code[0, 0, 0, 0] = 2
-    with pytest.raises(ValueError, match="dataset: expected a seed whose runs all ended well, got none of 4"):
+    with pytest.raises(ValueError, match="dataset: expected a seed without failed runs, got none of 4"):
         figures.gain_traces(data.assign(result_code=code))
 
 

@@ -125,7 +125,7 @@ def test_certificate(page):
         "not measured": "not checked",
     }
     assert rows["contraction"][2:5] == ["3.2", "41", "12.8"]
-    assert "A run of its own of M-GAPS: 400 steps of seed 3, from θ<sub>0</sub> = 1, with Θ = [0.5, 20]" in text
+    assert "A separate run of M-GAPS: 400 steps of seed 3, from θ<sub>0</sub> = 1, with Θ = [0.5, 20]" in text
     assert "<h3>Noise outside Δ(…)</h3>" in text
     assert rows["contraction"][6] == "given L_f; sampled ρ"
 
@@ -173,7 +173,7 @@ def test_a_run_of_anything(tmp_path):
     (row,) = totals(text)
     np.testing.assert_allclose(numbers(row[1])[0], kept.mean(), rtol=5e-4)  # four digits are shown
     assert "<h1>mine</h1>" in text
-    assert "Seeds left out, because a run of theirs did not end well: 1." in text
+    assert "These seeds are left out because one of their runs failed: 1." in text
     assert text.count('class="plot"') == 1
     assert "chosen here" not in text
 

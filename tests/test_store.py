@@ -140,7 +140,7 @@ def _a_file(folder):
 
 @pytest.mark.parametrize(
     ("make", "message"),
-    [(_foreign, "not empty, and not a selftune run"), (_a_file, "expected a folder, and it is a file")],
+    [(_foreign, "not empty, and not a selftune run"), (_a_file, "expected a folder, got a file")],
 )
 def test_what_is_not_ours_is_left_alone(tmp_path, make, message):
     make(tmp_path / "out")
@@ -222,13 +222,13 @@ def _swap(path):
     [
         ("data.zarr/x/c/1/2/0", _truncate, "task noise=inside,seed=2, array x: "),
         ("data.zarr/x/c/1/2/0", _flip, "task noise=inside,seed=2, array x: "),
-        ("data.zarr/x/c/0/1/0", _remove, r"task noise=outside,seed=1, array x: not what was written \(checksum"),
+        ("data.zarr/x/c/0/1/0", _remove, r"task noise=outside,seed=1, array x: damaged \(checksum"),
         ("data.zarr/cost/c/1/0", _truncate, "task noise=outside,seed=1, array cost: "),
-        ("data.zarr/seed/c/0", _remove, "coordinate seed: not what was written"),
+        ("data.zarr/seed/c/0", _remove, "coordinate seed: damaged"),
         ("data.zarr/x/zarr.json", _truncate, r"data\.zarr: cannot be read"),
         ("data.zarr/seed/zarr.json", _remove, r"data\.zarr: cannot be read"),
         ("data.zarr/zarr.json", _remove, r"data\.zarr: cannot be read"),
-        ("tasks/noise-0_seed-2.json", _remove, r"noise-0_seed-2\.json: missing, in a run that was complete"),
+        ("tasks/noise-0_seed-2.json", _remove, r"noise-0_seed-2\.json: missing in a complete run"),
         ("tasks/noise-0_seed-2.json", _truncate, r"not the marker of task noise=outside,seed=2"),
         ("tasks/noise-0_seed-2.json", _swap, r"not the marker of task noise=outside,seed=2"),
     ],

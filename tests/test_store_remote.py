@@ -243,11 +243,11 @@ def _remove(path):
     ("file", "harm", "message"),
     [
         ("data.zarr/x/c/1/2/0", _flip, "task noise=inside,seed=2, array x: "),
-        ("data.zarr/x/c/0/1/0", _remove, r"task noise=outside,seed=1, array x: not what was written \(checksum"),
-        ("data.zarr/seed/c/0", _remove, "coordinate seed: not what was written"),
+        ("data.zarr/x/c/0/1/0", _remove, r"task noise=outside,seed=1, array x: damaged \(checksum"),
+        ("data.zarr/seed/c/0", _remove, "coordinate seed: damaged"),
         ("data.zarr/zarr.json", _remove, r"data\.zarr: cannot be read"),
         ("data.zarr/zarr.json", _truncate, r"data\.zarr: cannot be read"),
-        ("tasks/noise-0_seed-2.json", _remove, r"noise-0_seed-2\.json: missing, in a run that was complete"),
+        ("tasks/noise-0_seed-2.json", _remove, r"noise-0_seed-2\.json: missing in a complete run"),
         ("tasks/noise-0_seed-2.json", _truncate, r"not the marker of task noise=outside,seed=2"),
         ("manifest.json", _truncate, r"manifest\.json: not readable as JSON"),
     ],
@@ -278,7 +278,7 @@ def test_what_is_not_ours_is_left_alone(url):
     for use in (open_run, set_aside):
         with pytest.raises(StoreError, match="not a selftune run"):
             use(url)
-    with pytest.raises(StoreError, match="expected a folder, and it is a file"):
+    with pytest.raises(StoreError, match="expected a folder, got a file"):
         begin(f"{url}/thesis.tex")
     assert stored(url) == {"thesis.tex": b"mine"}
     # What the web pages of object stores make of an empty folder.
@@ -303,7 +303,7 @@ def test_set_aside_loses_nothing(url):
             "nowhere://bucket/run",
             None,
             ValueError,
-            "folder: expected a path, or a URL that fsspec knows, got 'nowhere:",
+            "folder: expected a path, or a URL that fsspec supports, got 'nowhere:",
         ),
         (Path("s3://bucket/run"), None, ValueError, "folder: expected a URL as a str, got PosixPath.'s3:/bucket/run'"),
         ("s3://bucket", None, ValueError, "expected a folder in a bucket, got the bucket itself, 's3://bucket'"),

@@ -154,8 +154,8 @@ def test_the_page_answers_first_and_says_what_failed():
     found = st.best(sweeps.tuners())
     assert leads[0].startswith("<b>learning_rate = 0.01, tuner = M-GAPS, noise = 0.1</b> has the lowest mean cost")
     assert f"{found.cost.mean:.4g} [{found.cost.low:.4g}, {found.cost.high:.4g}] over 16 seeds" in leads[0]
-    assert leads[1] == "The lowest of 13 in 100 % of resamples; the seeds tell it from each other one."
-    assert leads[2].startswith("33 runs failed, at 3 of 16 settings; the first: learning_rate = 1, tuner = M-GAPS")
+    assert leads[1] == "The lowest of 13 in 100 % of resamples; the seeds distinguish it from every other setting."
+    assert leads[2].startswith("33 runs failed, at 3 of 16 settings; first failure: learning_rate = 1, tuner = M-GAPS")
     rows = re.findall(r"<tr[^>]*><td class=\"left\">(.*?)</td>", page)
     assert len(rows) == 13 + 3  # what did not fail, and what did
 
@@ -176,7 +176,7 @@ def test_tables_say_who_is_near_and_what_failed():
         console.print(part)
     said = console.export_text()
     assert re.search(r"0 \[0, 0\] +– \*", said)  # costs below zero have no ratio
-    assert "* cannot be told from the best" in said
+    assert "* cannot be distinguished from the best" in said
     assert "no run failed" in said
     console.print(tables.comparison(compare_settings(sweeps.tuners(), "tuner", ["learning_rate", "noise"])))
     assert "– (diverged at step 10)" in console.export_text()
@@ -224,7 +224,7 @@ def test_compare(folder):
         (0.2, "M-GAPS", 1),
         (0.2, "GAPS", 4),
     ]
-    assert "more than GAPS" in invoke("compare", folder, "--over", "tuner", "--to", "GAPS", "--last", 0.25).stdout
+    assert "difference to GAPS" in invoke("compare", folder, "--over", "tuner", "--to", "GAPS", "--last", 0.25).stdout
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_compare_refuses(folder, arguments, message):
     result = invoke("compare", folder, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
-    assert "expected one sweep by itself" in invoke("compare", folder, folder, "--over", "tuner").stderr
+    assert "expected either one sweep or several runs" in invoke("compare", folder, folder, "--over", "tuner").stderr
     text = (folder / "manifest.json").read_text().replace('"sweep"', '"run"')
     (folder / "manifest.json").write_text(text)
-    assert "expected with a sweep" in invoke("compare", folder, "--over", "tuner").stderr
+    assert "expected a sweep" in invoke("compare", folder, "--over", "tuner").stderr

@@ -103,13 +103,11 @@ class TestBest:
             (0.0, 1, 16, "diverged at step 10"),
             (2.0, 1, 16, "its task raised: boom"),
         ]
-        assert "2 runs failed, at 2 of 3 settings; the first: rate = 0: diverged at step 10" in str(found)
+        assert "2 runs failed, at 2 of 3 settings; first failure: rate = 0: diverged at step 10" in str(found)
 
     def test_all_failed_is_refused_with_the_first_reason(self):
         data = line(np.zeros((3, 2)), failed={(i, 0): (1, f"diverged at step {i}") for i in range(3)})
-        message = (
-            r"no run failed, got failures at all 3 \(3 of 6 runs\); the first: rate = 0, seed 0: diverged at step 0"
-        )
+        message = r"got failures at all 3 \(3 of 6 runs\); the first: rate = 0, seed 0: diverged at step 0"
         with pytest.raises(ValueError, match=message):
             st.best(data)
 
@@ -117,13 +115,13 @@ class TestBest:
         found = st.best(line([[2.0], [1.0], [3.0]]))
         assert (found.setting, found.cost.low, found.fair, found.chance) == ({"rate": 1.0}, None, None, None)
         assert [one.setting["rate"] for one in found.rivals] == [0.0, 2.0]
-        assert "one seed cannot say how sure that is" in str(found)
+        assert "one seed gives no confidence interval" in str(found)
         assert "mean cost of a step: 1 over 1 seed\n" in str(found)
 
     def test_the_edge_of_what_was_tried_is_said(self):
         rising = np.arange(3.0)[:, None] + np.zeros(16)
         assert st.best(line(rising)).edge == ["rate"]
-        assert "rate is at the edge of what was tried" in str(st.best(line(rising)))
+        assert "rate is at the edge of the values tried" in str(st.best(line(rising)))
         assert st.best(line(np.abs(rising - 1))).edge == []
         # What failed was tried, too.
         assert st.best(line(rising, failed={(0, 0): (1, "diverged at step 10")})).edge == []
@@ -198,9 +196,12 @@ class TestBest:
         cost = np.geomspace(1, 3000, 40)[:, None] * np.exp(0.3 * np.random.default_rng(10).normal(size=(40, 2)))
         found = st.best(line(cost))
         assert found.rivals
-        assert f"{len(found.rivals)} others cannot be told from the best by 2 seeds: more seeds may tell" in str(found)
+        assert (
+            f"{len(found.rivals)} others cannot be distinguished from the best by 2 seeds: more seeds may help"
+            in str(found)
+        )
         many = st.best(line(np.ones((2, 16)) + 0.1 * RNG.normal(size=(2, 16))))
-        assert "1 other cannot be told from the best, the nearest" in str(many)
+        assert "1 other cannot be distinguished from the best, the nearest" in str(many)
 
     def test_the_end_of_a_run_may_say_otherwise(self):
         data = line(np.array([[1.0], [2.0]]) + 0.01 * RNG.normal(size=16))
@@ -276,7 +277,7 @@ class TestBest:
             ({"cost": "regret"}, "cost: expected a variable of the sweep, one of .*, got 'regret'"),
             ({"cost": "reason"}, "cost: expected a number for each of"),
             ({"last": 0.0}, "last: expected a share of the run, above 0 and at most 1, got 0.0"),
-            ({"last": 0.5, "cost": "theta"}, "last: expected with the cost 'mean_cost' alone"),
+            ({"last": 0.5, "cost": "theta"}, "last: expected only with the cost 'mean_cost'"),
             ({"over": "tunr"}, r"over: expected a setting of the sweep, one of \['learning_rate', .*\], got 'tunr'"),
         ],
     )
@@ -285,7 +286,7 @@ class TestBest:
             st.best(sweeps.tuners(), **options)
 
     def test_what_is_no_sweep_is_refused(self):
-        with pytest.raises(ValueError, match="sweep: expected a Sweep, or what its to_dataset"):
+        with pytest.raises(ValueError, match="sweep: expected a Sweep, or the result of its to_dataset"):
             st.best("results/sweep")
         with pytest.raises(ValueError, match="sweep: expected at least one point and one seed"):
             st.best(sweeps.tuners().isel(seed=slice(0)))

@@ -36,7 +36,7 @@ def test_without_y_there_is_the_gap_of_x():
 def test_bad_input_is_refused_by_name():
     system, scenario = scalar_system(), paper_scenario(0, 20)
     run = st.simulate(st.Controller(system, st.Fixed(), st.Known()), scenario, theta=jnp.ones(1), record=("x",))
-    with pytest.raises(ValueError, match="run: expected one that recorded theta"):
+    with pytest.raises(ValueError, match="run: expected a run that recorded theta"):
         st.exact_model_gap(system, scenario, run)
     with pytest.raises(ValueError, match=r"run.x: expected 19 rows"):
         st.exact_model_gap(

@@ -65,7 +65,7 @@ def test_vmap_equals_loop():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"record": ("x",)}, "run: expected one that recorded a_hat"),
+        ({"record": ("x",)}, "run: expected a run that recorded a_hat"),
         ({"stride": 2}, "run.x: expected 20 rows, one for each step of the scenario"),
     ],
 )

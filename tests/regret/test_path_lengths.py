@@ -67,5 +67,5 @@ def test_bad_input_is_refused_by_name():
     with pytest.raises(ValueError, match="samples: expected a whole number >= 1"):
         st.path_lengths(system, scenario, run, key=KEY, samples=0)
     short = st.simulate(controller, scenario, theta=jnp.ones(1), record=("x", "u", "theta"))
-    with pytest.raises(ValueError, match="run: expected one that recorded f,"):
+    with pytest.raises(ValueError, match="run: expected a run that recorded f,"):
         st.path_lengths(system, scenario, short, key=KEY)

@@ -59,5 +59,5 @@ def test_total_is_the_sum_of_norms():
 def test_a_run_without_theta_is_refused():
     system, scenario = scalar_system(), paper_scenario(0, 20)
     run = st.simulate(st.Controller(system, st.Fixed(), st.Known()), scenario, theta=jnp.ones(1), record=("x",))
-    with pytest.raises(ValueError, match="run: expected one that recorded theta"):
+    with pytest.raises(ValueError, match="run: expected a run that recorded theta"):
         st.perturbations(system, scenario, run, tuner=st.Fixed())

@@ -93,7 +93,7 @@ def test_the_others_against_sums_by_hand(one):
     assert numbers(str(quasi)) == shown([STEPS, quasi.cumulative[-1], *halves(quasi.difference), lower])
     lengths = one["lengths"]
     assert numbers(str(lengths)) == shown([lengths.w, lengths.a_star, lengths.system])
-    assert str(one["lengths of a scenario"]).endswith("not computed, as no run was given")
+    assert str(one["lengths of a scenario"]).endswith("not computed: no run was given")
     norm = np.abs(np.asarray(one["surrogate"].gradient)[:, 0])
     assert numbers(str(one["surrogate"])) == shown([STEPS, *halves(one["surrogate"].value), *halves(norm)])
 

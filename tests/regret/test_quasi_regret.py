@@ -22,7 +22,7 @@ def test_cumulative_difference():
 
 
 def test_bad_input_is_refused_by_name():
-    with pytest.raises(ValueError, match="reference_run: expected as many costs as run has"):
+    with pytest.raises(ValueError, match="reference_run: expected as many costs as in run"):
         st.quasi_regret(run(50), run(49))
-    with pytest.raises(ValueError, match="reference_run: expected one that recorded cost"):
+    with pytest.raises(ValueError, match="reference_run: expected a run that recorded cost"):
         st.quasi_regret(run(50), run(50, record=("x",)))

@@ -144,5 +144,5 @@ def test_bad_input_is_refused_by_name(options, message):
 def test_a_run_without_costs_is_refused():
     system, scenario = scalar_system(), paper_scenario(0, 20)
     run = st.simulate(st.Controller(system, st.Fixed(), st.Known()), scenario, theta=jnp.ones(1), record=("theta",))
-    with pytest.raises(ValueError, match="run: expected one that recorded cost"):
+    with pytest.raises(ValueError, match="run: expected a run that recorded cost"):
         st.static_regret(system, scenario, run, key=KEY)

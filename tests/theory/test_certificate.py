@@ -194,7 +194,7 @@ class TestHypotheses:
 def test_everything_may_be_sampled(case):
     certificate = st.certify(case.controller, case.scenario, case.run, case.sets, key=jax.random.key(0), window=None)
     assert certificate.binding == ()
-    assert certificate.conclusion == "nothing must hold: constants are sampled, or hypotheses fail"
+    assert certificate.conclusion == "no inequality must hold: constants are sampled, or hypotheses fail"
     assert "V_sys" in certificate.row("regret of M-GAPS").sampled
     assert "L_phi_u" in certificate.row("Lipschitzness of x").sampled
 
@@ -215,7 +215,7 @@ def test_as_json(case):
 def test_as_a_table(case):
     lines = str(case.certify()).splitlines()
     assert lines[0].split()[:3] == ["verdict", "property", "or"]
-    assert lines[-1].startswith("every inequality that must hold does (1")
+    assert lines[-1].startswith("all 1")
     assert sum("distance, in all" in line for line in lines) == 1
 
 
@@ -254,12 +254,12 @@ class TestRefusals:
         self.refused(case, "contraction: expected Contraction", contraction=1.0)
         self.refused(case, "noise: expected Noise", noise=0.1)
         self.refused(case, "variation: expected", variation=-1.0)
-        self.refused(case, "key: expected a PRNG key, for what is to be sampled .constants.", constants=None)
+        self.refused(case, "key: expected a PRNG key, because constants must be sampled", constants=None)
 
     def test_a_run_that_lacks_rows(self, case, as_a_user):
         start = dict(theta=case.run.theta[0], a_hat=case.run.a_hat[0])
         short = st.simulate(case.controller, case.scenario, **start, record=("x", "theta"))
-        self.refused(case, "run: expected one that recorded u", run=short)
+        self.refused(case, "run: expected a run that recorded u", run=short)
         strided = st.simulate(case.controller, case.scenario, **start, stride=2)
         self.refused(case, r"run.x: expected 100 rows", run=strided)
         with pytest.raises(ValueError, match=r"name: expected one of .*distance, in all.*; got 'distances'"):

@@ -173,7 +173,7 @@ def test_a_window_too_short_says_that_nothing_is_known():
     assert short.ok
     for name in ("size of the gradient", "cost against surrogate", "gradient bias", "regret of M-GAPS"):
         row = short.row(name)
-        assert (row.verdict, row.vacuous) == ("vacuous", "the surrogate is not known with this window")
+        assert (row.verdict, row.vacuous) == ("vacuous", "the error of the surrogate is unknown with this window")
         assert np.isfinite(row.measured)
         assert "not known" not in exact.row(name).vacuous
     assert exact.row("size of the gradient").verdict == "holds"
@@ -196,12 +196,12 @@ class TestARunOfSomethingElse:
         system = case.controller.system
         other = st.MatchedSystem(lambda x, v, t: 0.5 * x, system.residual, system.actuation, system.cost)
         driven = st.simulate(case.controller, case.scenario, **start, plant=other)
-        self.refused(case, driven, "run: expected one of this controller .* whose x after step 0")
+        self.refused(case, driven, "run: expected a run of this controller .* whose x after step 0")
         faster = st.Controller(system, st.MGAPS(10.0, constraint=case.sets.theta), case.controller.estimator)
         self.refused(case, case.run, "whose theta after step", control=faster)
         half = st.simulate(case.controller, case.scenario, **start).final
         resumed = st.simulate(case.controller, case.scenario, resume=half)
-        self.refused(case, resumed, "run: expected one from the scenario's first step")
+        self.refused(case, resumed, "run: expected a run from the scenario's first step")
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ class TestRefusals:
     def test_more_ascents_than_starts(self, as_a_user):
         case = scalar_case(np.random.default_rng(0), steps=10)
         arguments = (case.controller.system, case.scenario, case.sets)
-        with pytest.raises(ValueError, match="ascents: expected at most as many as starts, 4, got 8"):
+        with pytest.raises(ValueError, match="ascents: expected at most the number of starts, 4, got 8"):
             st.sample_constants(*arguments, theta=jnp.ones(1), key=KEY, starts=4, ascents=8)
 
 

@@ -1,1 +1,1 @@
-"""The command `selftune`: one file a command."""
+"""The command `selftune`: one file for each command."""

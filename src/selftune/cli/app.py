@@ -1,4 +1,4 @@
-"""The command `selftune`. What is heavy is imported by the commands that need it."""
+"""The command `selftune`. Slow imports are inside the commands that need them."""
 
 import json
 import os
@@ -19,17 +19,17 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Controllers that tune themselves while they run.",
-    epilog="Exit codes: 0 all is well; 1 a check failed or a run diverged; 2 bad usage, configuration or folder; "
+    epilog="Exit codes: 0 success; 1 a check failed or a run diverged; 2 invalid usage, configuration or folder; "
     "130 interrupted. "
-    "Results go to stdout, all else to stderr.",
+    "Results go to stdout, everything else to stderr.",
 )
 
 app.add_typer(bench.app, name="bench")
-Workers = Annotated[int | None, typer.Option(min=1, help="How many threads; as many as there are cores by default.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Number of threads. Default: the number of cores.")]
 
 _CERTIFICATES = ("certificates", "bounds")
 _THEORY = ("rates", "gradient-errors", "gaps", "switches", "adversary")
-"""The experiments of `selftune.experiments.rates`, whose import is heavy."""
+"""The experiments of `selftune.experiments.rates`. The names are repeated here because that import is slow."""
 
 
 def _print_version(asked: bool) -> bool:
@@ -53,18 +53,22 @@ def _main(
 @app.command(epilog="Examples:  selftune reproduce   |   selftune reproduce --seeds 4 --periods 2 -o results/small")
 def reproduce(
     out: Out = Path("results/paper"),
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many; 32 by default.")] = None,
-    periods: Annotated[int | None, typer.Option(min=1, help="How many draws of a*; 5 by default.")] = None,
-    period: Annotated[int | None, typer.Option(min=2, help="Steps of a period; 40,000, as in the paper.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 32.")] = None,
+    periods: Annotated[
+        int | None, typer.Option(min=1, help="Number of periods, each with its own a*. Default: 5.")
+    ] = None,
+    period: Annotated[
+        int | None, typer.Option(min=2, help="Steps in a period. Default: 40,000, as in the paper.")
+    ] = None,
     workers: Workers = None,
-    data_only: Annotated[bool, typer.Option("--data-only", help="Without figures and report.")] = False,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Write no figures and no report.")] = False,
     fresh: Fresh = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run the paper's simulation: data, checks, figures and a report.
+    """Run the paper's simulation, and write data, checks, figures and a report.
 
-    A second call on a complete folder verifies and shows it.
+    If the folder already has a complete run, the command verifies that run and shows its results.
     """
     screen = Screen(quiet, as_json)
     with refusing():
@@ -74,7 +78,7 @@ def reproduce(
 
         settings = _paper_settings(seeds, periods, period)
         if fresh and (aside := store.set_aside(out)):
-            screen.note(f"what was in {out} is now in {aside}")
+            screen.note(f"the earlier run in {out} was moved to {aside}")
         reused = is_complete(out)
         screen.note(_describe_settings(settings))
         with screen.progress("simulating") as progress, stoppable(screen):
@@ -88,7 +92,7 @@ def reproduce(
             from .write_report import certify, present, rates
 
             certificates, made = certify(screen, out, steps=min(settings.steps, 20_000))
-            if settings == paper.Settings():  # a smaller run is asked for where time matters
+            if settings == paper.Settings():  # a smaller run must end soon, so it does not measure the rates
                 findings, grown = rates(screen, out)
                 made = made or grown
             report = present(screen, out, dataset, certificates, anew=made or not reused)
@@ -114,21 +118,21 @@ def reproduce(
 def verify(
     what: Annotated[
         list[str] | None,
-        typer.Argument(help=f"Any of: {', '.join((*_CERTIFICATES, *_THEORY))}. All of them by default."),
+        typer.Argument(help=f"Any of: {', '.join((*_CERTIFICATES, *_THEORY))}. Default: all."),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the experiments' data and figures.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the experiments' data and figures.")] = Path(
         "results/verify"
     ),
-    steps: Annotated[int, typer.Option(min=4, help="Of each run that a certificate is made of.")] = 20_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the certificates' runs.")] = 0,
+    steps: Annotated[int, typer.Option(min=4, help="Steps of each run that a certificate examines.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the certificates' runs.")] = 0,
     workers: Workers = None,
-    data_only: Annotated[bool, typer.Option("--data-only", help="Without figures and report.")] = False,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Write no figures and no report.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Check the paper's theorems: certificates of single runs, and experiments that show the rates.
+    """Check the paper's theorems: certificates of single runs, and experiments that measure the rates.
 
-    Ends with 1 if an inequality that must hold does not, or if a slope is larger than the theory allows.
+    The exit code is 1 if an inequality that must hold is violated, or if a slope is larger than the theory allows.
     """
     screen = Screen(quiet, as_json)
     names = [*_CERTIFICATES, *_THEORY]
@@ -150,7 +154,7 @@ def verify(
             written = theory.write(out, findings, data_only=data_only)
             screen.show(f"{'data' if data_only else 'report':6}  {written}")
         faults += _failed_findings(findings)
-        screen.show("everything that must hold does" if not faults else "not everything that must hold does")
+        screen.show("all required checks hold" if not faults else "some required checks fail")
         screen.give(
             {
                 "certificates": {name: one.to_dict() for name, one in certificates.items()},
@@ -163,7 +167,7 @@ def verify(
 def _verified(
     screen: Screen, names: list[str], steps: int, seed: int, workers: int | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The certificates by problem and the findings by experiment, all made side by side."""
+    """The certificates by problem and the findings by experiment. All are computed in parallel."""
     from ..experiments.certificates.examples import certificates
     from ..experiments.rates import run as theory
     from ..foundation import worker_pool
@@ -182,7 +186,7 @@ def _verified(
             tell(name, 1, 1)
             return made
 
-        # The longest comes first: "rates", which uses all cores; then what uses one.
+        # "rates" comes first: it takes longest and uses all cores. The others use one core each.
         order = list(range(len(shares), 0, -1))
         threads = worker_pool.check(workers, None)
         made = dict(
@@ -194,13 +198,13 @@ def _verified(
 @app.command(epilog="Example:  selftune run examples/cart.toml -o results/cart")
 def run(
     config: Annotated[Path, typer.Argument(help="A TOML file; examples/cart.toml shows every table.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; results/NAME by default.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder. Default: results/NAME.")] = None,
     workers: Workers = None,
     fresh: Fresh = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run your own controller on a scenario, over seeds."""
+    """Run your own controller on a scenario, once for each seed."""
     screen = Screen(quiet, as_json)
     with refusing():
         from ..experiments import user
@@ -211,7 +215,7 @@ def run(
         loaded = Loaded(config)
         folder = out or Path("results") / config.stem
         if fresh and (aside := store.set_aside(folder)):
-            screen.note(f"what was in {folder} is now in {aside}")
+            screen.note(f"the earlier run in {folder} was moved to {aside}")
         reused = is_complete(folder)
         with screen.progress("simulating") as progress, stoppable(screen):
             manifest = user.compute(loaded, folder, workers=workers, progress=progress)
@@ -242,20 +246,24 @@ app.command(
 def export(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODULE:CONTROLLER", help="In a .py file or a module; or a function that makes one."),
+        typer.Argument(
+            metavar="MODULE:CONTROLLER", help="A controller, or a function that returns one, in a module or .py file."
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of C.")],
-    x: Annotated[str | None, typer.Option(help="The first state: 0,0 or JSON; the module's x by default.")] = None,
-    theta: Annotated[str | None, typer.Option(help="θ₀; the module's theta by default.")] = None,
-    a_hat: Annotated[str | None, typer.Option(help="â₀; the module's a_hat by default.")] = None,
-    t: Annotated[str | None, typer.Option(help="A step's context, where it is more than a number.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the C files.")],
+    x: Annotated[str | None, typer.Option(help="The first state: 0,0 or JSON. Default: x of the module.")] = None,
+    theta: Annotated[str | None, typer.Option(help="θ₀. Default: theta of the module.")] = None,
+    a_hat: Annotated[str | None, typer.Option(help="â₀. Default: a_hat of the module.")] = None,
+    t: Annotated[str | None, typer.Option(help="An example of a step's context t, if t is more than a number.")] = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
-    name: Annotated[str | None, typer.Option(help="The prefix of everything in C; the folder's by default.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Also what was changed, or is not ours.")] = False,
+    name: Annotated[str | None, typer.Option(help="The prefix of all names in C. Default: the folder's name.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Overwrite files that were changed or that selftune did not write.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Write a controller as C99 for a microcontroller, with a recorded run to check it against."""
+    """Write a controller as C99 for a microcontroller, with a recorded run that tests the C code."""
     screen = Screen(quiet, as_json)
     with refusing():
         from . import exporting
@@ -271,9 +279,11 @@ def export(
 
 @app.command(epilog="Example:  selftune report results/paper")
 def report(
-    folder: Annotated[Path, typer.Argument(help="A complete run.")], quiet: Quiet = False, as_json: Json = False
+    folder: Annotated[Path, typer.Argument(help="The folder of a complete run.")],
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
-    """Write a run's report anew; of the paper's simulation, the robots' comparison and a sweep the figures, too."""
+    """Write a run's report again. For reproduce, bench robots and sweep, also draw the figures again."""
     screen = Screen(quiet, as_json)
     with refusing():
         from ..experiments.paper import certificate_file
@@ -293,18 +303,21 @@ def report(
 )
 def compare(
     folders: Annotated[
-        list[Path], typer.Argument(help="Complete runs, the first of which others are divided by; or one sweep.")
+        list[Path],
+        typer.Argument(help="Complete runs; each is compared with the first. Or one sweep."),
     ],
-    over: Annotated[str | None, typer.Option(help="Of a sweep: the setting whose values are compared.")] = None,
-    by: Annotated[list[str] | None, typer.Option(help="Of a sweep: at each value of this setting.")] = None,
-    to: Annotated[str | None, typer.Option(help="Of a sweep: the value that others are compared to.")] = None,
-    last: Annotated[float | None, typer.Option(help="Of a sweep: by the last share of the run alone.")] = None,
+    over: Annotated[str | None, typer.Option(help="Sweep: the setting whose values are compared.")] = None,
+    by: Annotated[
+        list[str] | None, typer.Option(help="Sweep: compare separately at each value of this setting.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(help="Sweep: the value that the others are compared with.")] = None,
+    last: Annotated[float | None, typer.Option(help="Sweep: count only the last share of each run.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Put runs side by side: total costs, and their ratios, paired where system, scenario and seeds are the same.
+    """Compare runs by total cost. Ratios are paired by seed if system and scenario are the same.
 
-    Of a sweep the values of a setting, each at its best, and their differences over the same seeds.
+    For a sweep: compare the values of one setting, each at its best, with differences paired by seed.
     """
     screen = Screen(quiet, as_json)
     with refusing():
@@ -317,7 +330,7 @@ def compare(
             screen.give(plain(made))
             return
         rows = compare_runs(folders)
-        table = new_table("mean and 95 % interval over seeds", "run", "seeds", "total cost", "against the first")
+        table = new_table("mean and 95 % interval over seeds", "run", "seeds", "total cost", "ratio to the first")
         for row in rows:
             ratio = f"– ({row.reason})" if row.ratio is None else str(row.ratio)
             table.add_row(escape(row.name), str(row.seeds), escape(str(row.cost)), escape(ratio))
@@ -327,11 +340,11 @@ def compare(
 
 @app.command(epilog="Examples:  selftune info   |   selftune info results/paper --json")
 def info(
-    folder: Annotated[Path | None, typer.Argument(help="A run, whose manifest is shown too.")] = None,
+    folder: Annotated[Path | None, typer.Argument(help="A run. Its manifest is shown too.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Show versions, devices, compiler and settings; and a run's manifest, once its arrays were verified."""
+    """Show versions, devices, compiler and settings. With a folder: also verify its arrays and show its manifest."""
     screen = Screen(quiet, as_json)
     with refusing():
         facts, harmed = _facts(), ""
@@ -343,9 +356,9 @@ def info(
             facts["tasks"] = f"{sum(map(run.done, run.tasks))} of {len(run.tasks)} done"
             try:
                 run.verify()
-                facts["arrays"] = "verified: what is done is what was written"
+                facts["arrays"] = "verified: the arrays of all completed tasks match their checksums"
             except StoreError as error:
-                facts["arrays"], harmed = "not what was written", str(error)
+                facts["arrays"], harmed = "damaged: an array differs from its checksum", str(error)
         for name, value in facts.items():
             for line in _lines(name, value):
                 screen.show(line)
@@ -355,7 +368,7 @@ def info(
 
 
 def _lines(name: str, value: Any) -> list[str]:
-    """Nested mappings one value a line, with the names on the way to it."""
+    """One line for each value of nested mappings, with the path of names before the value."""
     if isinstance(value, dict) and value:
         return [line for key, one in value.items() for line in _lines(f"{name} {key}", one)]
     return [f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"]
@@ -393,7 +406,7 @@ def _paper_settings(seeds: int | None, periods: int | None, period: int | None) 
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     steps = chosen.get("period", Settings.period) * chosen.get("periods", Settings.periods)
     horizons = tuple(horizon for horizon in Settings.horizons if horizon <= steps)
-    if len(horizons) < 3:  # too few to show growth
+    if len(horizons) < 3:  # too few to fit a slope
         horizons = tuple(sorted({max(2, steps // part) for part in (4, 2, 1)}))
     return Settings(**chosen, horizons=horizons)
 
@@ -410,7 +423,7 @@ def _describe_settings(settings: Any) -> str:
 
 
 def _failed_findings(findings: dict[str, Any]) -> list[str]:
-    """Each check of the theory's experiments that failed, in words."""
+    """A message for each failed check of the theory's experiments."""
     return [
         f"{name}: {check.name}: expected {check.expected}, got {check.measured}"
         for name, one in findings.items()
@@ -423,12 +436,12 @@ def _is_violated(row: dict[str, Any]) -> bool:
 
 
 def _failed_runs(dataset: Any) -> list[str]:
-    """Each run that did not end well, in words."""
+    """A message for each run that did not succeed."""
     codes = dataset.result_code.stack(run=dataset.result_code.dims)
-    said = []
+    messages = []
     for run in codes[codes != 0]:
         at = {str(dim): run[dim].item() for dim in dataset.result_code.dims}
         step = f" at step {int(dataset.failed_at.sel(at))}" if "failed_at" in dataset else ""
         how = "diverged" if int(run) == 1 else "a number stopped being finite"
-        said.append(f"{', '.join(f'{dim} {value}' for dim, value in at.items())}: {how}{step}")
-    return said
+        messages.append(f"{', '.join(f'{dim} {value}' for dim, value in at.items())}: {how}{step}")
+    return messages

@@ -1,4 +1,4 @@
-"""`selftune bench`: comparisons on more than the paper's example."""
+"""`selftune bench`: comparisons on systems other than the paper's example."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,12 +9,12 @@ from . import tables
 from .options import Fresh, Json, Out, Quiet, end, is_complete, plain, say_reused
 from .screen import Screen, refusing, stoppable
 
-app = typer.Typer(no_args_is_help=True, help="Compare tuners on more than the paper's example.")
+app = typer.Typer(no_args_is_help=True, help="Compare tuners on systems other than the paper's example.")
 
 
 @app.callback()
 def _main() -> None:
-    pass  # with it, a single command keeps its name
+    pass  # without a callback, Typer would drop the name of a single command
 
 
 @app.command(
@@ -24,23 +24,27 @@ def robots(
     out: Out = Path("results/robots"),
     robots: Annotated[
         list[str] | None,
-        typer.Option(help="arm, quadrotor, car, or module:function of your own; once for each. All three by default."),
+        typer.Option(
+            help="arm, quadrotor, car, or module:function of your own. Repeat for several. Default: all three."
+        ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many; 10 by default.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=1, help="Of each run; 60 by default.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 10.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Length of each run in seconds. Default: 60.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="How many processes; as many as there are cores by default.")
+        int | None, typer.Option(min=1, help="Number of processes. Default: the number of cores.")
     ] = None,
-    data_only: Annotated[bool, typer.Option("--data-only", help="Without figures and report.")] = False,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Write no figures and no report.")] = False,
     fresh: Fresh = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Let robots tune their gains on physics that they do not know: data, checks, figures and a report.
+    """Tune robots' gains on physics that the model does not know, and write data, checks, figures and a report.
 
-    Tuners, fixed gains and the best static ones, from gains too low and too high; with and without an estimator.
+    Compares tuners, fixed gains and the best static gains, from gains that are too low or too high.
 
-    A second call on a complete folder verifies and shows it.
+    M-GAPS and fixed gains run with and without an estimator.
+
+    If the folder already has a complete run, the command verifies that run and shows its results.
     """
     screen = Screen(quiet, as_json)
     with refusing():
@@ -50,7 +54,7 @@ def robots(
 
         settings = _settings(robots, seeds, seconds)
         if fresh and (aside := store.set_aside(out)):
-            screen.note(f"what was in {out} is now in {aside}")
+            screen.note(f"the earlier run in {out} was moved to {aside}")
         reused = is_complete(out)
         screen.note(", ".join(f"{name} = {value}" for name, value in vars(settings).items()))
         with screen.progress("driving") as progress, stoppable(screen):

@@ -1,4 +1,4 @@
-"""`selftune export`: a controller of the user's module, with numbers from the command or from beside it, as C."""
+"""`selftune export`: write a controller of the user's module as C. Initial values come from options or the module."""
 
 import importlib
 import importlib.util
@@ -23,7 +23,7 @@ from .screen import new_table
 
 
 def export(target: str, folder: Path, given: dict[str, str | None], **options: Any) -> dict[str, Any]:
-    """Write the C; returns what the folder's list says of it."""
+    """Write the C files and return the manifest of the folder."""
     place, colon, name = target.rpartition(":")
     if not (colon and place and name.isidentifier()):
         raise InputError(f"{target}: expected MODULE:CONTROLLER, such as examples/cart.py:controller")
@@ -49,20 +49,22 @@ def export(target: str, folder: Path, given: dict[str, str | None], **options: A
 def table(about: dict[str, Any]) -> Table:
     costs = about["costs"]
     functions = costs["functions"]
-    made = new_table(f"a call, in {costs['dtype']}", "", *(f"{about['name']}_{function}" for function in functions))
+    rows = new_table(
+        f"cost of one call, {costs['dtype']}", "", *(f"{about['name']}_{function}" for function in functions)
+    )
     for kind in functions["act"]:
-        made.add_row(kind, *(number(counts[kind]) for counts in functions.values()))
-    return made
+        rows.add_row(kind, *(number(counts[kind]) for counts in functions.values()))
+    return rows
 
 
 def sizes(about: dict[str, Any]) -> str:
     costs = about["costs"]
-    measured = "" if costs["flash"] is None else f", flash {costs['flash']:,} bytes; by {costs['compiler']}"
+    measured = "" if costs["flash"] is None else f", flash {costs['flash']:,} bytes; compiled by {costs['compiler']}"
     return f"RAM {costs['state']:,} bytes{measured}"
 
 
 def _read(name: str, text: str) -> Any:
-    """JSON, or numbers with commas between them; a single number is a vector, but for t."""
+    """Parse JSON or comma-separated numbers. A single number becomes a vector, except for t."""
     for form in (text, f"[{text}]"):
         try:
             value = json.loads(form)
@@ -74,7 +76,7 @@ def _read(name: str, text: str) -> Any:
 
 @contextmanager
 def _importable(place: str) -> Iterator[Callable[[], ModuleType]]:
-    """What imports a dotted module, or the file of one, with what lies beside it."""
+    """Yield a function that imports a dotted module or a .py file; its folder is on `sys.path` meanwhile."""
     path = Path(place)
     is_file = path.suffix == ".py"
     if is_file and not path.is_file():
@@ -85,7 +87,7 @@ def _importable(place: str) -> Iterator[Callable[[], ModuleType]]:
     def load() -> ModuleType:
         if not is_file:
             return importlib.import_module(place)
-        # By its path: another module of that name may have been imported already.
+        # Load by path: another module of the same name may have been imported already.
         spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
         assert spec is not None
         assert spec.loader is not None
@@ -104,28 +106,28 @@ def _importable(place: str) -> Iterator[Callable[[], ModuleType]]:
 
 
 def _find(target: str, module: ModuleType, name: str) -> st.Controller:
-    found = getattr(module, name, None)
-    if found is None:
-        names = [one for one, value in vars(module).items() if isinstance(value, st.Controller) or callable(value)]
+    controller = getattr(module, name, None)
+    if controller is None:
+        names = [key for key, value in vars(module).items() if isinstance(value, st.Controller) or callable(value)]
         raise InputError(f"{target}: there is no {name!r}{suggestions.nearest(name, names)}")
-    if not isinstance(found, st.Controller) and callable(found):
-        found = _blaming(target, "failed", found)
-    if not isinstance(found, st.Controller):
+    if not isinstance(controller, st.Controller) and callable(controller):
+        controller = _blaming(target, "failed", controller)
+    if not isinstance(controller, st.Controller):
         raise InputError(
-            f"{target}: expected a selftune.Controller or a function that makes one, got {type(found).__name__}"
+            f"{target}: expected a selftune.Controller or a function that makes one, got {type(controller).__name__}"
         )
-    return found
+    return controller
 
 
 def _blaming(target: str, what: str, call: Callable[[], Any]) -> Any:
-    """The result of `call`; an error in it is the user's to mend, and is given the last line of the user's own file."""
+    """The result of `call`. An exception becomes an `InputError` that names the last line of the user's own file."""
     try:
         return call()
     except (InputError, OSError):
         raise
     except Exception as error:
         own = Path(target.rpartition(":")[0])
-        frames = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).name == own.name]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == own.name]
         line = f"{own.name}:{frames[-1].lineno}: " if frames else ""
         kind = "" if isinstance(error, (ValueError, NotImplementedError)) else f"{type(error).__name__}: "
         raise InputError(f"{target}: {what} ({line}{kind}{error})") from error

@@ -1,4 +1,4 @@
-"""What the commands have in common beside the screen: options, how a folder is found, and how a command ends."""
+"""What all commands share: options, the check for a complete folder, and the exit code."""
 
 import json
 from pathlib import Path
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 FAILED = 1
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder; an interrupted run there is continued.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew; a run that is there is renamed, not deleted.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
-Json = Annotated[bool, typer.Option("--json", help="Give the result as JSON on stdout, and nothing else there.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder. An interrupted run there is continued.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start again. An earlier run is renamed, not deleted.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]
 
 
 def plain(model: "BaseModel") -> Any:
-    """As JSON has it, where what is not a finite number is null."""
+    """The model as JSON values. NaN and infinity become null."""
     return json.loads(model.model_dump_json())
 
 
@@ -37,13 +37,13 @@ def say_reused(screen: Screen, folder: Any, manifest: Any) -> None:
 
     screen.note(f"{folder}: complete already; verified")
     for text in computed_otherwise(manifest):
-        screen.note(f"computed by other code ({text}); --fresh computes it anew")
+        screen.note(f"computed by other code ({text}); --fresh computes it again")
 
 
 def end(screen: Screen, faults: list[str]) -> None:
-    """With 1 if there are faults, which are said even where nothing else is."""
-    shown = faults if len(faults) <= 20 else [*faults[:19], f"{len(faults) - 19} more"]
-    for fault in shown:
+    """Print the faults, even with --quiet, and exit with code 1 if there are any."""
+    lines = faults if len(faults) <= 20 else [*faults[:19], f"{len(faults) - 19} more"]
+    for fault in lines:
         screen.err.print(f"[red]failed:[/] {escape(fault)}", soft_wrap=True)
     if faults:
         raise typer.Exit(FAILED)

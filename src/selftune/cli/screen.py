@@ -1,4 +1,4 @@
-"""What the commands share: where words go, which errors are the user's, and how JAX is set."""
+"""What all commands share: output to stdout and stderr, handling of errors and Ctrl-C, and JAX's settings."""
 
 import json
 import os
@@ -21,7 +21,7 @@ BAD_INPUT, INTERRUPTED = 2, 130
 
 
 class Screen:
-    """Where a command's words go: results to stdout, notes and progress to stderr."""
+    """The output of a command: results go to stdout, notes and progress to stderr."""
 
     def __init__(self, quiet: bool, as_json: bool):
         self.quiet, self.as_json = quiet, as_json
@@ -32,7 +32,7 @@ class Screen:
             self.err.print(escape(text), soft_wrap=True)
 
     def show(self, what: Any) -> None:
-        """Text or a table, for people."""
+        """Print text or a table for people."""
         if not self.quiet and not self.as_json:
             if isinstance(what, str):
                 self.out.print(escape(what), soft_wrap=True)
@@ -40,7 +40,7 @@ class Screen:
                 self.out.print(what)
 
     def give(self, value: Any) -> None:
-        """The result, for programs."""
+        """Print the result as JSON for programs."""
         if self.as_json:
             sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
@@ -53,7 +53,7 @@ class Screen:
             TimeRemainingColumn(),
             console=self.err,
             transient=True,
-            disable=self.quiet or not self.err.is_terminal,  # a file would get an empty line
+            disable=self.quiet or not self.err.is_terminal,  # without a terminal, Rich would print an empty line
         ) as bar:
             task = bar.add_task(text, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -61,12 +61,12 @@ class Screen:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """With JAX set, what a command does: what is the user's to mend is one message and exit code 2, not a traceback."""
+    """Configure JAX and run the body. An error that the user can fix ends in one message and exit code 2."""
     try:
         _start_jax()
         yield
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; the same command continues")
+        Console(stderr=True).print("interrupted; run the same command again to continue")
         raise typer.Exit(INTERRUPTED) from None
     except InputError as error:
         Console(stderr=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
@@ -80,14 +80,14 @@ def refusing() -> Iterator[None]:
 
 @contextmanager
 def stoppable(screen: Screen) -> Iterator[None]:
-    """The first Ctrl-C lets the seeds that are being computed end, and says so; the second ends the process.
+    """The first Ctrl-C lets the running seeds finish and says so. The second ends the process at once.
 
-    Nothing is lost by that: what a folder has is whole whenever a process dies.
+    A completed seed is never lost: files in a folder are written whole, even if the process dies.
     """
 
     def first(number: int, frame: Any) -> None:
         signal.signal(signal.SIGINT, second)
-        screen.err.print("interrupted; finishing the seeds in flight, Ctrl-C again to stop now")
+        screen.err.print("interrupted; finishing the seeds in flight; press Ctrl-C again to stop now")
         raise KeyboardInterrupt
 
     def second(number: int, frame: Any) -> None:
@@ -102,7 +102,7 @@ def stoppable(screen: Screen) -> Iterator[None]:
 
 
 def _start_jax() -> None:
-    """Double precision, and XLA's small loops compiled whole (`docs/speed.md`): this process is ours to set."""
+    """Set double precision, and let XLA compile small loops whole (`docs/speed.md`). The command owns this process."""
     flag = "xla_cpu_small_while_loop_byte_threshold"
     flags = os.environ.get("XLA_FLAGS", "")
     if flag not in flags and "xla_backend_extra_options" not in flags:

@@ -1,4 +1,4 @@
-"""`selftune sweep`: many settings of a configuration, over seeds, here or on a cluster."""
+"""`selftune sweep`: many settings of a configuration, with many seeds, on this machine or on a cluster."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,30 +10,32 @@ from .screen import Screen, refusing, stoppable
 
 
 def sweep(
-    config: Annotated[Path, typer.Argument(help="A TOML file with a table sweep, as examples/cart-sweep.toml.")],
+    config: Annotated[
+        Path, typer.Argument(help="A TOML file with a table named sweep, such as examples/cart-sweep.toml.")
+    ],
     out: Annotated[
-        str | None, typer.Option("--out", "-o", help="The sweep's folder or URL; results/NAME by default.")
+        str | None, typer.Option("--out", "-o", help="The sweep's folder or URL. Default: results/NAME.")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="The address of a Dask scheduler, tcp://…; this machine by default.")
+        str | None, typer.Option(help="The address of a Dask scheduler, tcp://… Default: this machine.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="How many tasks at once on this machine; one a core by default.")
+        int | None, typer.Option(min=1, help="Number of tasks at a time on this machine. Default: the number of cores.")
     ] = None,
-    retries: Annotated[int, typer.Option(min=0, help="How often a task that fails is tried again.")] = 2,
+    retries: Annotated[int, typer.Option(min=0, help="How often a failed task is tried again.")] = 2,
     redo_failed: Annotated[
-        bool, typer.Option("--redo-failed", help="Compute tasks again that are recorded as failed.")
+        bool, typer.Option("--redo-failed", help="Compute the tasks that are recorded as failed again.")
     ] = False,
-    data_only: Annotated[bool, typer.Option("--data-only", help="Without figures and report.")] = False,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Write no figures and no report.")] = False,
     fresh: Fresh = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run every setting of a design with every seed; find the best one, and say how sure that is.
+    """Run every setting of a design with every seed, and find the best setting and its confidence interval.
 
-    A run that diverges, or a setting that cannot be, fails alone: the table and the end say which.
+    A run that diverges or an invalid setting does not stop the sweep. The table and the exit code report failures.
 
-    The same command continues an interrupted sweep.
+    To continue an interrupted sweep, run the same command again.
     """
     screen = Screen(quiet, as_json)
     with refusing():
@@ -47,7 +49,7 @@ def sweep(
         given = out or str(Path("results") / config.stem)
         folder = files.place(given)
         if fresh and (aside := store.set_aside(folder)):
-            screen.note(f"what was in {folder} is now in {aside}")
+            screen.note(f"the earlier run in {folder} was moved to {aside}")
         reused = is_complete(folder) and not redo_failed
         if executor is not None:
             loaded.pack_modules()
@@ -73,7 +75,7 @@ def sweep(
 
             report = present(screen, folder, dataset, {}, anew=not reused)
         if chosen is None:
-            screen.show("every setting has a run that failed")
+            screen.show("every setting has at least one failed run")
         else:
             for part in tables.sweep(chosen, standings(found, 10)):
                 screen.show(part)

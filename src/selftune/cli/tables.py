@@ -1,4 +1,4 @@
-"""What the commands print, as tables."""
+"""The tables that the commands print."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +26,12 @@ def paper(summary: "Summary") -> list[Table | str]:
         start = (row.noise, f"{row.gain:g}")
         costs.add_row(*start, *(f"{row.cost[name].mean:.4g}" for name in names), f"{row.static_cost.mean:.4g}")
         ratios.add_row(*start, *("" if one is None else escape(str(one)) for one in (row.ratio, row.after)))
-    note = "not judged: other settings than the paper's\n" if any(c.holds is None for c in summary.checks) else ""
+    note = "not judged: the settings differ from the paper's\n" if any(c.holds is None for c in summary.checks) else ""
     return [costs, ratios, _checks(summary.checks), note + _NOTE]
 
 
 def _checks(found: "list[Check]") -> Table:
-    table = new_table("checks", "what", "expected", "measured", "")
+    table = new_table("checks", "quantity", "expected", "measured", "")
     words = {True: "[green]holds[/]", False: "[red]FAILS[/]", None: "not judged"}
     for check in found:
         table.add_row(escape(check.name), check.expected, escape(str(check.measured)), words[check.holds])
@@ -39,9 +39,9 @@ def _checks(found: "list[Check]") -> Table:
 
 
 def robots(summary: "RobotsSummary") -> list[Table | str]:
-    """A table for each case."""
-    made: list[Table | str] = []
-    columns = ("from", "algorithm", "failed", "cost", "RMSE", "/ EST", "/ static", "last ¼", "near after")
+    """One table for each case, the checks, and a note on the columns."""
+    parts: list[Table | str] = []
+    columns = ("start", "algorithm", "failed", "cost", "RMSE", "/ EST", "/ static", "last ¼", "near after")
     for case in dict.fromkeys(row.case for row in summary.rows):
         table = new_table(f"{case}: means over seeds", *columns)
         rows, before = [row for row in summary.rows if row.case == case], None
@@ -55,9 +55,9 @@ def robots(summary: "RobotsSummary") -> list[Table | str]:
                 "–" if row.convergence is None else f"{row.convergence:.1f} s",
             )
             before = row.start
-        made.append(table)
-    note = "not judged: not the full comparison\n" if any(c.holds is None for c in summary.checks) else ""
-    return [*made, _checks(summary.checks), note + _NOTE_ROBOTS]
+        parts.append(table)
+    note = "not judged: this is not the full comparison\n" if any(c.holds is None for c in summary.checks) else ""
+    return [*parts, _checks(summary.checks), note + _NOTE_ROBOTS]
 
 
 def certificate(name: str, made: Any) -> Table:
@@ -73,7 +73,7 @@ def certificate(name: str, made: Any) -> Table:
 
 
 def finding(made: "Finding") -> list[Table | str]:
-    """The main numbers of one of the theory's experiments, and its checks."""
+    """The main numbers of one experiment of the theory, and its checks."""
     table = new_table(made.title, *made.columns)
     for row in made.rows:
         table.add_row(*map(escape, row))
@@ -81,11 +81,11 @@ def finding(made: "Finding") -> list[Table | str]:
 
 
 def sweep(won: "Best", standing: "list[Standing]") -> list[Table | str]:
-    """The best settings, in words the first of them, and what failed. `standing`: as many as are to be shown."""
+    """A table of the settings in `standing`, and the best setting in words."""
     from ..sweeps.point_table import show
 
     title = f"{won.judged}, mean and 95 % interval over seeds"
-    table = new_table(title, *won.setting, "cost", "more than the best", "times the best")
+    table = new_table(title, *won.setting, "cost", "difference to the best", "ratio to the best")
     for i, one in enumerate(standing):
         more = ("–", "–") if i == 0 else (str(one.difference), "–" if one.ratio is None else str(one.ratio))
         near = " *" if i > 0 and one.near else ""
@@ -99,7 +99,7 @@ def comparison(made: "Comparison") -> Table:
     from ..sweeps.point_table import in_words, show
 
     title = f"{made.judged}, mean and 95 % interval over {made.seeds} seeds"
-    table = new_table(title, *made.by, made.over, "the rest", "cost", f"more than {show(made.to)}", "failed")
+    table = new_table(title, *made.by, made.over, "other settings", "cost", f"difference to {show(made.to)}", "failed")
     before = None
     for side in made.sides:
         rest = in_words(side.setting) if side.setting else "" if side.cost else f"– ({side.reason})"
@@ -112,14 +112,17 @@ def comparison(made: "Comparison") -> Table:
 
 
 _NOTE = """\
-* the best static gain in hindsight, from the second period on. Inside Δ(…) the
-  noise is Δ times weaker and gradients Δ² times smaller: with learning rate η
-  M-GAPS is still on its way there, with η/Δ² it arrives.
+* relative to the best static gain in hindsight, from the second period on. With
+  the noise inside Δ(…), the noise is Δ times weaker and gradients are Δ² times
+  smaller. With learning rate η, M-GAPS has not yet reached the best static gain;
+  with η/Δ² it does.
 """
 
 _NOTE_ROBOTS = """\
-from: what all gains are multiplied by at the start. Costs of a step, of the runs
-that did not fail; / EST: to the same gains held fixed, with the estimator; /
-static: to the best static gains, and the same in the last quarter alone; near
-after: when the cost stays within 1.2 times theirs, the median of the first half.
+start: the factor on all gains at the start. Costs are costs of a step, over the
+runs that did not fail. / EST: ratio to the same gains held fixed, with the
+estimator. / static: ratio to the best static gains; last ¼: the same ratio in the
+last quarter of the run. near after: the time after which the cost stays within
+1.2 times that of the best static gains, in the first half of the run; the median
+over seeds.
 """

@@ -1,4 +1,4 @@
-"""What is made of a run's data, in its folder: certificates, figures and the report."""
+"""Write the results of a run into its folder: certificates, figures and the report."""
 
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ SEED, GAIN = 0, 1.0
 
 
 def certify(screen: Screen, folder: Path, *, steps: int) -> tuple[dict[str, Any], bool]:
-    """The theory on a run of the paper's example, by the form of the noise; and whether it was made just now.
+    """The certificates for a run of the paper's example, by the form of the noise; and whether they were made just now.
 
-    What is there is kept, if it is of the same run and made by the same code.
+    A stored file is reused if it is about the same run and was made by the same code.
     """
     there = certificate_file.read(folder)
     about = {
@@ -33,7 +33,7 @@ def certify(screen: Screen, folder: Path, *, steps: int) -> tuple[dict[str, Any]
     if there is not None and {name: there.get(name) for name in about} == about:
         return there["certificates"], False
     made = {}
-    with screen.progress("holding the theory against a run") as progress:
+    with screen.progress("checking the theory on a run") as progress:
         for i, noise in enumerate(paper.NOISES):
             progress(i, len(paper.NOISES))
             one = certificate_examples.certify_example(
@@ -45,7 +45,7 @@ def certify(screen: Screen, folder: Path, *, steps: int) -> tuple[dict[str, Any]
 
 
 def rates(screen: Screen, folder: Path) -> tuple[dict[str, Any], bool]:
-    """The growth of the regret with T, with its figure, in the folder; and whether it was measured just now."""
+    """The growth of the regret with T, stored with its figure in the folder; and whether it was measured just now."""
     from ..experiments.rates import figures, run
 
     there = run.read(folder, versions=manifest.versions())
@@ -62,7 +62,7 @@ def rates(screen: Screen, folder: Path) -> tuple[dict[str, Any], bool]:
 def present(
     screen: Screen, folder: Path, dataset: xr.Dataset, certificates: dict[str, Any], *, anew: bool = True
 ) -> Path:
-    """Figures, of the paper's simulation, the robots' comparison or a sweep, and report; unless `anew`, the missing."""
+    """Write the report, and the figures of a simulation, comparison or sweep. With `anew=False`: only missing files."""
     if "design" in dataset.attrs:
         return _present_sweep(screen, folder, dataset, anew)
     if "case" in dataset.dims:
@@ -73,11 +73,11 @@ def present(
     write = anew or not page.is_file()
     if not draw and not write:
         return page
-    page_counts = 4  # as many files as take as long
+    page_counts = 4  # writing the page takes about as long as drawing four files
     total = page_counts * write + len(drawn) * draw
     with screen.progress("writing and drawing") as progress:
         progress(0, total)
-        if write:  # first, as it refuses what cannot be drawn
+        if write:  # before the figures, because the report rejects data that cannot be drawn
             report.write(folder)
             progress(page_counts, total)
         if draw:
@@ -109,5 +109,5 @@ def _present_robots(screen: Screen, folder: Path, dataset: xr.Dataset, anew: boo
     if anew or not page.is_file() or not (figures / "overview.png").is_file():
         with screen.progress("drawing and writing") as progress:
             robots_figures.draw_all(dataset, store.read_manifest(folder).settings, figures, progress=progress)
-            report.write(folder)  # after the figures, as some are inside it
+            report.write(folder)  # after the figures, because the page contains some of them
     return page

@@ -1,1 +1,1 @@
-"""Experiments that anyone can rerun: `paper`, the simulation appendix."""
+"""The experiments that the commands run: one package for each, and the report."""

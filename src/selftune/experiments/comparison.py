@@ -1,4 +1,4 @@
-"""Stored runs side by side."""
+"""Comparison of stored runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from ..sweeps.summary import Comparison, compare_settings
 
 
 class Compared(BaseModel):
-    """A run's total cost, and its ratio to the first folder's, seed by seed; or else the reason why it has none."""
+    """The total cost of a run and its ratio to the first run, paired by seed; or the reason why there is no ratio."""
 
     name: str
     seeds: int
@@ -26,16 +26,16 @@ class Compared(BaseModel):
 
 
 def compare(folders: Sequence[Path]) -> list[Compared]:
-    """Every total cost in the folders; the first folder's is what the same one of the others is divided by."""
+    """The total costs of all runs in the folders, each divided by the matching cost of the first folder."""
     rows: list[Compared] = []
     with jax.enable_x64(True):
         opened = [(folder, *open_run(folder)) for folder in folders]
         base = dict(_costs(opened[0][1]))
         for folder, dataset, manifest in opened:
-            differs = "it is the first" if folder is folders[0] else _differs(opened[0][2], manifest)
+            differs = "the reference" if folder is folders[0] else _differs(opened[0][2], manifest)
             for label, cost in _costs(dataset):
                 ratio = _ratio(cost, base[label]) if differs is None and label in base else None
-                reason = None if ratio else differs or ("no seed in common" if label in base else "not in the first")
+                reason = None if ratio else differs or ("no common seed" if label in base else "not in the first run")
                 name = f"{folder} {label}".strip()
                 rows.append(
                     Compared(name=name, seeds=cost.sizes["seed"], cost=interval(cost), ratio=ratio, reason=reason)
@@ -51,18 +51,20 @@ def compare_sweep(
     to: str | None = None,
     last: float | None = None,
 ) -> Comparison | None:
-    """The values of a sweep's setting side by side (`compare_settings`); None where the folders are runs.
+    """The comparison of the values of a sweep's setting (`compare_settings`), or None if the folders are runs.
 
-    `over` may be left out where the sweep has one setting.
+    `over` is optional if the sweep has only one setting.
     """
     asked = [f"--{name}" for name, value in {"over": over, "by": by, "to": to, "last": last}.items() if value]
     sweeps = [folder for folder in folders if read_manifest(folder).kind == "sweep"]
     if not sweeps:
         if asked:
-            raise InputError(f"{', '.join(asked)}: expected with a sweep, got {folders[0]}, which is a run")
+            raise InputError(f"{', '.join(asked)}: expected a sweep, got {folders[0]}, which is a run")
         return None
     if len(folders) > 1:
-        raise InputError(f"expected one sweep by itself, or runs, got {len(folders)} folders and {sweeps[0]}, a sweep")
+        raise InputError(
+            f"expected either one sweep or several runs, got {len(folders)} folders with the sweep {sweeps[0]}"
+        )
     from .report import opened
 
     dataset, _ = opened(folders[0])
@@ -76,7 +78,7 @@ def compare_sweep(
 
 
 def _costs(dataset: xr.Dataset) -> list[tuple[str, xr.DataArray]]:
-    """The total costs, (seed,), each with what it is of."""
+    """The total costs, (seed,), each with a label of its other coordinates."""
     total = dataset.total_cost
     dims = [dim for dim in total.dims if dim != "seed"]
     if not dims:
@@ -86,12 +88,12 @@ def _costs(dataset: xr.Dataset) -> list[tuple[str, xr.DataArray]]:
 
 
 def _differs(one: Manifest, other: Manifest) -> str | None:
-    """Why costs cannot be divided; None where a seed means the same draws, on the same system."""
+    """Why costs cannot be divided; None if the systems are the same and a seed gives the same random draws."""
     if one.kind != other.kind:
-        return "another kind of run"
+        return "different kind of run"
     nature = ("system", "scenario") if one.kind == "run" else ("decay", "sigma", "period", "periods", "x0")
     other_than = [name for name in nature if one.settings[name] != other.settings[name]]
-    return f"another {' and '.join(other_than)}" if other_than else None
+    return f"different {' and '.join(other_than)}" if other_than else None
 
 
 def _ratio(cost: xr.DataArray, base: xr.DataArray) -> Interval | None:

@@ -1,4 +1,4 @@
-"""One page about a run: `report.html`, with everything inside it and nothing fetched."""
+"""The page about a run, `report.html`. The page contains all its data and needs no network."""
 
 from html import escape
 from pathlib import Path
@@ -28,12 +28,11 @@ COLUMNS = {
 
 
 def write(folder: Path) -> Path:
-    """Read a complete run and, where there are, its `certificate.json` and `findings.json`; write `report.html`.
+    """Write `report.html` from a complete run and from its `certificate.json` and `findings.json`, if they exist.
 
-    The page is put in place whole: a reader sees the old one or the new one. It depends on the run alone, and opens
-    without a network. Of a run of anything but the paper's simulation, the robots' comparison and a sweep it shows
-    every recorded variable over time. A folder that is no run, or not a complete one, or not as it was written, is a
-    `StoreError`.
+    A reader sees either the old page or the new page, never a part of one. The page depends only on the run. For other
+    runs than the paper's simulation, the robots' comparison and a sweep, the page shows every recorded variable over
+    time. Raises `StoreError` if the folder has no run, or if the run is incomplete or damaged.
     """
     folder = Path(folder)
     dataset, manifest = opened(folder)
@@ -64,7 +63,7 @@ def write(folder: Path) -> Path:
 
 
 def opened(folder: Path) -> tuple[xr.Dataset, Manifest]:
-    """A complete run, verified, or a complete sweep by its settings."""
+    """The dataset and manifest of a complete run, verified, or of a complete sweep, by settings."""
     manifest = read_manifest(folder)
     if manifest.kind != "sweep" or manifest.state != "complete":
         return open_run(folder)
@@ -75,7 +74,7 @@ def opened(folder: Path) -> tuple[xr.Dataset, Manifest]:
 
 
 def _experiments(folder: Path) -> list[tuple[str, str, str]]:
-    """A section for each of the theory's experiments that the folder has."""
+    """A section for each experiment of the theory whose findings are in the folder."""
     from .rates import page, run
 
     return [(name, escape(one.title), page.section(one, folder / "figures")) for name, one in run.read(folder).items()]
@@ -120,16 +119,16 @@ def _generic(manifest: Manifest, dataset: xr.Dataset, failed: list[int], name: s
 
 
 def _answer(dataset: xr.Dataset, standings: dict[str, dict[str, xr.Dataset]]) -> list[str]:
-    """What came out, in a few words for each form of the noise, with the data's own numbers."""
-    said = []
+    """A few sentences on the result for each form of the noise, with the numbers of the data."""
+    sentences = []
     for noise, shown in standings.items():
         best = html_parts.number(dataset.static_gain.sel(noise=noise).mean(), ".3g")
-        text = f"With the {escape(NOISE.get(noise, noise))}, {_compared(shown[OURS])} in hindsight does"
+        text = f"With the {escape(NOISE.get(noise, noise))}, {_compared(shown[OURS])} in hindsight"
         text += f" (θ = {best}, mean over seeds)."
         if RESCALED in shown:
-            text += f" With the learning rate η/Δ<sup>2</sup> in place of η, {_compared(shown[RESCALED])} does."
-        said.append(text)
-    return said
+            text += f" With the learning rate η/Δ<sup>2</sup> instead of η, {_compared(shown[RESCALED])}."
+        sentences.append(text)
+    return sentences
 
 
 def _compared(ours: xr.Dataset) -> str:
@@ -138,12 +137,14 @@ def _compared(ours: xr.Dataset) -> str:
         for gain in ours.gain.values
     ]
     (first, ratio), others = ratios[0], "; ".join(f"from {gain}: {ratio}" for gain, ratio in ratios[1:])
-    text = f"started from θ<sub>0</sub> = {first}, M-GAPS costs {ratio} of what that gain costs when held fixed"
-    name, when = ("to_static_later", "after the first period") if "to_static_later" in ours else ("to_static", "in all")
+    text = f"M-GAPS started from θ<sub>0</sub> = {first} costs {ratio} times as much as this gain held fixed"
+    name, when = (
+        ("to_static_later", "after the first period") if "to_static_later" in ours else ("to_static", "in total")
+    )
     means = ours[name].sel(band="mean").values
     low, high = html_parts.number(means.min()), html_parts.number(means.max())
     span = f"{low} times" if low == high else f"between {low} and {high} times"
-    return f"{text}{f' ({others})' if others else ''}; {when} it costs {span} what the best static gain"
+    return f"{text}{f' ({others})' if others else ''}; {when} it costs {span} as much as the best static gain"
 
 
 def _headlines(
@@ -182,8 +183,8 @@ def _results(standings: dict[str, dict[str, xr.Dataset]]) -> str:
     head = "".join(f'<th scope="col" class="left">{title}</th>' for title in ("θ<sub>0</sub>", "algorithm"))
     head += "".join(f'<th scope="col">{COLUMNS[name]}</th>' for name in columns)
     made = [
-        '<p class="caption">Means over seeds, with 95 % bootstrap intervals. A ratio is taken within a seed, between '
-        "runs on the same a* and w; below 1 is cheaper.</p>"
+        '<p class="caption">Means over seeds, with 95 % bootstrap intervals. Ratios are paired: both runs have the '
+        "same seed, and so the same a* and w. A ratio below 1 means a lower cost.</p>"
     ]
     for noise, shown in standings.items():
         groups = [
@@ -197,7 +198,7 @@ def _results(standings: dict[str, dict[str, xr.Dataset]]) -> str:
 
 
 def _group(start: str, rows: dict[str, xr.Dataset], columns: list[str]) -> str:
-    """The rows of one start, which names them all."""
+    """The table rows of one start, with the start in the first column."""
     made = []
     for i, (name, row) in enumerate(rows.items()):
         first = f'<th scope="rowgroup" rowspan="{len(rows)}">{start}</th>' if i == 0 else ""
@@ -211,16 +212,17 @@ def _group(start: str, rows: dict[str, xr.Dataset], columns: list[str]) -> str:
 
 
 def _checks(dataset: xr.Dataset, settings: dict) -> str:
-    """What `selftune reproduce` demands of the numbers."""
+    """The checks that `selftune reproduce` makes."""
     return html_parts.checks(
         summarize(dataset, settings).checks,
-        "The form of the noise, the start, and what is compared; *, in hindsight and from the second period on. The "
-        "whole interval is checked, but for “±”, which is of the mean.",
+        "Each name states the form of the noise, the start, and the two costs whose ratio is checked. A * marks the "
+        "best static gain in hindsight, from the second period on. The whole interval must satisfy the condition. For "
+        "“±”, only the mean must.",
     )
 
 
 def _costs(dataset: xr.Dataset) -> str:
-    """The totals of any run: those of its variables that have one number for each seed."""
+    """A table of the variables of any run that have one number for each seed, such as the total cost."""
     rows = []
     for name, values in dataset.data_vars.items():
         if values.dims == ("seed",) and values.dtype.kind == "f" and values.size:
@@ -229,18 +231,18 @@ def _costs(dataset: xr.Dataset) -> str:
             rows.append(f'<tr><th scope="row">{escape(str(name))}</th>{html_parts.cell(np.array(made))}{extremes}</tr>')
     if not rows:
         return ""
-    head = "".join(f'<th scope="col">{title}</th>' for title in ("mean over seeds", "least", "greatest"))
+    head = "".join(f'<th scope="col">{title}</th>' for title in ("mean over seeds", "minimum", "maximum"))
     top = f'<thead><tr><th scope="col" class="left">quantity</th>{head}</tr></thead>'
     return html_parts.scroll(f"<table>{top}<tbody>{''.join(rows)}</tbody></table>", "totals")
 
 
 def _which_run(settings: dict) -> str:
-    """Of the certificates, as far as they say."""
+    """A sentence on the run that the certificates examine, or "" if the file does not say."""
     if not settings.keys() >= {"steps", "seed", "gain", "theta"}:
         return ""
     low, high = settings["theta"]
     return (
-        f'<p class="caption">A run of its own of M-GAPS: {settings["steps"]:,} steps of seed {settings["seed"]}, '
+        f'<p class="caption">A separate run of M-GAPS: {settings["steps"]:,} steps of seed {settings["seed"]}, '
         f"from θ<sub>0</sub> = {settings['gain']:.3g}, with Θ = [{low:.3g}, {high:.3g}] for the theory.</p>"
     )
 
@@ -248,17 +250,17 @@ def _which_run(settings: dict) -> str:
 def _theory(certificate: dict, noise: str) -> str:
     rows = quantities.inequalities(certificate)
     assumed = [row for row in certificate["rows"] if row not in rows]
-    said = [quantities.verdict(row) for row in rows]
-    counted = ", ".join(f"{said.count(word)} {word}" for word in VERDICTS if word in said)
+    verdicts = [quantities.verdict(row) for row in rows]
+    counted = ", ".join(f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts)
     folded = {"Hypotheses": _rows_of_theory(assumed, "hypothesis")} if assumed else {}
     for name in ("constants", "contraction", "derived"):
         if certificate.get(name):
             folded[_sentence(name)] = html_parts.mapping(certificate[name])
     return (
         f"<h3>{escape(_sentence(quantities.NOISE.get(noise, noise)))}</h3>"
-        f'<p class="caption">{len(rows)} inequalities: {counted}. A vacuous bound holds but says nothing here; what '
-        "needs a hypothesis that fails was not promised. A constant is given where it follows from the problem, and "
-        "sampled where it was searched for.</p>"
+        f'<p class="caption">{len(rows)} inequalities: {counted}. Vacuous: the bound is larger than a bound that holds '
+        "without the theorem. Not promised: the inequality does not hold, and neither does a hypothesis that it needs. "
+        "A constant is given if it follows from the problem, and sampled if a search estimated it.</p>"
         + html_parts.panels([paper_panels.bounds(certificate, noise)])
         + _rows_of_theory(rows, "inequality")
         + "".join(html_parts.details(title, text) for title, text in folded.items())
@@ -266,7 +268,7 @@ def _theory(certificate: dict, noise: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """With a capital first; `str.capitalize` makes small letters of the others, and Δ is not δ."""
+    """The text with a capital first letter. `str.capitalize` would also turn Δ into δ."""
     return text[:1].upper() + text[1:]
 
 
@@ -295,18 +297,24 @@ def _rows_of_theory(rows: list[dict], kind: str) -> str:
 
 
 def _names(constants: list[str]) -> str:
-    """Few by name; many by number, as the names are those of all of them."""
+    """The names of up to four constants; for more, only their number."""
     return ", ".join(map(escape, constants)) if len(constants) <= 4 else f"all {len(constants)}"
 
 
 def _about(manifest: Manifest, command: str) -> str:
     marked = set(manifest.settings) - set(given(manifest.settings)) if manifest.kind == "paper" else set()
-    note = '<p class="caption">Marked: what the paper leaves open, and was chosen here.</p>' if marked else ""
+    note = '<p class="caption">Marked settings are not given in the paper; they were chosen here.</p>' if marked else ""
     commit = ""
     if manifest.git is not None:
-        state = "with changes that are not committed" if manifest.git.dirty else "without changes to it"
+        state = "with uncommitted changes" if manifest.git.dirty else "without uncommitted changes"
         commit = f"<p>Computed by selftune at commit <code>{escape(manifest.git.commit)}</code>, {state}.</p>"
-    names = {"0": "ended well", "1": "diverged", "2": "stopped being finite", "3": "raised", "-1": "were not to be run"}
+    names = {
+        "0": "succeeded",
+        "1": "diverged",
+        "2": "produced NaN or infinity",
+        "3": "raised an error",
+        "-1": "not run",
+    }
     folded = {
         "Versions": manifest.versions,
         "Platform": manifest.platform,
@@ -321,7 +329,7 @@ def _about(manifest: Manifest, command: str) -> str:
 
 
 def _command(settings: dict) -> str:
-    """What makes the same run, as far as the command line has options for it."""
+    """The command that repeats the run, as far as the command line has options for the settings."""
     default = Settings()
     other = {name: settings.get(name) for name in ("seeds", "periods", "period")}
     options = [f"--{name} {value}" for name, value in other.items() if value not in (None, getattr(default, name))]
@@ -332,4 +340,4 @@ def _left_out(failed: list[int]) -> str:
     if not failed:
         return ""
     seeds = ", ".join(map(str, failed))
-    return f'<p class="bad">Seeds left out, because a run of theirs did not end well: {seeds}.</p>'
+    return f'<p class="bad">These seeds are left out because one of their runs failed: {seeds}.</p>'

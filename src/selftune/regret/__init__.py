@@ -1,4 +1,4 @@
-"""Everything the paper measures, as plain functions of (system, scenario, run or thetas)."""
+"""The quantities that the paper measures, as plain functions of (system, scenario, run or thetas)."""
 
 from .confidence import Bands as Bands
 from .confidence import bands as bands

@@ -1,4 +1,4 @@
-"""Many rollouts at once, one a lane, each with its own θ: the arithmetic under `surrogate`."""
+"""Many rollouts as a batch, one in each lane, each with its own θ: the computation behind `surrogate`."""
 
 from typing import Any, NamedTuple
 
@@ -13,25 +13,25 @@ from .run_inputs import width
 
 
 class Lanes(NamedTuple):
-    """Values of a block of lanes."""
+    """The values of a block of lanes."""
 
     value: Float[Array, " lanes"]
     gradient: Float[Array, "lanes d"]
 
 
 def lanes_for(n: int, d: int, steps: int) -> int:
-    """How many lanes to run side by side: enough to hide the cost of a step, few enough to stay in the cache.
+    """The number of lanes in a batch: enough to hide the overhead of a step, few enough to stay in the cache.
 
-    An exact block of B lanes idles in a triangle of B²/2 lane-steps, so a short scenario gets narrow blocks.
+    An exact block of B lanes wastes B²/2 lane-steps (a triangle), so a short scenario has narrow blocks.
     """
     cached = 2 ** max(7, min(9, (2**15 // (n * (1 + d))).bit_length() - 1))
     return max(1, min(cached, -(-steps // 8)))
 
 
 def lanes_for_window(n: int, d: int, steps: int, window: int) -> int:
-    """The same for rollouts of `window` steps: the shorter they are, the more lanes share the cost of a call.
+    """The number of lanes for rollouts of `window` steps: shorter rollouts need more lanes to share a call's overhead.
 
-    The lanes' states take a megabyte at most.
+    The states of the lanes take at most a megabyte.
     """
     lanes = lanes_for(n, d, steps)
     wide = min(lanes * max(1, 1024 // window), 2**17 // (n * (1 + d)))
@@ -39,13 +39,13 @@ def lanes_for_window(n: int, d: int, steps: int, window: int) -> int:
 
 
 class _Packing(NamedTuple):
-    """The state (x, y) of all lanes as the loop carries it, lanes last."""
+    """The state (x, y) of all lanes in the form that the loop carries, with lanes last."""
 
     n: int
     d: int
 
-    # XLA makes one kernel of each array of the loop, and computes anew in each what they share. With one x and one y,
-    # a complex number makes them one array: a residual's sin and the cos of its derivative then become one sincos.
+    # XLA makes one kernel for each array of the loop, and repeats shared computations in each. If x and y are scalars,
+    # one complex array holds both: sin of a residual and cos of its derivative are then computed together.
     def pack(self, x: Array, y: Array) -> PyTree:
         return jax.lax.complex(x, y[:, 0]) if self.n == self.d == 1 else (x, y)
 
@@ -68,7 +68,7 @@ class Lockstep:
         return jax.vmap(self.packing.unpack, in_axes=-1)(packed)
 
     def step(self, packed: PyTree, now: Any, row_axis: int | None) -> PyTree:
-        """All lanes by one step; `now` is one row for all (`row_axis` None) or one for each lane (0)."""
+        """Advance all lanes by one step; `now` is one row for all (`row_axis` None) or one for each lane (0)."""
 
         def one(packed, theta, now):
             x, y = self.packing.unpack(packed)
@@ -78,7 +78,7 @@ class Lockstep:
         return jax.vmap(one, in_axes=(-1, -1, row_axis), out_axes=-1)(packed, self.theta, now)
 
     def finish(self, packed: PyTree, now: Any) -> Lanes:
-        """Cost and gradient where the lanes stand; `now` has a row for each lane."""
+        """Cost and gradient at the current states of the lanes; `now` has a row for each lane."""
 
         def one(packed, theta, now):
             x, y = self.packing.unpack(packed)
@@ -88,7 +88,7 @@ class Lockstep:
         return Lanes(*jax.vmap(one, in_axes=(-1, -1, 0))(packed, self.theta, now))
 
     def cost_slope(self, x: Float[Array, "lanes n"], now: Any) -> Float[Array, "lanes n"]:
-        """The derivative in x of the cost that the closed loop incurs there."""
+        """The derivative of the closed loop's cost with respect to x."""
 
         def one(x, theta, now):
             return jax.grad(lambda x: self.system.step(x, theta, now.a_star, now.t)[1])(x)
@@ -97,12 +97,12 @@ class Lockstep:
 
 
 def rows_at(scenario: Scenario, t: Array) -> Any:
-    """Rows of the scenario, one for each index in `t`."""
+    """The rows of the scenario at the indices in `t`."""
     return jax.vmap(scenario.row)(t)
 
 
 def rows_from(scenario: Scenario, first: Array, count: int) -> Any:
-    """Rows first, first + 1, …: a slice, which is much cheaper than a gather. All must be inside the scenario."""
+    """The rows first, first + 1, …, by slicing, which is much cheaper than a gather. All must be in the scenario."""
     part = jax.tree.map(
         lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, count), (scenario.a_star, scenario.w, scenario.t)
     )
@@ -112,7 +112,7 @@ def rows_from(scenario: Scenario, first: Array, count: int) -> Any:
 
 @eqx.filter_jit
 def exact_block(system: System, scenario: Scenario, thetas: PyTree, first: Array, size: int) -> Lanes:
-    """F_t(θ_t) and its gradient for t in [first, first + size), each from step 0; past the end, the last t repeats."""
+    """F_t(θ_t) and its gradient for t in [first, first + size), from step 0. Past the end, the last t repeats."""
     last = len(scenario) - 1
     t = jnp.minimum(first + jnp.arange(size), last)
     x0 = jnp.broadcast_to(scenario.x0, (size, *scenario.x0.shape))

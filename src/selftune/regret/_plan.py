@@ -1,4 +1,4 @@
-"""Which steps of a scenario are rolled out from step 0, which from a window back, and how long that window is."""
+"""The plan of `surrogate`: which steps have exact rollouts (from step 0), which have a window, and how long it is."""
 
 import math
 from collections.abc import Callable
@@ -7,15 +7,15 @@ from typing import NamedTuple
 import numpy as np
 
 TRIALS = 16
-"""How many places of the run `measured` looks at."""
+"""The number of places of the run where `measured` tries windows."""
 TRIAL_LANES = 32
 
 
 class Plan(NamedTuple):
-    """Windowed blocks, each (first lane, window), that tile [start, T), and the ranges that are exact instead.
+    """Windowed blocks, each (first lane, window), that tile [start, T), and the exact ranges.
 
-    Lanes from `start` to twice that are windowed *and* exact: the values come from the exact ones, while the windowed
-    ones have seen what the next must know of the past.
+    The lanes from `start` to 2 `start` are windowed *and* exact. Their values are the exact ones; the windowed ones
+    provide the error estimates that later lanes need.
     """
 
     start: int
@@ -29,18 +29,18 @@ class Plan(NamedTuple):
         return max(window for _, window in self.blocks)
 
     def kept(self) -> list[tuple[int, int]]:
-        """Of each block, which of its lanes count: the last one begins early, to end at T."""
+        """The range of lanes of each block that count. The last block begins early, so that it ends at T."""
         return [(max(0, self.start + i * self.size - first), self.size) for i, (first, _) in enumerate(self.blocks)]
 
     def is_exact(self) -> np.ndarray:
-        """Which lanes are exact."""
+        """Whether each lane is exact."""
         lanes = np.zeros(self.steps, bool)
         for a, b in self.exact:
             lanes[a:b] = True
         return lanes
 
     def windows(self) -> np.ndarray:
-        """How many steps back each lane begins."""
+        """The number of steps that the rollout of each lane begins back."""
         lanes = np.arange(self.steps)
         for (first, window), (a, b) in zip(self.blocks, self.kept(), strict=True):
             lanes[first + a : first + b] = window
@@ -48,12 +48,12 @@ class Plan(NamedTuple):
 
 
 def fixed(window: int, steps: int, size: int) -> Plan:
-    """One window for all."""
+    """The plan with the same window for all blocks."""
     return _tile(window, steps, size, lambda first, last: window)
 
 
 def measured(steps: int, size: int, tolerance: float, trial: Callable[[int, int, int], tuple[float, float]]) -> Plan:
-    """The windows that trials at a few places of the run say are needed."""
+    """The plan with windows that are chosen by trials at a few places of the run."""
     places = np.unique(np.linspace(0, steps - TRIAL_LANES, TRIALS + 1).astype(int)[1:])
     needed = np.zeros(len(places))
     window = 32
@@ -64,7 +64,7 @@ def measured(steps: int, size: int, tolerance: float, trial: Callable[[int, int,
         before, after = np.searchsorted(places, first, "right") - 1, np.searchsorted(places, last, "left")
         return int(np.max(needed[max(0, before) : after + 1]) * 1.15) + 8
 
-    # A rollout of t steps is cheaper than a window of t / 2 and its twin: up to there all is exact.
+    # A rollout of t steps is cheaper than a window of t / 2 with its twin, so shorter rollouts are exact.
     begin = around(0, 0)
     while any(2 * around(first, first + size) > first for first in range(2 * begin, steps, size)) and 2 * begin < steps:
         begin = int(1.5 * begin) + 1
@@ -72,11 +72,11 @@ def measured(steps: int, size: int, tolerance: float, trial: Callable[[int, int,
 
 
 def _needed(place: int, window: int, tolerance: float, trial: Callable[[int, int, int], tuple[float, float]]) -> int:
-    """The least window at one place, near enough; `place` itself, when no window up to half of it would do."""
+    """The approximate minimal window at one place; `place` itself if no window up to half of it suffices."""
     while 2 * window <= place:
         error, rate = trial(place, window, TRIAL_LANES)
         if error <= tolerance:
-            # How much less would have done: what is spared here is spared in all the blocks around.
+            # How much shorter the window could be. All blocks around this place become cheaper as well.
             spare = math.log(tolerance / max(error, 1e-300)) / -math.log(min(max(rate, 1e-12), 1 - 1e-12))
             return max(1, window - int(0.9 * min(spare, window / 2)))
         more = math.log(error / tolerance) / -math.log(min(rate, 1 - 1e-12)) if math.isfinite(error) else window
@@ -85,7 +85,7 @@ def _needed(place: int, window: int, tolerance: float, trial: Callable[[int, int
 
 
 def repaired(plan: Plan, errors: np.ndarray, tolerance: float) -> Plan | None:
-    """The plan with longer windows where the error is too large, exact where those do not pay; None if it is good."""
+    """The plan with longer windows, or exact ranges, where errors exceed the tolerance; None if none does."""
     bad = ~(errors <= tolerance) & ~plan.is_exact()
     if not bad.any():
         return None

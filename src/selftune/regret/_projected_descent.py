@@ -1,10 +1,10 @@
-"""Minimization over a convex set that is known by its projection alone.
+"""Minimization over a convex set that is given by its projection.
 
-The spectral projected gradient method (Birgin, Martínez and Raydan 2000): steps of the Barzilai–Borwein
-length, which is a quasi-Newton step with a scalar Hessian, under a line search that lets the objective rise
-now and then. Written here because no library at hand has a projected quasi-Newton method that runs under
-`vmap`: optax has projections but no such method, SciPy's L-BFGS-B knows boxes only and cannot be traced.
-optax's L-BFGS on F(Π(z)), with a term that pulls z back to the set, was tried: it stalls where bounds bind.
+The spectral projected gradient method (Birgin, Martínez and Raydan 2000): steps of the Barzilai–Borwein length, which
+is a quasi-Newton step with a scalar Hessian, with a nonmonotone line search. Implemented here because no library at
+hand has a projected quasi-Newton method that runs under `vmap`: optax has projections but no such method, and SciPy's
+L-BFGS-B supports only boxes and cannot be traced. optax's L-BFGS on F(Π(z)), with a term that pulls z back to the set,
+was tried: it stalls where bounds are active.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _SUFFICIENT = 1e-4
 
 
 class Minimum(NamedTuple):
-    """The best point a descent found."""
+    """The best point of a descent."""
 
     point: Float[Array, " d"]
     value: Float[Array, ""]
@@ -32,9 +32,9 @@ class _State(NamedTuple):
     gradient: Array
     direction: Array
     scale: Array
-    """The Barzilai–Borwein length that made `direction`."""
+    """The Barzilai–Borwein length of `direction`."""
     fraction: Array
-    """Of `direction`, what is tried next."""
+    """The fraction of `direction` that the next trial step takes."""
     recent: Array
     """The last accepted values."""
     best: Array
@@ -52,12 +52,12 @@ def minimize(
     iterations: int,
     tolerance: Array,
 ) -> Minimum:
-    """Minimize `objective`, which returns value and gradient, from `start`; one evaluation an iteration."""
+    """Minimize `objective`, which returns value and gradient, from `start`, with one evaluation in each iteration."""
     dtype = start.dtype
     small, large = jnp.asarray(1e-10, dtype), jnp.asarray(1e10, dtype)
 
     def settle(state: _State) -> _State:
-        """At a newly accepted point: where to go, and whether there is anywhere to go."""
+        """The state at a newly accepted point: its next direction, and whether it has converged."""
         direction = project(state.point - state.scale * state.gradient) - state.point
         size = jnp.linalg.norm(direction)
         better = state.value < state.best_value
@@ -73,12 +73,12 @@ def minimize(
         point = state.point + state.fraction * state.direction
         value, gradient = objective(point)
         slope = state.gradient @ state.direction
-        # A NaN satisfies no comparison: a rollout that blows up is a step that is too long.
+        # NaN satisfies no comparison, so a rollout that diverges counts as a step that is too long.
         accept = value <= jnp.max(state.recent) + _SUFFICIENT * state.fraction * slope
         moved, bent = point - state.point, gradient - state.gradient
         curvature = moved @ bent
         scale = jnp.where(curvature > 0, jnp.clip(moved @ moved / curvature, small, large), large)
-        # Concave or flat: go far, but no further than a few times the size of the point.
+        # If concave or flat, take a long step, but at most about the size of the point.
         scale = jnp.where(curvature > 0, scale, (1 + jnp.linalg.norm(point)) / (jnp.linalg.norm(gradient) + small))
         accepted = settle(
             state._replace(

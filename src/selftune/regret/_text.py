@@ -1,4 +1,4 @@
-"""How the results are printed: short lines, of one run or of a batch."""
+"""The text of the results: short lines for one run or for a batch."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from ..foundation import arguments
 
 
 def printed(text: Callable[[Any], str]) -> Callable[[Any], str]:
-    """A `__str__` that works on every result: while arrays are traced it is the `repr`, and no number is a warning."""
+    """A `__str__` for all results: the `repr` while arrays are traced, and without NumPy warnings."""
 
     @wraps(text)
     def shown(self: Any) -> str:
@@ -34,13 +34,13 @@ def number(values: Any) -> str:
 
 
 def vector(tree: Any) -> str:
-    """The first numbers of a pytree, flat."""
+    """The first numbers of a flattened pytree."""
     flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
     return ", ".join([f"{value:.4g}" for value in flat[:8]] + ["…"] * (flat.size > 8))
 
 
 def over(rows: Any) -> str:
-    """The steps that a result is about, and of how many runs it is."""
+    """The number of steps of a result, and the number of runs in a batch."""
     *runs, steps = np.asarray(rows).shape
     batch = f", {math.prod(runs):,} runs" if runs else ""
     return f"{steps:,} step{'' if steps == 1 else 's'}{batch}"
@@ -57,7 +57,7 @@ def in_halves(rows: Any) -> str:
 
 
 def largest(rows: Any) -> str:
-    """The largest value, and of one run the step that has it."""
+    """The largest value and, for one run, its step."""
     array = np.asarray(rows)
     at = f" at step {int(np.argmax(array)):,}" if array.ndim == 1 else ""
     return f"largest {number(np.max(array, axis=-1))}{at}"

@@ -1,4 +1,4 @@
-"""Rollouts that begin H steps back instead of at step 0, and how far off that leaves them."""
+"""Rollouts that begin H steps back instead of at step 0, and estimates of the resulting error."""
 
 from typing import NamedTuple
 
@@ -12,35 +12,35 @@ from ..problem.system import System
 from ._lockstep import Lockstep, rows_at, rows_from
 
 SAFETY = 4.0
-"""What the estimate is multiplied by: the error is linear in what it is derived from only to first order, and the
-largest discrepancy that was seen is not the largest there was."""
+"""The safety factor on the error estimate: the error is linear in the measured quantities only to first order, and the
+largest discrepancy that was measured may not be the largest one."""
 
 NO_CONTRACTION = 0.9
-"""A window whose first half leaves this much of a push, or more, says nothing: its error is given as infinite."""
+"""If this share of a push, or more, is left after the first half of a window, the error estimate is infinite."""
 
 NEIGHBOURS = 8
-"""With several states a twin is pushed off in one direction only; the lanes before it look in others."""
+"""With several states a twin is pushed in only one direction; the previous lanes are pushed in other directions."""
 
 
 class Windowed(NamedTuple):
-    """Values of a block of lanes, and what their errors can be derived from."""
+    """The values of a block of lanes, and the quantities from which their errors are estimated."""
 
     value: Float[Array, " lanes"]
     gradient: Float[Array, "lanes d"]
     gain_value: Float[Array, " lanes"]
-    """How far the value moves for a unit push of the state that the lane began from."""
+    """The change of the value for a unit push of the lane's initial state."""
     gain_gradient: Float[Array, " lanes"]
-    """The same of the gradient."""
+    """The change of the gradient for a unit push of the lane's initial state."""
     gain_sensitivity: Float[Array, " lanes"]
-    """How far the gradient moves for a unit error in the sensitivity that the lane began from."""
+    """The change of the gradient for a unit error of the lane's initial sensitivity."""
     contraction: Float[Array, " lanes"]
-    """What the first half of the window leaves of a unit push of the state."""
+    """The share of a unit push of the state that is left after the first half of the window."""
     rate: Float[Array, " lanes"]
-    """What one step leaves of it, in the geometric mean over the window or its first half, whichever is more."""
+    """The share that is left after one step: the geometric mean over the window or its first half, the larger one."""
     apart_x: Float[Array, " lanes"]
-    """How far x of the rollout came from that of the companion, in the window's second half."""
+    """The largest distance of the rollout's x from the companion's x, in the second half of the window."""
     apart_y: Float[Array, " lanes"]
-    """The same of y."""
+    """The largest distance of the rollout's y from the companion's y, in the second half of the window."""
 
 
 @eqx.filter_jit
@@ -55,10 +55,10 @@ def windowed_block(
     window: Array,
     size: int,
 ) -> Windowed:
-    """Lanes t in [first, first + size), each begun at t − window from the companion's (x, y), and a twin of each.
+    """The lanes t in [first, first + size), each begun at t − window from the companion's (x, y), with a twin of each.
 
-    The twin begins with its state off by `push` in size. `first >= window` and `first + size <= T`: the rows of all
-    lanes are then slices of the scenario.
+    The twin's initial state is off by a vector of size `push`. Requires `first >= window` and `first + size <= T`, so
+    that the rows of all lanes are slices of the scenario.
     """
 
     def part(leaf: Array, begin: Array) -> Array:
@@ -114,7 +114,7 @@ def windowed_block(
 
 
 class Errors(NamedTuple):
-    """How far values may be from the exact ones, by the window and by rounding."""
+    """Estimates of the distance to the exact values, due to the window and due to rounding."""
 
     value: Float[Array, " lanes"]
     gradient: Float[Array, " lanes"]
@@ -124,34 +124,34 @@ class Errors(NamedTuple):
 
 @eqx.filter_jit
 def estimate(lanes: Windowed, window: Array, n: int) -> Errors:
-    r"""The errors of all lanes from the first on, each begun at most `window` steps back.
+    r"""The errors of all lanes, each begun at most `window` steps back.
 
-    Lane t began from $(\tilde x, \tilde y)$ of the companion at $t - H$ where the exact rollout with $\theta_t$ would
-    have been at $(x^*, y^*)$. What that makes of its value is what a push makes of its twin's: gain × distance. The
-    distance at $t - H$ is not known, but the same distance was measured later, in the second half of the window, for
-    this θ and for those of the lanes before. `_memory` says how these stand for it.
+    Lane t began from the companion's $(\tilde x, \tilde y)$ at $t - H$, where the exact rollout with $\theta_t$ would
+    have been at $(x^*, y^*)$. The effect of this distance on its value is estimated from the effect of the push on its
+    twin: gain × distance. The distance at $t - H$ is unknown. The same distance was measured later, in the second half
+    of the window, for this θ and for those of the previous lanes. `_memory` combines these measurements.
     """
     neighbours = jnp.asarray(NEIGHBOURS if n > 1 else 0)
     near = jnp.stack([lanes.contraction, lanes.rate, lanes.gain_value, lanes.gain_gradient, lanes.gain_sensitivity])
     contraction, rate, gain_value, gain_gradient, gain_sensitivity = _largest(near, neighbours)
-    # What a rollout that still resembles the companion it began from hides of the distance between them.
+    # While a rollout still resembles the companion that it began from, a part of their distance is hidden.
     hidden = 1 / (1 - jnp.minimum(contraction, NO_CONTRACTION)) ** 2
     seen = jnp.stack([hidden * lanes.apart_x, hidden * lanes.apart_y, jnp.abs(lanes.value), _norm(lanes.gradient)])
     *apart, size_value, size_gradient = _largest(seen, window)
     apart_x, apart_y = _memory(jnp.stack(apart), jnp.minimum(rate, 1))
-    # One direction in n shows, in the mean square, one part in n of what there is.
+    # In n dimensions, one direction shows one n-th of the squared distance on average.
     width: float = n**0.5
     safety = jnp.where(contraction < NO_CONTRACTION, SAFETY * width, jnp.inf)
 
     def truncation(error: Array) -> Array:
-        # Nothing is known where a number blew up, and nothing is wrong where nothing is left, however unsafe.
+        # The error is unknown if a number is not finite, and zero if nothing of the push is left.
         return jnp.where(error == 0, 0, jnp.where(jnp.isnan(error), jnp.inf, safety * error))
 
-    # A rounding error made at each step lives for a small part of a window, so `window` of them is ample.
+    # A rounding error lives for a small part of a window, so `window` of them is a generous estimate.
     rounding = jnp.finfo(rate.dtype).eps * window.astype(rate.dtype)
     return Errors(
         truncation(gain_value * apart_x),
-        # Twice: the error of a sensitivity dies out like k·ρᵏ where that of a state dies out like ρᵏ.
+        # The factor 2: the error of a sensitivity decays like k·ρᵏ, the error of a state like ρᵏ.
         truncation(2 * (gain_gradient * apart_x + gain_sensitivity * apart_y)),
         rounding * size_value,
         rounding * size_gradient,
@@ -159,10 +159,10 @@ def estimate(lanes: Windowed, window: Array, n: int) -> Errors:
 
 
 def _memory(recent: Float[Array, "kinds lanes"], rate: Float[Array, " lanes"]) -> Float[Array, "kinds lanes"]:
-    """The distance that lane t must reckon with: the largest of the recent lanes, or what is left of an older one.
+    """The distance to assume for lane t: the largest of the recent lanes, or the decayed distance of an older lane.
 
-    The lanes of the last window saw between them each change that θ made since a window and a half; what came before
-    shows in none of them, as the companion and the lanes forget it together: it decays at the lanes' own rate.
+    The lanes of the last window together saw all changes of θ since one and a half windows. Older changes are visible
+    in none of them, because the companion and the lanes forget them together: they decay at the lanes' own rate.
     """
 
     def step(before, inputs):
@@ -174,7 +174,7 @@ def _memory(recent: Float[Array, "kinds lanes"], rate: Float[Array, " lanes"]) -
 
 
 def _norm(values: Array) -> Array:
-    """Euclidean norm over all axes but the first, the lanes'."""
+    """The Euclidean norm over all axes except the first, which is that of the lanes."""
     return jnp.sqrt(jnp.sum(values.reshape(values.shape[0], -1) ** 2, axis=1))
 
 
@@ -183,23 +183,23 @@ def _inverse(count: Array, like: Array) -> Array:
 
 
 def _directions(t: Array, n: int, dtype: jnp.dtype) -> Array:
-    """A sign for one state; for several, directions that turn from lane to lane and come near every one in a few."""
+    """Ones for one state; for several states, directions that rotate from lane to lane and soon cover all."""
     if n == 1:
         return jnp.ones((t.shape[0], 1), dtype)
-    # The fractional parts of t·√(i+2) fill the unit cube evenly, as the roots of distinct squarefree numbers would.
+    # Equidistribution: fractional parts of t·√(i+1.7) fill the unit cube evenly, as for roots of distinct squarefree i.
     rates = jnp.sqrt(jnp.arange(n, dtype=dtype) + 1.7)
     return jnp.cos(2 * jnp.pi * t.astype(dtype)[:, None] * rates + jnp.arange(n, dtype=dtype))
 
 
 def _largest(values: Float[Array, "kinds lanes"], back: Array) -> Float[Array, "kinds lanes"]:
-    """At lane i, the largest of the values at i − back … i, or of as many as there are."""
+    """At lane i, the maximum of the values at i − back … i, as far as they exist."""
     length, lanes = back + 1, values.shape[1]
 
     def shift(values: Array, by: Array) -> Array:
-        """The values, `by` lanes later; the first repeats in front."""
+        """The values shifted by `by` lanes; the first value repeats in front."""
         return values[:, jnp.clip(jnp.arange(lanes) - by, 0, None)]
 
-    # Windows of 1, 2, 4, … by doubling; one of any length is the union of two of the largest power within it.
+    # Windows of 1, 2, 4, … by doubling; a window of any length is the union of two of the largest power within it.
     def double(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         covered, best = carry
         width = 2**k

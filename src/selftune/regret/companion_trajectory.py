@@ -15,7 +15,7 @@ def companion(system: System, scenario: Scenario, thetas: PyTree) -> tuple[Float
     r"""$\tilde x_t$ and $\tilde y_t$ of the partial joint dynamics with $\theta_{0:T-1}$ and $a^*_{0:T-1}$."""
     n, d = scenario.x0.shape[0], width(thetas)
 
-    # One vector is carried and emitted: on a CPU every array of a scan costs a kernel.
+    # The loop carries and emits one vector, because on a CPU every array of a scan costs a kernel.
     def step(packed, inputs):
         tau, theta = inputs
         now = scenario.row(tau)

@@ -11,7 +11,7 @@ _COLUMNS = 1024
 
 
 class Bands(eqx.Module):
-    """Mean and interval over seeds; the shape is that of one seed's values."""
+    """The mean over seeds and its interval, with the shape of one seed's values."""
 
     mean: Float[Array, "..."]
     low: Float[Array, "..."]
@@ -19,14 +19,14 @@ class Bands(eqx.Module):
 
 
 def bands(values: Any, *, key: PRNGKeyArray, level: float = 0.95, resamples: int = 1000) -> Bands:
-    r"""The mean over seeds, and a bootstrap interval for it (Efron's percentile interval).
+    r"""The mean over seeds, with a bootstrap confidence interval (Efron's percentile interval).
 
-    Seeds are drawn with replacement, whole, `resamples` times; low and high are the quantiles (1 ± level)/2 of the
+    Whole seeds are drawn with replacement, `resamples` times; low and high are the quantiles (1 ± level)/2 of the
     means. With few seeds the interval is somewhat narrow: for 16 normal values and level 0.95 it covers the true mean
     in about 92 % of cases.
 
-    **Arguments:** `values`: (seeds, …), with at least two seeds; what `vmap` over seeds gives of any metric. `key`: for
-    the draws. Memory does not grow with `resamples` × size.
+    **Arguments:** `values`: (seeds, …), with at least two seeds, such as the result of `vmap` over seeds for any
+    metric. `key`: for the draws. Memory does not grow with `resamples` × size.
 
     !!! Example
 

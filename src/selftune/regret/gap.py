@@ -10,14 +10,14 @@ from .companion_trajectory import companion
 
 
 class ExactModelGap(eqx.Module):
-    """The companion trajectory of a run, and its distance; row t is step t's."""
+    """The companion trajectory of a run, and the run's distance to it; row t belongs to step t."""
 
     x: Float[Array, "T n"]
     r"""$\tilde x_t$."""
     y: Float[Array, "T n d"]
     r"""$\tilde y_t$."""
     gap: Float[Array, " T"] | None
-    r"""$\|(x_t, y_t) - (\tilde x_t, \tilde y_t)\|$, over all entries; None where the tuner keeps no y."""
+    r"""$\|(x_t, y_t) - (\tilde x_t, \tilde y_t)\|$, over all entries; None if the tuner has no y."""
     gap_x: Float[Array, " T"]
     r"""$\|x_t - \tilde x_t\|$."""
 
@@ -29,7 +29,7 @@ class ExactModelGap(eqx.Module):
 
 
 def exact_model_gap(system: System, scenario: Scenario, run: Run) -> ExactModelGap:
-    r"""What the run would have been with the same θ and the exact model, and how far from it the run was.
+    r"""The trajectory with the run's θ and the exact model (the companion), and the run's distance to it.
 
     The companion $\tilde\xi = \{\tilde x_t, \tilde y_t, \theta_t\}$ of the theorem on the meta-framework (Section
     "Online Policy Optimization") uses the run's own $\theta_{0:T-1}$ with $a^*_{0:T-1}$:
@@ -38,9 +38,9 @@ def exact_model_gap(system: System, scenario: Scenario, run: Run) -> ExactModelG
     \frac{\partial g^*}{\partial x} \tilde y_t + \frac{\partial g^*}{\partial \theta}, \qquad
     \tilde x_0 = x_0, \ \tilde y_0 = 0,$$
 
-    derivatives at $(\tilde x_t, \theta_t)$: y is M-GAPS's.
+    with derivatives at $(\tilde x_t, \theta_t)$. y is the y of M-GAPS.
 
-    **Arguments:** `run`: one that recorded `x` and `theta`, and, for `gap`, `y`.
+    **Arguments:** `run`: a run that recorded `x` and `theta`, and `y` if `gap` is needed.
 
     !!! Example
 

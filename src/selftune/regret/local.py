@@ -16,25 +16,25 @@ from .surrogate_cost import surrogate as compute_surrogate
 
 
 class LocalRegret(eqx.Module):
-    r"""How well θ follows the stationary points of the surrogate; row t is step t's.
+    r"""The local regret: how well θ follows the stationary points of the surrogate cost; row t belongs to step t.
 
-    `print` shows the regret with numbers to judge it by: the regret per step in each half of the run, the exponent of
-    its growth, and the same for $\theta_0$ held fixed.
+    `print` shows the regret with numbers for comparison: the regret per step in each half of the run, the exponent of
+    its growth, and the same numbers for $\theta_0$ held fixed.
     """
 
     cumulative: Float[Array, " T"]
     r"""$R^L_\eta(t+1) = \sum_{\tau \le t} \|\nabla_{\Theta,\eta} F_\tau(\theta_\tau)\|^2$."""
     cumulative_error: Float[Array, " T"]
-    """How far `cumulative` may be from the exact one, by the surrogate's `gradient_error`."""
+    """A bound on the error of `cumulative`, from the surrogate's `gradient_error`."""
     projected_gradient: Float[Array, "T d"]
     r"""$\nabla_{\Theta,\eta} F_t(\theta_t)$, flat in θ."""
     untuned: Float[Array, " T"]
-    r"""The same of $\theta_0$ held fixed: $\sum_{\tau \le t} \|\nabla_{\Theta,\eta} F_\tau(\theta_0)\|^2$, exact."""
+    r"""The exact regret of $\theta_0$ held fixed: $\sum_{\tau \le t} \|\nabla_{\Theta,\eta} F_\tau(\theta_0)\|^2$."""
     surrogate: Surrogate
 
     @_text.printed
     def __str__(self) -> str:
-        # Each number is followed by the same of θ_0 held fixed: both see the same disturbances.
+        # Each number is followed by that of θ_0 held fixed, with the same disturbances.
         both = np.stack([self.cumulative, self.untuned])
         steps, total = both.shape[-1], both[..., -1]
         say, middle = _text.number, steps // 2
@@ -82,15 +82,15 @@ def local_regret(
     $$R^L_\eta(T) = \sum_{t=0}^{T-1} \|\nabla_{\Theta,\eta} F_t(\theta_t)\|^2, \qquad
     \nabla_{\Theta,\eta} F(\theta) = \frac1\eta \left(\theta - \Pi_\Theta(\theta - \eta \nabla F(\theta))\right)$$
 
-    (Definition "Projected gradient".) Without a constraint the projected gradient is the gradient. As a projection
-    brings no two points further apart, the error of the gradient bounds that of the projected one.
+    (Definition "Projected gradient".) Without a constraint the projected gradient is the gradient. A projection never
+    increases distances, so the error of the gradient bounds the error of the projected gradient.
 
     **Arguments:**
 
     - `thetas`, `window`, `tolerance`, `workers`, `progress`: as in `surrogate`.
-    - `learning_rate`: η > 0, a number; that of the tuner, usually.
+    - `learning_rate`: η > 0, a number; usually the tuner's.
     - `constraint`: Θ; None is all of $\mathbb R^d$.
-    - `surrogate`: what `surrogate` gave for the same system, scenario and thetas, to save computing it again.
+    - `surrogate`: the result of `surrogate` for the same system, scenario and thetas, to avoid computing it again.
 
     !!! Example
 
@@ -120,7 +120,7 @@ def local_regret(
             system, scenario, thetas, window=window, tolerance=tolerance, workers=workers, progress=progress
         )
     elif not isinstance(surrogate, Surrogate):
-        raise ValueError(f"surrogate: expected what `surrogate` returns, got {arguments.describe(surrogate)}")
+        raise ValueError(f"surrogate: expected a result of `surrogate`, got {arguments.describe(surrogate)}")
     elif surrogate.gradient.shape != (len(scenario), run_inputs.width(thetas)):
         raise ValueError(
             f"surrogate: expected a gradient of shape ({len(scenario)}, {run_inputs.width(thetas)}), "
@@ -142,7 +142,7 @@ def _local_regret(
 
     def projected(theta: PyTree, gradient: Array) -> Array:
         flat, unravel = ravel_pytree(theta)
-        # Taken from the step itself, so that an unconstrained one is the gradient and not the gradient within rounding.
+        # An unconstrained step gives the gradient itself, without the rounding error of a division by η.
         step = constraint.project(unravel(flat - eta * gradient))
         moved = ravel_pytree(step)[0]
         return jnp.where(moved == flat - eta * gradient, gradient, (flat - moved) / eta)
@@ -161,7 +161,7 @@ def _local_regret(
 
 
 def _gradients(system: System, scenario: Scenario, theta: PyTree) -> Float[Array, "T d"]:
-    """∇F_t(θ) of one θ at every step: all of them are on one rollout."""
+    """∇F_t(θ) of one θ at every step, from one rollout."""
     n, d = scenario.x0.shape[0], ravel_pytree(theta)[0].size
 
     def step(packed: Array, tau: Array) -> tuple[Array, Array]:

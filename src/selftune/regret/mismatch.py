@@ -11,7 +11,7 @@ from . import _text, run_inputs
 
 
 class ModelMismatch(eqx.Module):
-    """How wrong the model was where the run went; row t is step t's."""
+    """The errors of the model along a run; row t belongs to step t."""
 
     mismatch: Float[Array, " T"]
     r"""$\varepsilon_t$."""
@@ -37,8 +37,8 @@ def model_mismatch(system: System, scenario: Scenario, run: Run, *, plant: Syste
     $$\varepsilon_t = \|f_t(x_t, \hat a_t) - f_t(x_t, a^*_t)\|, \qquad
     \varepsilon'_t = \|\nabla_x f_t(x_t, \hat a_t) - \nabla_x f_t(x_t, a^*_t)\|_F$$
 
-    **Arguments:** `run`: one that recorded `x` and `a_hat`. `plant`: whose `residual` is the true one, with the
-    scenario's $a^*$, where the run had a plant other than the model.
+    **Arguments:** `run`: a run that recorded `x` and `a_hat`. `plant`: the true system, if the run had a plant other
+    than the model; its `residual`, with the scenario's $a^*$, is the true one.
 
     !!! Example
 

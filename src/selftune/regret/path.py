@@ -20,11 +20,11 @@ class PathLengths(eqx.Module):
     a_star: Float[Array, ""]
     r"""$\sum_{t \ge 1} \|a^*_t - a^*_{t-1}\|$."""
     system: Float[Array, ""] | None
-    r"""$V_{sys}$, a lower estimate: each supremum is over samples. None where there was no run to sample from."""
+    r"""$V_{sys}$, a lower estimate, because each supremum is over samples. None if no run was given."""
 
     @_text.printed
     def __str__(self) -> str:
-        system = "not computed, as no run was given" if self.system is None else f"at least {_text.number(self.system)}"
+        system = "not computed: no run was given" if self.system is None else f"at least {_text.number(self.system)}"
         return (
             f"path length of w, V_w: {_text.number(self.w)}\n"
             f"path length of a*: {_text.number(self.a_star)}\n"
@@ -46,13 +46,13 @@ def path_lengths(
     V_{sys} = \sum_{t=1}^{T-1} \Big( \sup_{x,u} \|\phi_t - \phi_{t-1}\| + \sup_{x,\theta} \|\psi_t - \psi_{t-1}\| +
     \sup_{x,u,\theta} |h_t - h_{t-1}| \Big)$$
 
-    Each supremum is taken over `samples` points of the product of what the run visited: x, u, θ (and f) are drawn from
-    its rows, each on its own. So $V_{sys}$ is a *lower estimate*, which grows towards the supremum over the visited
-    set with `samples`. For a system that is not a `MatchedSystem`, $g_t(x, u, f)$ and $\pi_t(x, \theta, f)$ stand in
-    the places of $\phi_t$ and $\psi_t$.
+    Each supremum is taken over `samples` points of the product of the sets that the run visited: x, u, θ (and f) are
+    drawn from its rows independently. So $V_{sys}$ is a *lower estimate*, which grows with `samples` towards the
+    supremum over the visited sets. For a system that is not a `MatchedSystem`, $g_t(x, u, f)$ and $\pi_t(x, \theta,
+    f)$ replace $\phi_t$ and $\psi_t$.
 
-    **Arguments:** `run`: one that recorded `x`, `u`, `f` and `theta`, at any stride; None leaves $V_{sys}$ out. `key`:
-    for the draws; needed with a run.
+    **Arguments:** `run`: a run that recorded `x`, `u`, `f` and `theta`, at any stride; with None, $V_{sys}$ is left
+    out. `key`: for the draws; required with a run.
 
     !!! Example
 
@@ -75,7 +75,9 @@ def path_lengths(
     if run is None:
         return PathLengths(w, a_star, None)
     if key is None:
-        raise ValueError("key: expected a PRNG key such as jax.random.key(0), as points of the run are drawn, got None")
+        raise ValueError(
+            "key: expected a PRNG key such as jax.random.key(0), because points of the run are drawn, got None"
+        )
     key = arguments.key("key", key)
     rows = {name: run_inputs.field("run", run, name) for name in ("x", "u", "f", "theta")}
     if len(scenario) < 2:
@@ -100,7 +102,7 @@ def _system_variation(
     x, u, f, theta = (draw(key, rows[name]) for key, name in zip(keys, ("x", "u", "f", "theta"), strict=True))
 
     def functions(t: Any) -> tuple[Array, Array, Array]:
-        """Dynamics, policy and cost at every sample."""
+        """Dynamics, policy and cost at all samples."""
         dynamics = jax.vmap(lambda x, u, f: system.dynamics(x, u, f, t))(x, u, f)
         if isinstance(system, MatchedSystem):
             psi = system.actuation

@@ -15,7 +15,7 @@ from . import _text, run_inputs
 
 
 class Perturbations(eqx.Module):
-    """What the inexact model did to the updates of θ; row t is step t's."""
+    """The effect of the inexact model on the updates of θ; row t belongs to step t."""
 
     perturbation: Float[Array, "T d"]
     r"""$\zeta_t$, flat in θ."""
@@ -33,15 +33,16 @@ class Perturbations(eqx.Module):
 
 
 def perturbations(system: System, scenario: Scenario, run: Run, *, tuner: AbstractTuner) -> Perturbations:
-    r"""The $\zeta_t$ with which ALG*, the tuner with the exact model, makes the same θ as the run did.
+    r"""The $\zeta_t$ with which ALG*, the tuner with the exact model, produces the same θ as the run.
 
     $$(\tilde x_{t+1}, \tilde y_{t+1}, \theta_{t+1}) = q_t(\tilde x_t, \tilde y_t, \theta_t, a^*_t) + (0, 0, \zeta_t)$$
 
-    ("ALG* with perturbations", Section "Online Policy Optimization"; the regret of the theorem there depends on the run
-    through $\sum_t \|\zeta_t\|$ alone.) Here y is all that the tuner remembers, an optimizer's state included, so this
-    works for every tuner.
+    ("ALG* with perturbations", Section "Online Policy Optimization". The regret bound of the theorem there depends on
+    the run only through $\sum_t \|\zeta_t\|$.) Here y is the whole state of the tuner, with the optimizer's state, so
+    this works for every tuner.
 
-    **Arguments:** `run`: one that recorded `theta`, from its first step on. `tuner`: the run's, `controller.tuner`.
+    **Arguments:** `run`: a run that recorded `theta` from its first step on. `tuner`: the run's tuner,
+    `controller.tuner`.
 
     !!! Example
 

@@ -9,7 +9,7 @@ from . import _text, run_inputs
 
 
 class QuasiRegret(eqx.Module):
-    """Cost against a reference; row t is step t's."""
+    """The cost minus the cost of a reference run; row t belongs to step t."""
 
     difference: Float[Array, " T"]
     """$c_t - c^{ref}_t$."""
@@ -19,7 +19,7 @@ class QuasiRegret(eqx.Module):
     def __str__(self) -> str:
         difference = np.asarray(self.difference)
         return (
-            f"cost minus that of the reference over {_text.over(difference)}: "
+            f"cost minus the reference's cost over {_text.over(difference)}: "
             f"{_text.number(np.asarray(self.cumulative)[..., -1])}\n"
             f"  per step: {_text.in_halves(difference)}; lower than the reference in "
             f"{_text.number(100 * np.mean(difference < 0, axis=-1))} % of the steps"
@@ -27,11 +27,11 @@ class QuasiRegret(eqx.Module):
 
 
 def quasi_regret(run: Run, reference_run: Run) -> QuasiRegret:
-    r"""The cumulative cost of a run minus that of any reference run on the same scenario.
+    r"""The cumulative cost of a run minus the cumulative cost of a reference run on the same scenario.
 
     $$\sum_{\tau \le t} c_\tau - \sum_{\tau \le t} c^{ref}_\tau$$
 
-    Unlike a regret, the reference need not be the best of anything: a fixed gain, an oracle, another tuner.
+    Unlike for a regret, the reference need not be optimal: it may be a fixed gain, an oracle, another tuner.
 
     !!! Example
 
@@ -54,7 +54,7 @@ def quasi_regret(run: Run, reference_run: Run) -> QuasiRegret:
     costs = [run_inputs.field(name, value, "cost") for name, value in (("run", run), ("reference_run", reference_run))]
     if costs[0].shape != costs[1].shape:
         raise ValueError(
-            f"reference_run: expected as many costs as run has, {arguments.describe(costs[0])}, "
+            f"reference_run: expected as many costs as in run, {arguments.describe(costs[0])}, "
             f"got {arguments.describe(costs[1])}"
         )
     difference = costs[0] - costs[1]

@@ -1,4 +1,4 @@
-"""What the metrics refuse at the door, and the forms they turn their arguments into."""
+"""Checks and conversions of the arguments of the metrics."""
 
 import math
 from typing import Any
@@ -14,13 +14,13 @@ from ..simulation.run import Run
 
 
 def problem(system: Any, scenario: Any) -> Scenario:
-    """The scenario, written out; a metric needs all of a*, w and t."""
+    """The scenario with all rows of a*, w and t in memory."""
     if not isinstance(system, System):
         raise ValueError(f"system: expected a System, got {arguments.describe(system)}")
     if not isinstance(scenario, Scenario):
         raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")
     if not jax.tree.leaves(scenario.a_star):
-        raise ValueError("scenario: expected one with a_star, the true parameters, got None")
+        raise ValueError("scenario: expected a scenario with a_star, the true parameters, got None")
     return scenario.materialize()
 
 
@@ -37,38 +37,38 @@ def rows(name: str, tree: Any, scenario: Scenario) -> PyTree:
 
 
 def recorded(run: Any, *names: str, scenario: Scenario) -> tuple[Any, ...]:
-    """Fields of a run, each known to be there and to have a row for each step."""
+    """Fields of a run, after checking that they were recorded and have one row for each step."""
     return tuple(rows(f"run.{name}", field("run", run, name), scenario) for name in names)
 
 
 def field(owner: str, run: Any, name: str) -> Any:
-    """A field of a run, known to be there."""
+    """A field of a run, after checking that it was recorded."""
     if not isinstance(run, Run):
-        raise ValueError(f"{owner}: expected a Run, as simulate returns it, got {arguments.describe(run)}")
+        raise ValueError(f"{owner}: expected a Run, the result of simulate, got {arguments.describe(run)}")
     value = run.recorded.get(name)
     if not jax.tree.leaves(value):
-        raise ValueError(f"{owner}: expected one that recorded {name}, got one that recorded {sorted(run.recorded)}")
+        raise ValueError(f"{owner}: expected a run that recorded {name}, got one that recorded {sorted(run.recorded)}")
     return value
 
 
 def check_shapes(system: System, scenario: Scenario, thetas: PyTree) -> None:
-    """Trace the four functions by shape with the first row of everything."""
+    """Check the shapes of the system's four functions, by tracing them with the first row of all inputs."""
     row = jax.eval_shape(lambda: scenario.row(0))
     theta = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), thetas)
     system.check(scenario.x0, theta, row.a_star, row.t)
 
 
 def flat_rows(tree: PyTree) -> jax.Array:
-    """(T, d): row t is the pytree's row t, flat, in the order of `ravel_pytree`."""
+    """(T, d): row t is the flattened row t of the pytree, in the order of `ravel_pytree`."""
     leaves = jax.tree.leaves(tree)
     return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
 
 
 def width(tree: PyTree) -> int:
-    """d: how many numbers one row has."""
+    """d: the number of numbers in one row."""
     return sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(tree))
 
 
 def is_traced(*trees: PyTree) -> bool:
-    """Whether any number is not known now, or nothing can be computed now: under `jit` known numbers are staged too."""
+    """Whether JAX traces any number, or traces at all: under `jit` even computations with known numbers are staged."""
     return not all(arguments.is_known(leaf) for leaf in (*jax.tree.leaves(trees), jnp.zeros(()) + 1))

@@ -20,23 +20,23 @@ _AGREE = 1e-6
 
 
 class StaticRegret(eqx.Module):
-    """The cost of a run against that of the best fixed θ in hindsight."""
+    """The cost of a run minus the cost of the best fixed θ in hindsight."""
 
     regret: Float[Array, ""]
     r"""$R^S(T)$."""
     cumulative: Float[Array, " T"]
-    r"""$\sum_{\tau \le t} c_\tau - F_\tau(\theta^*)$, with the one $\theta^*$ that is best at T."""
+    r"""$\sum_{\tau \le t} c_\tau - F_\tau(\theta^*)$, with the $\theta^*$ that is best over all T steps."""
     theta: PyTree
     r"""$\theta^*$, the best that was found."""
     minimum: Float[Array, ""]
     r"""$\sum_t F_t(\theta^*)$."""
     minima: Float[Array, " starts"]
-    r"""The least $\sum_t F_t$ that each start came to; inf where a start's own rollout blows up."""
+    r"""The smallest $\sum_t F_t$ found from each start; inf if the rollout of the start itself diverges."""
     converged: Bool[Array, " starts"]
     spread: Float[Array, ""]
-    """The largest finite one of `minima` minus the least."""
+    """The largest finite one of `minima` minus the smallest."""
     agreement: Float[Array, ""]
-    """The share of starts that came to within 1e-6 of the least, relative: the nearer to 1, the surer it is global."""
+    """The share of starts whose minimum is within 1e-6 (relative) of the smallest: near 1, it is likely global."""
 
     @_text.printed
     def __str__(self) -> str:
@@ -67,20 +67,20 @@ def static_regret(
 
     $$R^S(T) = \sum_{t=0}^{T-1} c_t - \min_{\theta^* \in \Theta} \sum_{t=0}^{T-1} F_t(\theta^*)$$
 
-    For a constant θ the sum of surrogates is the cost of one rollout with the exact model, and its gradient that
-    rollout's forward sensitivity: O(T). The minimum is sought by the spectral projected gradient method from several
-    starts at once. The sum is not convex in general, so it is the least of what was found: `spread` and `agreement` say
-    how sure it is.
+    For a constant θ the sum of surrogates is the cost of one rollout with the exact model, and its gradient is that
+    rollout's forward sensitivity: O(T). The spectral projected gradient method minimizes it from several starts in
+    parallel. The sum is not convex in general, so the result is the best minimum found: `spread` and `agreement` show
+    how reliable it is.
 
     **Arguments:**
 
-    - `run`: one that recorded `cost` and `theta`.
+    - `run`: a run that recorded `cost` and `theta`.
     - `constraint`: Θ; None is all of $\mathbb R^d$.
-    - `starts`: how many: the run's mean θ, its last θ, and random ones, uniform where Θ has bounds and normal about the
-      run's mean elsewhere. Or the starts themselves, a pytree like θ with a leading axis.
-    - `key`: for the random starts; needed where there are any.
-    - `iterations`: of the descent, each one rollout for every start.
-    - `tolerance`: a start has converged when its next step would be this short, relative to 1 + ‖θ‖.
+    - `starts`: the number of starts: the run's mean θ, its last θ, and random ones, uniform if Θ has bounds, otherwise
+      normal around the run's mean. Or the starts themselves, a pytree like θ with a leading axis.
+    - `key`: for the random starts; required if there are any.
+    - `iterations`: of the descent; each takes one rollout for every start.
+    - `tolerance`: a start has converged if its next step would be this short, relative to 1 + ‖θ‖.
 
     !!! Example
 
@@ -112,7 +112,7 @@ def static_regret(
     if isinstance(starts, int):
         count = arguments.count("starts", starts)
         if count > 2 and key is None:
-            raise ValueError("key: expected a PRNG key such as jax.random.key(0), as starts are drawn, got None")
+            raise ValueError("key: expected a PRNG key such as jax.random.key(0), because starts are drawn, got None")
         key = None if key is None else arguments.key("key", key)
         points = _draw(constraint, thetas, key, count)
     else:
@@ -138,7 +138,7 @@ def _draw(constraint: AbstractConstraint, thetas: PyTree, key: Array | None, cou
     points = [center, ravel_pytree(last)[0]][:count]
     if count > 2:
         assert key is not None
-        # Where Θ has bounds, far points project to them.
+        # If Θ has bounds, far points project onto them.
         far = 1e6 * (1 + jnp.abs(center))
         low, high = (ravel_pytree(constraint.project(unravel(center + side * far)))[0] for side in (-1, 1))
         bounded = (high > low) & (jnp.maximum(jnp.abs(low), jnp.abs(high)) < 0.1 * far)
@@ -170,7 +170,7 @@ def _static_regret(
     def mean_cost(flat: Array) -> tuple[Array, Array]:
         theta, d = unravel(flat), flat.size
 
-        # One vector is carried: x, y, and the sums of cost and gradient.
+        # The loop carries one vector: x, y, and the sums of gradient and cost.
         def step(tau: Array, packed: Array) -> Array:
             now = scenario.row(tau)
             x, y, sums = packed[:n], packed[n : n + n * d].reshape(n, d), packed[n + n * d :]

@@ -18,17 +18,17 @@ from .companion_trajectory import companion
 
 
 class Surrogate(eqx.Module):
-    """F_t(θ_t) and ∇F_t(θ_t); row t is step t's."""
+    """F_t(θ_t) and ∇F_t(θ_t); row t belongs to step t."""
 
     value: Float[Array, " T"]
     gradient: Float[Array, "T d"]
     """Flat in θ."""
     value_error: Float[Array, " T"]
-    """How far `value` may be from the exact one; 0 where the rollout began at step 0, inf where nothing is known."""
+    """The estimated error of `value`; 0 if the rollout began at step 0, inf if no estimate is possible."""
     gradient_error: Float[Array, " T"]
-    """The same of `gradient`, in the Euclidean norm."""
+    """The estimated error of `gradient`, in the Euclidean norm."""
     window: Int[Array, " T"]
-    """How many steps back the rollout began; t itself where it began at step 0."""
+    """The number of steps that the rollout began back; t if the rollout began at step 0."""
 
     @_text.printed
     def __str__(self) -> str:
@@ -58,26 +58,27 @@ def surrogate(
 
     $$F_t(\theta) = h_t(\tilde x^*_t(\theta), \tilde u^*_t(\theta), \theta)$$
 
-    where $\tilde x^*_\tau(\theta)$, $\tilde u^*_\tau(\theta)$ are the state and control had θ been used from step 0 on
-    with $a^*$ known. The policy sees the residual at the imagined state, $f_\tau(\tilde x^*_\tau(\theta), a^*_\tau)$,
-    as in Definition "Multi-Step Dynamics and Cost" (the paper's text writes $f_\tau(x_\tau, a^*_\tau)$ here).
+    where $\tilde x^*_\tau(\theta)$, $\tilde u^*_\tau(\theta)$ are the state and control if θ had been used from step 0
+    on with $a^*$ known. The policy uses the residual at this hypothetical state, $f_\tau(\tilde x^*_\tau(\theta),
+    a^*_\tau)$, as in Definition "Multi-Step Dynamics and Cost" (the paper's text writes $f_\tau(x_\tau, a^*_\tau)$
+    here).
 
-    Exact, this is T rollouts, T²/2 steps in all; they run side by side, on all cores, in memory that does not grow
-    with T². With a window, the rollout of step t begins at step t − H from the state and sensitivity of the companion
-    trajectory (`exact_model_gap`): a contractive loop forgets the difference, and `value_error`, `gradient_error` say
-    how much of it may be left. They come from what is measured on the way, not from a proof: how much each rollout
-    forgets of a push, and how far it came from the companion. Steps before 2H are exact.
+    The exact computation takes T rollouts with T²/2 steps in total. They run in parallel on all cores; memory does not
+    grow with T². With a window, the rollout of step t begins at step t − H from the state and sensitivity of the
+    companion trajectory (`exact_model_gap`). A contractive loop forgets the difference; `value_error` and
+    `gradient_error` estimate how much of it may be left. The estimates come from measurements, not from a proof: how
+    much each rollout forgets of a push, and how far it is from the companion. Steps before 2H are exact.
 
-    Works under `jit` and `vmap` (on one core then, and not with `window="auto"`).
+    Works under `jit` and `vmap`, on one core and without `window="auto"`.
 
     **Arguments:**
 
     - `thetas`: $\theta_{0:T-1}$, a pytree with a leading axis T, such as `run.theta`.
-    - `window`: None, exact; H, a whole number of steps from 1 to T; or `"auto"`: for each part of the run the least H
-      that measurement says keeps both errors below `tolerance`, exact where no H does.
-    - `tolerance`: for `"auto"`: the largest error of F and of ‖∇F‖, in their own units, rounding apart.
-    - `workers`: how many threads; None is one for each core.
-    - `progress`: called with (done, total), in steps of rollouts, as the work goes.
+    - `window`: None: exact; H: a whole number of steps from 1 to T; or `"auto"`: for each part of the run the smallest
+      H whose estimated errors are below `tolerance`, and exact rollouts if there is no such H.
+    - `tolerance`: for `"auto"`: the largest error of F and of ‖∇F‖, in their own units, without rounding errors.
+    - `workers`: the number of threads; None: one for each core.
+    - `progress`: called with (done, total), in steps of rollouts.
 
     !!! Example
 
@@ -109,7 +110,7 @@ def surrogate(
         raise ValueError(f"window: expected at most the scenario's {steps} steps, got {window}")
     traced = run_inputs.is_traced(scenario, thetas, system)
     if auto and traced:
-        raise ValueError("window: 'auto' looks at numbers, which jit and vmap do not have; expected a whole number")
+        raise ValueError("window: expected a whole number under jit and vmap, got 'auto', which needs known numbers")
     run_inputs.check_shapes(system, scenario, thetas)
 
     meter = worker_pool.Meter(progress)
@@ -156,7 +157,7 @@ class _Work:
         return Surrogate(jnp.asarray(lanes.value), jnp.asarray(lanes.gradient), none, none, jnp.arange(self.steps))
 
     def exact(self, ranges: list[tuple[int, int]]) -> Lanes:
-        """The lanes of the ranges, in rows of their own among T."""
+        """The exact lanes of the ranges, in their rows among T."""
         blocks = [
             (first, min(self.size, stop - first)) for start, stop in ranges for first in range(start, stop, self.size)
         ]
@@ -169,7 +170,7 @@ class _Work:
         return _place(parts, [(0, count, first) for first, count in blocks], self.steps)
 
     def windowed(self, plan: Plan) -> tuple[Surrogate, Array | None]:
-        """The surrogate by plan, and the errors that the window makes, value's or gradient's."""
+        """The surrogate by the plan, and the larger of the window's errors of value and gradient."""
         if not plan.blocks:
             return self.exact_only(), None
         x, y, push = self._companion()
@@ -180,7 +181,7 @@ class _Work:
         work = [2 * plan.size * window for _, window in plan.blocks]
         parts = self._map(task, plan.blocks, work)
         kept = [(a, b, first + a) for (first, _), (a, b) in zip(plan.blocks, plan.kept(), strict=True)]
-        # Before the first windowed lane all is exact: lanes that stand still and err in nothing.
+        # Before the first windowed lane all lanes are exact. Zeros stand for them, without errors.
         lanes: Windowed = _place(parts, kept, self.steps)
         errors = estimate(lanes, jnp.asarray(plan.longest), self.n)
         result = _choose(
@@ -189,7 +190,7 @@ class _Work:
         return result, jnp.maximum(errors.value, errors.gradient)
 
     def trial(self, first: int, window: int, size: int) -> tuple[float, float]:
-        """The largest error of a few lanes, and the rate at which it would shrink with each step more."""
+        """The largest error of a few lanes, and the factor by which one more step would reduce it."""
         x, y, push = self._companion()
         lanes = windowed_block(
             self.system, self.scenario, self.thetas, x, y, push, jnp.asarray(first), jnp.asarray(window), size
@@ -201,13 +202,13 @@ class _Work:
     def _companion(self) -> tuple[Array, Array, Array]:
         if self.companion is None:
             x, y = companion(self.system, self.scenario, self.thetas)
-            # A twin is pushed by what the state typically moves; by 1 if it does not move at all.
+            # A twin is pushed by the state's standard deviation, or by 1 if the state does not move.
             push = jnp.std(x, axis=0)
             self.companion = x, y, jnp.where(push > 0, push, 1)
         return self.companion
 
     def _map(self, task: Callable, calls: list[tuple[int, ...]], work: list[int]) -> PyTree:
-        """The task's results, stacked; of a piece of work that was done before, the result it gave then."""
+        """The stacked results of the task. Results of earlier calls with the same arguments are reused."""
         if self.workers is None:
             columns = [jnp.asarray(column) for column in zip(*calls, strict=True)]
             return jax.lax.map(lambda row: task(*row), tuple(columns))
@@ -236,7 +237,7 @@ def _choose(is_exact: Array, exact: Lanes, lanes: Windowed, errors: Errors, wind
 
 
 def _place(stacked: PyTree, pieces: list[tuple[int, int, int]], steps: int) -> Any:
-    """Of block i its lanes a to b, in rows from `to` on, of (a, b, to) = pieces[i]; zeros elsewhere."""
+    """Put lanes a to b of block i into rows `to` and following, with (a, b, to) = pieces[i]; zeros elsewhere."""
 
     def place(leaf: Any) -> Any:
         shape = (steps, *leaf.shape[2:])

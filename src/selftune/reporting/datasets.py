@@ -1,4 +1,4 @@
-"""What figures and pages of every experiment ask of a dataset."""
+"""Selections from a dataset that the figures and pages of every experiment need."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import xarray as xr
 
 
 def usable(dataset: xr.Dataset) -> tuple[xr.Dataset, list[int]]:
-    """Without the seeds of which some run failed, so that what is compared stays paired; and those seeds."""
+    """The dataset without the seeds that have a failed run, so that all comparisons stay paired; and those seeds."""
     if "result_code" not in dataset:
         return dataset, []
     code = dataset.result_code
@@ -16,16 +16,16 @@ def usable(dataset: xr.Dataset) -> tuple[xr.Dataset, list[int]]:
 
 
 def present(values: xr.DataArray) -> xr.DataArray:
-    """The seeds of which every number is there."""
+    """The seeds without missing numbers."""
     return values.dropna("seed")
 
 
 def thin(data: Any, most: int = 500) -> Any:
-    """Every k-th recorded step, with the least k that leaves at most `most`."""
+    """Every k-th recorded step, with the smallest k that leaves at most `most` steps."""
     return data.isel(time=slice(None, None, -(-data.sizes["time"] // most)))
 
 
 def steps(dataset: xr.Dataset) -> int:
-    """T, as far as it can be told from the recorded steps."""
+    """The number of steps T, estimated from the recorded steps."""
     time = dataset.time.values
     return int(2 * time[-1] - time[-2]) if time.size > 1 else int(time[-1]) + 1

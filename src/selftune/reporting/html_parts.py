@@ -1,4 +1,4 @@
-"""The pieces of a page: tables, plots, and what is around them. Text from outside is escaped here, or by the caller."""
+"""The parts of a page: tables, plots, and the frame around them. Text is escaped here or by the caller."""
 
 import json
 import re
@@ -15,12 +15,12 @@ from ..foundation import numbers
 from . import plotly_figures
 from .panels import Panel
 
-# The browser itself refuses whatever would leave the page.
+# The browser blocks every request that would leave the page.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def mapping(values: Any, marked: Iterable[str] = ()) -> str:
-    """A nested mapping as a table of two columns, names joined by dots."""
+    """A nested mapping as a table of two columns, with names joined by dots."""
     rows = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td><code>{escape(_plain(value))}</code>'
         f"{_BADGE if name.split('.')[0] in marked else ''}</td></tr>"
@@ -45,7 +45,7 @@ def _plain(value: Any) -> str:
 
 
 def panels(shown: list[Panel]) -> str:
-    """The places of the plots, each with its data beside it; `report.js` draws them once all places have a size."""
+    """The elements of the plots, each with its data; `report.js` draws the plots when all elements have a size."""
     made = []
     for panel in shown:
         plots = "".join(
@@ -55,7 +55,7 @@ def panels(shown: list[Panel]) -> str:
             for plot in panel.plots
         )
         layout = "pair" if len(panel.plots) > 1 else "wide"
-        # Captions are ours, with <sub> in them; a title may be a variable's name.
+        # Captions are written in this package and contain <sub>; a title may be the name of a user's variable.
         made.append(
             f'<section class="panel"><h3>{escape(panel.title)}</h3><figure>'
             f'<figcaption class="caption">{panel.caption}</figcaption><div class="{layout}">{plots}</div>'
@@ -65,7 +65,7 @@ def panels(shown: list[Panel]) -> str:
 
 
 def _json(figure: Any) -> str:
-    """The figure, as JSON that cannot end the element it stands in."""
+    """The figure as JSON, escaped so that it cannot end its script element."""
     made = json.loads(plotly.io.to_json(figure, validate=False) or "{}") | {"config": plotly_figures.CONFIG}
     return json.dumps(made, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
@@ -76,7 +76,7 @@ def cards(cards: list[tuple[str, str]]) -> str:
 
 
 def cell(values: Any, form: str | None = None) -> str:
-    """Mean, and under it the interval."""
+    """A table cell with the mean and, below it, the interval."""
     mean, low, high = (float(value) for value in values)
     if np.isnan(low):
         return f"<td>{number(mean, form)}</td>"
@@ -85,14 +85,14 @@ def cell(values: Any, form: str | None = None) -> str:
 
 
 def interval(made: Any) -> str:
-    """Mean and interval (an `Interval`) in one line."""
+    """Mean and interval (an `Interval`) on one line."""
     if made.low is None or made.high is None:
         return number(made.mean)
     return "{} [{}, {}]".format(*_together(made.mean, made.low, made.high))
 
 
 def checks(found: list[Any], note: str) -> str:
-    """A table of checks, and what to know of it."""
+    """A table of checks, with a note above it."""
     words = {True: ("holds", "good"), False: ("fails", "bad"), None: ("not judged", "none")}
     rows = []
     for check in found:
@@ -109,7 +109,7 @@ def checks(found: list[Any], note: str) -> str:
 
 
 def number(value: Any, form: str | None = None) -> str:
-    """For people: four significant digits, thousands apart, powers of ten at the ends of the scale."""
+    """A number for readers: four significant digits, grouped thousands, powers of ten for very large or small ones."""
     if value is None or np.isnan(float(value)):
         return '<span class="none">–</span>'
     value = float(value)
@@ -161,7 +161,7 @@ def page(title: str, eyebrow: str, head: str, sections: list[tuple[str, str, str
 <main>
 {body}
 </main>
-<footer><p>Written by selftune. This page holds all that it shows, and fetches nothing.</p></footer>
+<footer><p>Written by selftune. This page contains all its data and loads nothing from the network.</p></footer>
 <script>{_asset("report.js")}</script>
 </body>
 </html>

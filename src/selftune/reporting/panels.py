@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 
 class Plot(NamedTuple):
-    """One plot: the id of its element, the words over it, what it shows in words, and the figure."""
+    """One plot: the id of its element, its title, a description for screen readers, and the figure."""
 
     name: str
     title: str
@@ -15,7 +15,7 @@ class Plot(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """What belongs together: a heading, a caption and the plots under it."""
+    """A group of plots, with a heading and a caption."""
 
     title: str
     caption: str

@@ -1,6 +1,6 @@
 """Lines, bands and axes in plotly, in the report's style.
 
-Text and grid are coloured by the page's style sheet, so that they follow its light and dark.
+The page's style sheet colours text and grid, so that they follow the light or dark mode.
 """
 
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ def time(figure: go.Figure, dataset: Any) -> go.Figure:
 
 
 def decades(figure: go.Figure) -> None:
-    """A logarithmic axis with whole powers of ten alone, which plotly writes larger than other numbers."""
+    """Make the y axis logarithmic, with ticks at whole powers of ten and a small font, as plotly draws powers large."""
     values = np.concatenate([np.ravel(trace["y"]) for trace in cast(Any, figure.data)])
     span = np.ptp(np.log10(values[values > 0])) if (values > 0).any() else 1.0
     figure.update_yaxes(
@@ -84,7 +84,7 @@ def band(
     mode: str = "lines",
     showlegend: bool = True,
 ) -> None:
-    """The mean, and under it the band; one click in the legend takes both."""
+    """Draw the mean and its band; one click in the legend hides both."""
     common: dict[str, Any] = dict(legendgroup=name, visible=True if shown else "legendonly")
     if np.isfinite(made.low).all():
         figure.add_scatter(
@@ -112,7 +112,7 @@ def band(
 
 
 def _single(values: Any) -> np.ndarray:
-    """Seven digits are more than a screen shows, and half the bytes; but a bound may be beyond what they reach."""
+    """The values in single precision, which is enough for a screen; in double precision if they exceed its range."""
     double = np.asarray(values, dtype=np.float64)
     size, reach = np.abs(double[np.isfinite(double) & (double != 0)]), np.finfo(np.float32)
     fits = not size.size or (size.min() >= reach.tiny and size.max() <= reach.max)

@@ -1,4 +1,4 @@
-"""Figures for print: one column wide, in colours that are told apart with any colour vision."""
+"""Figures for print: one column wide, in colours for colour-blind readers too."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -19,7 +19,7 @@ WIDTH = 3.4  # inches: one column
 
 
 STYLE: Any = {
-    # The fonts that come with matplotlib: the same file on every machine.
+    # Fonts that come with matplotlib, so that every machine writes the same file.
     "font.family": "STIXGeneral",
     "mathtext.fontset": "stix",
     "font.size": 9,
@@ -49,7 +49,7 @@ _P = ParamSpec("_P")
 
 
 def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
-    """In our style, and the caller's settings back afterwards."""
+    """Draw in the style of selftune, and restore the caller's settings afterwards."""
 
     @wraps(draw)
     def drawn(*args: _P.args, **kwargs: _P.kwargs) -> Figure:
@@ -64,12 +64,12 @@ def files_of(stem: Path) -> list[Path]:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """`stem`.png and `stem`.pdf, without a date in them."""
+    """Save `stem`.png and `stem`.pdf, without a date in them."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     png, pdf = files_of(stem)
     with matplotlib.rc_context(STYLE):
         figure.savefig(png, metadata={"Software": None})
-        figure.set_layout_engine("none")  # it is laid out now, and laying out takes longer than drawing
+        figure.set_layout_engine("none")  # the layout is done; a second layout would take longer than the drawing
         figure.savefig(pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None})
     return [png, pdf]
 
@@ -100,7 +100,7 @@ def time_axis(axis: Axes, dataset: xr.Dataset) -> None:
 
 
 def legend(figure: Figure, axis: Axes, **options: Any) -> None:
-    """One legend for all panels, above them."""
+    """One legend for all panels, above the panels."""
     figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", **options)
 
 

@@ -12,7 +12,7 @@ from ..regret import bands
 
 
 class Band(NamedTuple):
-    """Mean over seeds and its 95 % bootstrap interval, which is NaN where there is a single seed."""
+    """Mean over seeds and its 95 % bootstrap interval, which is NaN if there is only one seed."""
 
     mean: np.ndarray
     low: np.ndarray
@@ -20,7 +20,7 @@ class Band(NamedTuple):
 
 
 def band(values: Any) -> Band:
-    """Of an array with the seeds first, or of a DataArray with them; NaN where some seed has no finite number."""
+    """The band of an array with the seeds first, or of a DataArray with `seed`; NaN where some value is not finite."""
     array = np.asarray(values.transpose("seed", ...) if isinstance(values, xr.DataArray) else values, dtype=float)
     columns = array.reshape(len(array), -1)
     known = np.flatnonzero(np.isfinite(columns).all(axis=0))
@@ -32,25 +32,25 @@ def band(values: Any) -> Band:
             part = known[start : start + _AT_ONCE]
             block = np.zeros((len(array), _AT_ONCE))
             block[:, : part.size] = columns[:, part]
-            # A fixed key: the same data always gives the same figures.
+            # A fixed key, so that the same data always gives the same figures.
             with jax.enable_x64(True):
                 over = bands(block, key=jax.random.key(0))
             made[:, part] = np.stack([over.mean, over.low, over.high])[:, : part.size]
     return Band(*made.reshape(3, *array.shape[1:]))
 
 
-# Columns in blocks of one size: compiling takes a second for each size, and computing a block some milliseconds.
+# Columns are padded to blocks of one size: compiling takes a second for each size, a block some milliseconds.
 _AT_ONCE = 128
 
 
 def interval_text(values: Any, form: str = ".3g") -> str:
-    """`mean [low, high]` of (mean, low, high), in words that fit a table."""
+    """The text `mean [low, high]` of (mean, low, high)."""
     mean, low, high = (float(value) for value in values)
     return format(mean, form) if np.isnan(low) else f"{mean:{form}} [{low:{form}}, {high:{form}}]"
 
 
 class Interval(BaseModel):
-    """A mean over seeds with its 95 % bootstrap interval; None where there is one seed."""
+    """A mean over seeds with its 95 % bootstrap interval; its ends are None if there is only one seed."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -69,7 +69,7 @@ class Interval(BaseModel):
 
 
 class Check(BaseModel):
-    """Something that must hold; `holds` is None where settings are not the paper's, so that it is not known to."""
+    """A condition on a measured value. `holds` is None if the settings are not those that the condition is for."""
 
     name: str
     expected: str
@@ -78,7 +78,7 @@ class Check(BaseModel):
 
 
 def interval(values: Any) -> Interval:
-    """Over seeds, which `values` has one number each of."""
+    """The mean and interval of `values`, which have one number for each seed."""
     array = np.asarray(values, float)
     if array.size < 2 or not np.all(np.isfinite(array)):
         return Interval(mean=float(np.mean(array)), low=None, high=None)

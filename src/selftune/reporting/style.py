@@ -1,6 +1,6 @@
 """The colours of all figures, on paper and on the page."""
 
-# Okabe and Ito's palette: told apart with any colour vision. One algorithm, one colour, everywhere.
+# The palette of Okabe and Ito, for colour-blind readers too. Each algorithm has the same colour everywhere.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, YELLOW = (
     "#0072B2",
     "#D55E00",

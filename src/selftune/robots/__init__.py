@@ -1,1 +1,1 @@
-"""Robots with a model, a policy whose gains can be tuned, and a plant that the model does not know (extra `robots`)."""
+"""Robots: a model, a policy with tunable gains, and a plant that the model does not know (extra `robots`)."""

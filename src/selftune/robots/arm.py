@@ -1,8 +1,9 @@
-"""A planar arm of two or three links in the vertical plane, its joints driven by torque, following a lap of its joints.
+"""A planar arm of two or three links in the vertical plane, driven by joint torques. It follows a periodic reference.
 
-State x = [q, q̇, τ]: the joints' angles (rad; the first from hanging, the others from the link before), their rates, and
-the torques that the actuators give, which follow the command u with a lag. Without the lag in the model a tuner sees no
-harm in high gains. The policy is computed torque, less what the estimator expects of payload, friction and disturbance.
+State x = [q, q̇, τ]: the joint angles (rad; the first from hanging down, the others relative to the previous link),
+their rates, and the actual torques of the actuators, which follow the command u with a lag. The model must contain the
+lag: without it, a tuner would not see that high gains are harmful. The policy is computed torque, minus the estimate of
+payload, friction and disturbance.
 """
 
 import math
@@ -28,15 +29,15 @@ LAG = 0.016
 LAP = 1000
 """Steps of one period of the reference: 4 s."""
 SLIP = 0.1
-"""The rate (rad/s) at which Coulomb friction is nearly all there."""
+"""The rate (rad/s) at which Coulomb friction is nearly at its full value."""
 SCALES = (0.025, 0.25, 0.12)
-"""What costs 1 at a joint: an angle's error (rad), a rate's (rad/s), and the share of the torque's limit by which the
-command is not the torque yet: the effort of changing it."""
+"""The values that cost 1 at a joint: an error of the angle (rad), an error of the rate (rad/s), and a difference of
+command and torque (the effort of a change), as a share of the torque's limit."""
 
 
 class Load(NamedTuple):
-    """What an arm moves. With ψ the links' angles from hanging, its kinetic energy is ½ Σ Bᵢⱼ cos(ψᵢ − ψⱼ) ψ̇ᵢ ψ̇ⱼ and
-    ½ Σ rᵢ q̇ᵢ², and its potential energy −g Σ bᵢ cos ψᵢ."""
+    """The masses that an arm moves. With ψ the links' angles from hanging down, the kinetic energy is ½ Σ Bᵢⱼ cos(ψᵢ −
+    ψⱼ) ψ̇ᵢ ψ̇ⱼ plus ½ Σ rᵢ q̇ᵢ², and the potential energy is −g Σ bᵢ cos ψᵢ."""
 
     B: np.ndarray
     b: np.ndarray
@@ -45,19 +46,19 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True)
 class Arm:
-    """What the model knows of an arm, and what it is to do; one number a joint."""
+    """The model's parameters of an arm, and its task; one number for each joint."""
 
     masses: tuple[float, ...]
-    """Of the links, uniform rods (kg)."""
+    """The masses of the links, which are uniform rods (kg)."""
     lengths: tuple[float, ...]
     rotors: tuple[float, ...]
-    """The motors' inertias, as the joints feel them through their gears (kg·m²)."""
+    """The motors' inertias, as seen at the joints after the gears (kg·m²)."""
     limits: tuple[float, ...]
-    """The torques that the actuators can give (N·m)."""
+    """The largest torques of the actuators (N·m)."""
     centre: tuple[float, ...]
     size: tuple[float, ...]
     turns: tuple[int, ...]
-    """The reference is centre − size · cos(turns · 2π t / LAP): it starts at rest."""
+    """The reference is centre − size · cos(turns · 2π t / LAP), which starts at rest."""
 
     @property
     def links(self) -> int:
@@ -65,7 +66,7 @@ class Arm:
 
     @property
     def own(self) -> Load:
-        """The arm itself."""
+        """The load of the arm itself."""
         B, b = np.zeros((self.links, self.links)), np.zeros(self.links)
         for i, (mass, length) in enumerate(zip(self.masses, self.lengths, strict=True)):
             reach = np.array([*self.lengths[:i], length / 2] + [0.0] * (self.links - i - 1))
@@ -76,12 +77,12 @@ class Arm:
 
     @property
     def payload(self) -> Load:
-        """A kilogram at the tip."""
+        """The load of one kilogram at the tip."""
         return Load(np.outer(self.lengths, self.lengths), np.array(self.lengths), np.zeros(self.links))
 
     def reference(self, t: ArrayLike, dtype: Any) -> tuple[Array, Array, Array]:
-        """The angles, rates and accelerations wanted at step t."""
-        # The lap is taken off the integer: a phase in float32 is exact however long the arm runs.
+        """The desired angles, rates and accelerations at step t."""
+        # Take the remainder of the integer first, so that the phase in float32 stays exact in long runs.
         phase = (jnp.asarray(t) % LAP).astype(dtype) * (2 * np.pi / LAP)
         centre, size, turns = (jnp.array(v, dtype) for v in (self.centre, self.size, self.turns))
         speed = turns * (2 * np.pi / LAP / DT)
@@ -90,7 +91,7 @@ class Arm:
 
 
 def torques(load: Load, q: Array, rate: Array, acceleration: Array) -> Array:
-    """The joints' torques with which a load moves so: inertial, centrifugal and gravity's."""
+    """The joint torques for a motion of the load: inertial, centrifugal and gravitational."""
     B, b, r = (jnp.array(v, q.dtype) for v in load)
     sine, cosine = _pairs(q)
     pull = cosine * jnp.cumsum(acceleration) + sine * jnp.cumsum(rate) ** 2
@@ -100,7 +101,7 @@ def torques(load: Load, q: Array, rate: Array, acceleration: Array) -> Array:
 
 
 def accelerations(load: Load, q: Array, rate: Array, torque: Array) -> Array:
-    """The inverse of `torques`: the joints' accelerations under these."""
+    """The joint accelerations under these torques: the inverse of `torques`."""
     free = torque - torques(load, q, rate, jnp.zeros_like(q))
     on_links = free - jnp.append(free[1:], jnp.zeros_like(free[:1]))
     apart = np.eye(q.size) - np.eye(q.size, k=-1)  # q = apart ψ
@@ -138,7 +139,7 @@ def _pairs(q: Array) -> tuple[Array, Array]:
 
 
 def _solve(A: Array, v: Array) -> Array:
-    """A⁻¹ v for a small symmetric positive definite A, by L D Lᵀ written out: one division a row."""
+    """A⁻¹ v for a small symmetric positive definite A, by an explicit L D Lᵀ factorization."""
     n = v.shape[0]
     L: dict[tuple[int, int], Array] = {}
     inverse: list[Array] = []  # of D
@@ -157,7 +158,7 @@ def _solve(A: Array, v: Array) -> Array:
 
 
 def _soft_clamp(v: Array, limit: Array) -> Array:
-    """v held within ±limit, smoothly: 1.5 % less than asked for at half the limit, 16 % less at the limit."""
+    """v limited smoothly to ±limit: 1.5 % below v at half the limit, 16 % below at the limit."""
     share = v / limit
     return v / jnp.sqrt(jnp.sqrt(1 + (share * share) ** 2))
 
@@ -168,7 +169,7 @@ def arm_system(links: int = 2) -> System:
 
     θ: the logarithms of the natural frequency (rad/s) of each joint, then of its damping ratio.
     a: a payload at the tip (kg); then viscous friction (N·m·s/rad), Coulomb friction (N·m) and a constant torque (N·m),
-    each for all joints.
+    each with one number for each joint.
     """
     arm = ARMS[links]
     own, payload = arm.own, arm.payload
@@ -182,7 +183,7 @@ def arm_system(links: int = 2) -> System:
     def residual(x, a, t):
         q, rate, _ = jnp.split(x, 3)
         viscous, coulomb, constant = jnp.split(a[1:], 3)
-        # The payload's acceleration is taken for the one that is wanted: the residual stays linear in a.
+        # The desired acceleration replaces the payload's actual one, so that the residual is linear in a.
         carried = a[0] * torques(payload, q, rate, arm.reference(t, x.dtype)[2])
         return constant - viscous * rate - coulomb * jnp.tanh(rate / SLIP) - carried
 
@@ -205,10 +206,10 @@ def arm_system(links: int = 2) -> System:
 
 
 def make(links: int = 2) -> Robot:
-    """The arm of 2 or 3 links, made once.
+    """The arm with 2 or 3 links; the same object at each call.
 
-    Halfway through, its payload grows from 0.2 to 0.7 kg ("payload"), torques set in that nobody told the model of
-    ("disturbance"), or nothing happens ("nominal").
+    Halfway through, the payload grows from 0.2 to 0.7 kg ("payload"), or constant torques begin that the model does not
+    know ("disturbance"), or nothing happens ("nominal").
     """
     if links not in ARMS:
         raise ValueError(f"links: expected 2 or 3, got {links!r}")
@@ -226,7 +227,7 @@ def _make(links: int) -> Robot:
         return x[:links] - arm.reference(t, x.dtype)[0]
 
     def make_plant(condition: str, seed: int, steps: int) -> Plant:
-        from .arm_plant import ArmPlant  # MuJoCo is an extra, which the model does without
+        from .arm_plant import ArmPlant  # here, because MuJoCo is an extra that the model does not need
 
         return ArmPlant(arm, condition, seed, steps)
 
@@ -270,12 +271,12 @@ def _make(links: int) -> Robot:
         guard={
             "x_limit": each(2 * np.pi, 40.0, 2 * max(arm.limits)),
             "f_limit": 4 * limits,
-            "u_low": -0.9 * limits,  # where the soft clamp gives way: authority ends there
+            "u_low": -0.9 * limits,  # beyond this, the soft clamp counts as saturated
             "u_high": 0.9 * limits,
             "rate": 0.004,
             "y_limit": 200.0,
             "growth": np.ones(2 * links),
             "window": LAP,
-            "cost_floor": 2.0,  # a payload that is exchanged is no explosion
+            "cost_floor": 2.0,  # so that an exchange of the payload does not cause a rollback
         },
     )

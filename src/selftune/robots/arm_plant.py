@@ -1,6 +1,6 @@
-"""The arm in MuJoCo: other masses than the model's, real friction, slower actuators, noise and delay."""
+"""The arm in MuJoCo, with masses that differ from the model's, friction, slower actuators, noise and delay."""
 
-# MuJoCo's names come from C++, where pyright does not see them.
+# pyright does not see MuJoCo's names, which come from C++.
 # pyright: reportAttributeAccessIssue=false
 
 import math
@@ -19,12 +19,12 @@ from .base import Plant
 PHYSICS_DT = 0.001
 PLANT_LAG = 0.020
 DELAY = 1
-"""How old a measurement of angles and rates is, in control periods."""
+"""The delay of the measured angles and rates, in control periods."""
 ANGLE_NOISE, RATE_NOISE = 3e-4, 0.02
 LIGHT, HEAVY = 0.2, 0.7
-"""The payload before and after it is exchanged (kg)."""
+"""The payload before and after the change (kg)."""
 ERROR_LIMIT, RATE_LIMIT = 1.5, 20.0
-"""The tracking error (rad), and that of the rate (rad/s), at which a person would have stopped the arm."""
+"""The tracking error of the angle (rad) and of the rate (rad/s) that count as a crash."""
 
 
 def mjcf(
@@ -35,9 +35,11 @@ def mjcf(
     damping: Iterable[float] = (0.0, 0.0, 0.0),
     friction: Iterable[float] = (0.0, 0.0, 0.0),
 ) -> str:
-    """The arm as MuJoCo reads it: rods in the x–z plane that hang along −z at angles of zero, a point at the tip.
+    """The arm in MuJoCo's XML: rods in the x–z plane that hang along −z at angles of zero, with a point mass at the
+    tip.
 
-    Each actuator's activation is its torque: it follows the command, clamped to the limits, as a first-order lag.
+    The activation of each actuator is its torque. It follows the command, clamped to the limits, with a first-order
+    lag.
     """
     masses, damping, friction = list(masses), list(damping), list(friction)
     body = f"""<body name="payload" pos="0 0 {-arm.lengths[-1]}">
@@ -65,12 +67,12 @@ def mjcf(
 
 @cache
 def _lap(arm: Arm) -> np.ndarray:
-    """The angles wanted at every step of a lap, and the rates, (LAP, 2 · links)."""
+    """The desired angles and rates at every step of a lap, (LAP, 2 · links)."""
     return np.asarray(jax.vmap(lambda t: jnp.concatenate(arm.reference(t, float)[:2]))(np.arange(LAP)))
 
 
 class ArmPlant(Plant):
-    """An arm with a payload of 0.2 kg, drawn by its seed: links 5–12 % too heavy, friction, where it starts."""
+    """An arm with a payload of 0.2 kg. The seed draws link masses (5–12 % too heavy), friction and the start."""
 
     def __init__(self, arm: Arm, condition: str, seed: int, steps: int):
         if condition not in ("payload", "disturbance", "nominal"):
@@ -97,7 +99,7 @@ class ArmPlant(Plant):
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[:] = self._wanted[0, : self._offset.size] + self._offset
         mujoco.mj_forward(self.model, self.data)
-        # The actuators hold the arm up when the task begins.
+        # At the start, the actuators hold the arm against gravity.
         self.data.act[:] = np.clip(self.data.qfrc_bias, *self._limits)
         self._torque = self.data.act.copy()
         self._past = deque([self._motion()] * (DELAY + 1), maxlen=DELAY + 1)
@@ -109,12 +111,12 @@ class ArmPlant(Plant):
             self._happen()
         self.data.ctrl[:] = u
         mujoco.mj_step(self.model, self.data, nstep=round(DT / PHYSICS_DT))
-        # What the controller knows of the torque: its command, through the lag that it believes in.
+        # The controller's estimate of the torque: its command, filtered with the lag of the model.
         self._torque += self._follow * (np.clip(u, *self._limits) - self._torque)
         self._steps += 1
         motion = self._motion()
         self._past.append(motion)
-        # Written so that what is not a number has crashed too.
+        # Written so that NaN counts as a crash too.
         self._crashed |= not np.all(np.abs(motion - self._wanted[self._steps % LAP]) < self._bounds)
         return self._measurement()
 
@@ -144,4 +146,4 @@ class ArmPlant(Plant):
 
     def _set_payload(self, mass: float) -> None:
         self.model.body("payload").mass = mass
-        mujoco.mj_setConst(self.model, mujoco.MjData(self.model))  # it writes into the data that it is given
+        mujoco.mj_setConst(self.model, mujoco.MjData(self.model))  # with separate data, because it overwrites them

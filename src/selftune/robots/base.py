@@ -1,4 +1,4 @@
-"""What the robots share: a model with a policy, a plant that it does not know, and the loop around the two."""
+"""The base of all robots: a model with a policy, a plant that the model does not know, and the loop around both."""
 
 import abc
 from collections.abc import Callable, Mapping
@@ -23,37 +23,37 @@ from ..tuners.base import AbstractTuner
 
 
 class Plant(abc.ABC):
-    """A robot at work: what takes the control and gives measurements, with lag, limits, noise and delay of its own.
+    """A simulated robot. It takes controls and returns measurements, with its own lag, limits, noise and delay.
 
-    The randomness of a plant is that of its seed alone: two plants of one seed given the same controls are the same.
+    The randomness of a plant depends only on its seed: two plants with the same seed and the same controls are equal.
     """
 
     @abc.abstractmethod
     def reset(self) -> np.ndarray:
-        """Go back to the start of the task; the measurement x_0, (n,), of the model's state."""
+        """Return to the start of the task; returns the measurement x_0, (n,), of the model's state."""
 
     @abc.abstractmethod
     def step(self, u: np.ndarray) -> np.ndarray:
-        """Hold the control for one period; the measurement x_{t+1}, (n,)."""
+        """Apply the control for one period; returns the measurement x_{t+1}, (n,)."""
 
     @abc.abstractmethod
     def drop(self) -> None:
-        """Lose the payload, all at once."""
+        """Drop the payload."""
 
     @property
     @abc.abstractmethod
     def truth(self) -> np.ndarray:
-        """The model's state as it really is, (n,): what the cost is judged by."""
+        """The true values of the model's state, (n,), from which the cost is computed."""
 
     @property
     @abc.abstractmethod
     def crashed(self) -> bool:
-        """Whether the robot left the range in which a person would have let it go on."""
+        """Whether the robot left the range in which a person would let it continue."""
 
 
 @dataclass(frozen=True)
 class Robot:
-    """A model, the gains to tune, and the plants that it may meet. θ and a are vectors."""
+    """A model, the gains to tune, and the plants. θ and a are vectors."""
 
     name: str
     dt: float
@@ -62,9 +62,9 @@ class Robot:
     gains: tuple[str, ...]
     """The names of θ's components, which are logarithms."""
     theta: np.ndarray
-    """The nominal gains, (d,): what detuned ones are multiples of, not the best that there are."""
+    """The nominal gains, (d,). Detuned gains are multiples of them. They are not the best gains."""
     power: np.ndarray
-    """(d,): with all feedback gains multiplied by c, θ becomes θ + power · log c. For log ωn and log ζ it is ½."""
+    """(d,): if all feedback gains are multiplied by c, θ becomes θ + power · log c. For log ωn and log ζ it is ½."""
     theta_box: Box
     parameters: tuple[str, ...]
     """The names of a's components, with their units."""
@@ -73,27 +73,27 @@ class Robot:
     learning_rate: float
     estimator_rate: float
     conditions: tuple[str, ...]
-    """What may happen to the plant: "wind", "payload", …"""
+    """The conditions of the plant, such as "wind" or "payload"."""
     make_plant: Callable[[str, int, int], Plant] = field(repr=False)
-    """(condition, seed, steps) to a plant: what is to change halfway does so after steps/2."""
+    """(condition, seed, steps) to a plant. Changes halfway come after steps/2."""
     make_scenario: Callable[[int, jax.Array], Scenario] = field(repr=False)
     """(steps, key) to a scenario for `simulate`, with the model itself as the plant."""
     error: Callable[[Any, Any], Any] = field(repr=False)
-    """(x, t) to the tracking error of step t in metres or radians, a vector; pure JAX."""
+    """(x, t) to the tracking error of step t, a vector in metres or radians; pure JAX."""
     lap: int
     """Steps of one period of the reference."""
     guard: Mapping[str, Any] = field(default_factory=dict)
-    """The limits that fit this robot: settings of a `Guard`."""
+    """The settings of a `Guard` for this robot."""
     a_scale: np.ndarray | float = 1.0
-    """How large each of a's components, or what it does when it changes, may be: the unit of the estimator's steps."""
+    """The typical size of a's components, or of the effect of their changes: the unit of the estimator's steps."""
 
     def detuned(self, factor: float) -> np.ndarray:
-        """θ with all feedback gains multiplied by `factor`, inside Θ."""
+        """θ with all feedback gains multiplied by `factor`, projected onto Θ."""
         moved = self.theta + self.power * np.log(arguments.positive("factor", factor))
         return np.asarray(self.theta_box.project(jnp.asarray(moved)))
 
     def controller(self, tuner: AbstractTuner | None = None, estimator: AbstractEstimator | None = None) -> Controller:
-        """M-GAPS and the normalized gradient estimator, or others in their place."""
+        """A controller with the given tuner and estimator; by default M-GAPS and the normalized gradient estimator."""
         if tuner is None:
             tuner = MGAPS(self.learning_rate, constraint=self.theta_box)
         if estimator is None:
@@ -104,16 +104,16 @@ class Robot:
 
 @dataclass(frozen=True)
 class Drive:
-    """What happened on a plant; row t is the value used at step t. After a crash there are no more rows."""
+    """The record of a run on a plant; row t has the value used at step t. After a crash there are no more rows."""
 
     x: np.ndarray
     """The true state, (T, n)."""
     u: np.ndarray
     theta: np.ndarray
-    """Of every `stride`-th step, as â."""
+    """θ of every `stride`-th step; the same for â."""
     a_hat: np.ndarray
     cost: np.ndarray
-    """At the true state, (T,)."""
+    """The cost at the true state, (T,)."""
     error: np.ndarray
     """The tracking error, (T, e)."""
     crashed: bool
@@ -122,8 +122,8 @@ class Drive:
 def drive(robot: Robot, agent: Agent, plant: Plant, steps: int, *, stride: int = 1) -> Drive:
     """Let an agent drive a plant from the start of its task, for `steps` steps or until it crashes.
 
-    θ and â are read every `stride` steps, as reading takes longer than a step of the agent does; a cost that depends on
-    θ is given the last one that was read.
+    θ and â are read every `stride` steps, because reading takes longer than a step of the agent. A cost that depends
+    on θ uses the last θ that was read.
     """
     measured = plant.reset()
     x = np.zeros((steps, measured.size))
@@ -139,7 +139,7 @@ def drive(robot: Robot, agent: Agent, plant: Plant, steps: int, *, stride: int =
         if plant.crashed:
             break
     driven = len(u)
-    padded = np.zeros((steps, u[0].size))  # one length: one compilation
+    padded = np.zeros((steps, u[0].size))  # always the same length, for one compilation
     padded[:driven] = u
     each = np.array(theta)[np.minimum(np.arange(steps) // stride, len(theta) - 1)]
     cost, error = _judge(robot.system.cost, robot.error, x, padded, each)

@@ -1,8 +1,8 @@
 """A small car that drives circles at a speed at which its tyres slip: model, policy and cost.
 
-The state is (error along the path, across it, in heading; velocity along and across the car, yaw rate; steering angle;
-drive force), the errors being those to a point that runs around the circle, in the point's frame. The model is a
-bicycle on linear tyres, 100 Hz, SI units.
+The state is (error along the path, error across the path, error of the heading; velocity along and across the car, yaw
+rate; steering angle; drive force). The errors are relative to a point that moves on the circle, in the frame of that
+point. The model is a bicycle model with linear tyres, at 100 Hz, in SI units.
 """
 
 import math
@@ -21,20 +21,20 @@ from .car_plant import CONDITIONS, CarPlant, random_car
 
 DT, LAP, RADIUS = 0.01, 480, 1.5
 RIPPLE = 0.1
-"""The reference's speed rises and falls by this share, twice a lap."""
+"""The reference's speed varies by this share, twice in each lap."""
 MEAN_SPEED = 2 * math.pi * RADIUS / (LAP * DT)
 
 MASS, INERTIA, FRONT, REAR = 3.0, 0.045, 0.15, 0.15
 WHEELBASE, LEVER = FRONT + REAR, MASS * FRONT / INERTIA
 FRONT_STIFFNESS, REAR_STIFFNESS = 80.0, 100.0
 STEERING_LAG, DRIVE_LAG = 0.07, 0.09
-"""Those of servo and motor, and the delay of the measurements, as a step response shows them together."""
+"""The lags of servo and motor together with the delay of the measurements, as seen in a step response."""
 
 STEERING_LIMIT, DRIVE_LIMIT = 0.45, 15.0
 
 
 def _reference(x, t, later: float = 0.0):
-    """Heading, speed, turn rate and acceleration wanted, `later` steps after step t; of x only the dtype is used."""
+    """Desired heading, speed, turn rate and acceleration, `later` steps after step t. Only the dtype of x is used."""
     step = jnp.remainder(jnp.asarray(t), LAP).astype(x.dtype) + later
     phase = (2 * math.pi / LAP) * step
     speed = MEAN_SPEED * (1 + RIPPLE * jnp.sin(2 * phase))
@@ -43,7 +43,7 @@ def _reference(x, t, later: float = 0.0):
 
 
 def reference(t: int) -> tuple[float, float, float, float]:
-    """Position on the floor, heading and speed wanted at step t: counterclockwise around the origin."""
+    """Desired position on the floor, heading and speed at step t: counterclockwise around the origin."""
     phase = 2 * math.pi / LAP * t
     around = phase + RIPPLE / 2 * (1 - math.cos(2 * phase))
     speed = MEAN_SPEED * (1 + RIPPLE * math.sin(2 * phase))
@@ -51,7 +51,7 @@ def reference(t: int) -> tuple[float, float, float, float]:
 
 
 def _soft_clamp(v, limit: float):
-    """v, kept below `limit`; closer to a hard clamp than tanh is, and so straight where one drives."""
+    """v limited smoothly to ±limit. It is nearer to a hard clamp than tanh, so it is linear in normal driving."""
     ratio = jnp.maximum(jnp.minimum(v / limit, 1e3), -1e3)
     square = ratio * ratio
     return limit * ratio / jnp.sqrt(jnp.sqrt(1 + square * square))
@@ -68,7 +68,7 @@ def _tyres(x):
 
 
 def _motion(x, u, f, t, later: float):
-    """dx/dt; f is what the model does not know: acceleration along and across, and in yaw times `LEVER`."""
+    """dx/dt; f is the unknown part: acceleration along and across, and yaw acceleration / `LEVER`."""
     along, across, turned, vx, vy, r, steering, drive = x
     _, speed, turn_rate, _ = _reference(x, t, later)
     front, rear = _tyres(x)
@@ -94,9 +94,9 @@ def _dynamics(x, u, f, t):
 
 
 def _residual(x, a, t):
-    """The axles' side forces that are more than the model's, by a share of what the curve asks of them, as stiffer
-    tyres, a load or a grippy floor would have it, and at the front by a push, as a servo out of trim would; the floor's
-    slope; drag."""
+    """The side forces of the axles minus the model's, the slope of the floor, and drag. A side force differs by a
+    share of the force that the curve needs, as with stiffer tyres, a payload or a grippy floor. At the front it also
+    differs by a constant push, as with a servo out of trim."""
     turned, vx, steering = x[2], x[3], x[6]
     front_share, rear_share, front_push, drag, slope_x, slope_y = a
     around, speed, turn_rate, _ = _reference(x, t)
@@ -122,7 +122,7 @@ def _policy(x, theta, f, t):
     sine, cosine = jnp.sin(turned), jnp.cos(turned)
     rate_along, rate_across = vx * cosine - vy * sine - speed, vx * sine + vy * cosine
 
-    # The turn that makes the wanted side acceleration, and the side forces that keep the car in it.
+    # The turn rate for the desired side acceleration, and the side forces for this turn.
     wanted = share * speed * turn_rate - side**2 * across - 2 * side_ratio * side * rate_across
     wanted_turn = wanted / forward
     force, moment = MASS * (wanted - f[1]), MASS * FRONT * f[2]
@@ -199,7 +199,7 @@ def make() -> Robot:
         lap=LAP,
         guard={
             "x_limit": np.array([3.0, 3.0, 3.2, 10.0, 5.0, 30.0, 1.0, 40.0]),
-            # A soft clamp comes near its limit and not to it: from here on it is saturation.
+            # A soft clamp never reaches its limit, so this value counts as saturation.
             "u_low": np.array([-0.95 * STEERING_LIMIT, -0.95 * DRIVE_LIMIT]),
             "u_high": np.array([0.95 * STEERING_LIMIT, 0.95 * DRIVE_LIMIT]),
             "rate": 0.01,

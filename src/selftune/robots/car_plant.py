@@ -1,7 +1,7 @@
-"""A small car on a rough, sloping floor: two axles on magic-formula tyres, in plain numbers, unaware of the model.
+"""A small car on a rough, sloping floor: two axles with magic-formula tyres, in plain Python, independent of the model.
 
-Position and velocity are those of a point P of the chassis, where the empty car has its centre of mass: a payload moves
-that, and not P.
+Position and velocity are those of a point P of the chassis, the centre of mass of the empty car. A payload moves the
+centre of mass, but not P.
 """
 
 import math
@@ -17,20 +17,20 @@ from .base import Plant
 GRAVITY = 9.81
 CONDITIONS = ("grip", "slippery", "payload")
 NOISE = (0.002, 0.002, 0.003, 0.01, 0.005, 0.02, 0.002, 0.05)
-"""Standard deviations of what is measured: m, m, rad, m/s, m/s, rad/s, rad, N."""
+"""Standard deviations of the measurement noise: m, m, rad, m/s, m/s, rad/s, rad, N."""
 
 
 @dataclass(frozen=True)
 class Car:
-    """What the car and its floor are; SI units."""
+    """The parameters of the car and its floor, in SI units."""
 
     mass: float = 3.1
     inertia: float = 0.048
     front: float = 0.15
-    """From P to the front axle."""
+    """The distance from P to the front axle."""
     rear: float = 0.15
     aft: float = 0.0
-    """How far the centre of mass is behind P."""
+    """The distance of the centre of mass behind P."""
     height: float = 0.05
     track: float = 0.2
     roll_front: float = 0.5
@@ -45,13 +45,13 @@ class Car:
     shape: float = 1.35
     curvature: float = -0.2
     load_loss: float = 0.1
-    """How much of the friction a wheel loses when its load doubles."""
+    """The share of the friction that a wheel loses when its load doubles."""
 
     steering_lag: float = 0.045
     steering_limit: float = 0.45
     steering_rate: float = 8.0
     trim: float = 0.0
-    """The wheels' angle when the servo stands at zero."""
+    """The angle of the wheels when the servo is at zero."""
     drive_lag: float = 0.07
     drive_limit: float = 15.0
     drive_rear: float = 0.5
@@ -69,12 +69,12 @@ class Car:
 
     @property
     def wheel_load(self) -> float:
-        """The load at which a wheel has its nominal friction: a quarter of the car's weight, nothing aboard."""
+        """The load at which a wheel has its nominal friction: a quarter of the weight of the empty car."""
         return 3.1 * GRAVITY / 4
 
 
 def random_car(rng: np.random.Generator) -> Car:
-    """A car a little unlike the others, and the floor it is on."""
+    """A car with randomly varied parameters, on a random floor."""
 
     def about(value: float, share: float) -> float:
         return value * (1 + share * rng.uniform(-1, 1))
@@ -97,7 +97,7 @@ def random_car(rng: np.random.Generator) -> Car:
 
 
 def changed(car: Car, condition: str) -> Car:
-    """The car once halfway: on a wet floor, or with 30 % of its mass put on its tail."""
+    """The car after the change halfway: on a wet floor, or with a payload of 30 % of its mass at the tail."""
     if condition == "slippery":
         return replace(car, friction=0.7 * car.friction)
     if condition == "payload":
@@ -109,17 +109,18 @@ def changed(car: Car, condition: str) -> Car:
 
 
 State = list[float]
-"""x, y, heading; velocity along, across, yaw rate; steering angle, drive force; settled acceleration along, across."""
+"""x, y, heading; velocity along, across, yaw rate; steering angle, drive force; filtered acceleration along, across."""
 Push = tuple[float, float, float]
 
 
-@no_type_check  # at run time, where the tests check all others: that would take longer than the physics
+@no_type_check  # the tests check types at run time, which would take longer than the physics
 def axle(car: Car, stiffness: float) -> Callable[[float, float, float, float], tuple[float, float]]:
-    """An axle's two wheels, which share a slip angle: `(slip, load, transfer, along)` to the forces along and across.
+    """The two wheels of an axle, with one slip angle: a function from `(slip, load, transfer, along)` to the forces
+    (along, across).
 
-    One wheel has `transfer` more load than half, the other less. A wheel's largest force is its load times a friction
-    that falls with it; the sum over the two is the axle's. What is asked `along` the wheels is given up to that, and
-    the side force is the magic formula's, shrunk to the friction ellipse.
+    One wheel has `transfer` more than half of the load, the other less. The largest force of a wheel is its load times
+    a friction that falls with the load; the axle's largest force is the sum of both. The force `along` is limited to
+    that sum. The side force is that of the magic formula, reduced to the friction ellipse.
     """
     grip, loss = car.friction * (1 + car.load_loss), car.friction * car.load_loss / car.wheel_load
     sharpness, shape, curvature = stiffness / car.shape, car.shape, car.curvature
@@ -140,10 +141,10 @@ def axle(car: Car, stiffness: float) -> Callable[[float, float, float, float], t
     return forces
 
 
-@no_type_check  # at run time, where the tests check all others: that would take longer than the physics
+@no_type_check  # the tests check types at run time, which would take longer than the physics
 def equations(car: Car) -> Callable[[State, float, float, Push], State]:
-    """The derivative of the state, given steering and drive commands and the floor's push: a function of its own, as
-    looking the numbers up takes as long as the physics."""
+    """The derivative of the state, as a function of state, steering and drive commands and the floor's push. Parameters
+    are read once, because attribute access would take as long as the physics."""
     m, inertia, lf, lr, d = car.mass, car.inertia, car.front, car.rear, car.aft
     front_arm, rear_arm = lf + d, lr - d
     wheelbase, lift = lf + lr, m * car.height
@@ -189,9 +190,9 @@ def equations(car: Car) -> Callable[[State, float, float, Push], State]:
     return derivative
 
 
-@no_type_check  # at run time, where the tests check all others: that would take longer than the physics
+@no_type_check  # the tests check types at run time, which would take longer than the physics
 def runge_kutta(derivative: Callable[..., State], state: State, step: float, *held: object) -> State:
-    """One step of the classical fourth order."""
+    """One step of the classical fourth-order method."""
     half, sixth = step / 2, step / 6
     k1 = derivative(state, *held)
     k2 = derivative([s + half * k for s, k in zip(state, k1)], *held)  # noqa: B905
@@ -201,14 +202,14 @@ def runge_kutta(derivative: Callable[..., State], state: State, step: float, *he
 
 
 class CarPlant(Plant):
-    """A car that is to be where `reference(t)` says, measured against it.
+    """A car that follows `reference(t)`; its state is measured relative to the reference.
 
     **Arguments:**
 
-    - `car`: what drives, until halfway: then it is `changed` by the `condition`.
-    - `reference`: a step's number to position, heading, speed wanted: (x, y, heading, speed).
-    - `noise`: of the measurements; `delay`: how many periods old they are.
-    - `substeps`: of the integration, a control period.
+    - `car`: the car until halfway; then the `condition` changes it (`changed`).
+    - `reference`: a function from the step to the desired (x, y, heading, speed).
+    - `noise`: of the measurements; `delay`: of the measurements, in periods.
+    - `substeps`: of the integration, in a control period.
     """
 
     def __init__(
@@ -283,7 +284,7 @@ class CarPlant(Plant):
 
     @property
     def position(self) -> np.ndarray:
-        """Where the car is on the floor, (2,)."""
+        """The position of the car on the floor, (2,)."""
         return np.array(self._state[:2])
 
     def _seen(self) -> list[float]:
@@ -299,7 +300,7 @@ class CarPlant(Plant):
         return np.array([x + s * z for x, s, z in zip(self._past[0], self._noise, draw, strict=False)])
 
     def _draw(self) -> list[float]:
-        """The random numbers of a step; many rows are drawn at once, as one by one takes as long as the physics."""
+        """The random numbers of a step. They are drawn in blocks, because single draws take as long as the physics."""
         if not self._draws:
             self._draws = self._rng.standard_normal((256, 11)).tolist()[::-1]
         return self._draws.pop()

@@ -1,4 +1,4 @@
-"""Faults of sensors and actuators, put between a plant and its controller."""
+"""Faults of sensors and actuators, inserted between a plant and its controller."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ import numpy as np
 from .base import Plant
 
 SENSOR = ("nan", "inf", "stuck", "delayed", "dropped", "outlier")
-"""What a sensor may do: give NaN, or infinity, in some of its numbers; repeat itself; be late; leave samples out (they
-come as NaN); give numbers a hundred times too large."""
+"""Faults of sensors: one number is NaN or infinite; the measurement is stuck; it is delayed; samples are dropped (they
+become NaN); numbers are outliers, a hundred times too large."""
 KINDS = (*SENSOR, "actuator", "payload")
-"""Besides: the control is lost and zeros are applied in its place; the payload drops."""
+"""All faults. Also: the control is lost and replaced by zeros; the payload drops."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, from step `begin` for `steps` steps (a payload that has dropped stays down)."""
+    """A fault from step `begin` on, for `steps` steps. A dropped payload does not come back."""
 
     kind: str
     begin: int
@@ -29,9 +29,9 @@ class Fault:
 
 
 class Faulty(Plant):
-    """A plant with a fault. What is wrong with which number and when depends on the fault's seed alone.
+    """A plant with a fault. The seed of the fault decides which numbers are wrong and when.
 
-    `sensed` is how many numbers of the measurement come from sensors: the first ones.
+    `sensed` is the number of components of the measurement that come from sensors. They are the first ones.
     """
 
     def __init__(self, plant: Plant, fault: Fault, sensed: int):

@@ -1,4 +1,4 @@
-"""A quadrotor of 32 g on a figure eight: what its controller believes, and the gains that it may tune."""
+"""A quadrotor of 32 g that flies a figure eight: the model of its controller, and the gains to tune."""
 
 from functools import cache
 from typing import Any
@@ -18,9 +18,9 @@ GRAVITY = 9.81
 DT = 0.002
 MASS = 0.032
 MOMENTS = (16.6e-6, 16.7e-6, 29.3e-6)
-"""Of inertia, kg·m²."""
+"""Moments of inertia, kg·m²."""
 LAG = 0.024
-"""Seconds in which thrust and torques follow their commands, as the model has it."""
+"""The time constant, in seconds, with which thrust and torques follow their commands in the model."""
 LAP = 2000
 """Steps of one figure eight."""
 SIZE = (1.0, 0.4, 0.2)
@@ -28,7 +28,7 @@ SIZE = (1.0, 0.4, 0.2)
 ACCELERATION_LIMIT = 6.0
 THRUST_LIMIT = 0.7
 ANGULAR_LIMIT = (250.0, 250.0, 40.0)
-"""What the policy asks for at most: of feedback (m/s²), thrust (N) and angular acceleration (rad/s²)."""
+"""The policy's limits on feedback (m/s²), thrust (N) and angular acceleration (rad/s²)."""
 
 GAINS = tuple(f"log {gain}" for gain in (
     "frequency x", "frequency y", "frequency z", "damping x", "damping y", "damping z",
@@ -40,11 +40,11 @@ PARAMETERS = tuple(
 
 
 def reference(t: Any, dtype: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """A figure eight that also rises and falls: position, velocity, acceleration and jerk wanted at step t."""
+    """A figure eight that also rises and falls: desired position, velocity, acceleration and jerk at step t."""
     size = jnp.array(SIZE, dtype)
     turns = 2 * np.pi / (LAP * DT)
     rate = jnp.array([turns, 2 * turns, turns], dtype)
-    # Within the lap, so that float32 has the same phase after an hour.
+    # Take the remainder first, so that the phase in float32 is still exact after an hour.
     phase = rate * (DT * jax.lax.rem(jnp.asarray(t), jnp.asarray(LAP, jnp.asarray(t).dtype)).astype(dtype))
     sine, cosine = size * jnp.sin(phase), size * jnp.cos(phase)
     return sine, rate * cosine, -(rate**2) * sine, -(rate**3) * cosine
@@ -61,13 +61,13 @@ def dynamics(x, u, f, t):
 
 
 def residual(x, a, t):
-    """A horizontal wind, drag, and a payload that must be held up and accelerated along the reference."""
+    """The force of a horizontal wind, of drag, and of a payload that is held up and accelerated along the reference."""
     load = reference(t, x.dtype)[2] / GRAVITY + jnp.array([0.0, 0.0, 1.0], x.dtype)
     return jnp.concatenate([a[:2], jnp.zeros_like(a[:1])]) - a[2:5] * x[3:6] - a[5] * load
 
 
 def policy(x, theta, f, t):
-    """A thrust vector for the position, an attitude for the thrust vector, torques for the attitude."""
+    """A thrust vector for the position, an attitude for the thrust vector, and torques for the attitude."""
     p, v, r, body_rate = x[:12].reshape(4, 3)
     gains = jnp.exp(theta)
     frequency, ratio = gains[:3], gains[3:6]
@@ -81,8 +81,9 @@ def policy(x, theta, f, t):
     half = THRUST_LIMIT / 2
     thrust = half + _soft_clamp(MASS * jnp.sum(force * R[:, 2]) - half, half)
 
-    # The attitude with its third axis along the force and its first without a y, and the rates at which the reference's
-    # jerk turns it.
+    # The attitude has its third axis along the force, and its first axis without a y component. The desired rates
+    # follow
+    # from the reference's jerk.
     z = _unit(force)
     y = _unit(jnp.cross(z, jnp.array([1.0, 0.0, 0.0], x.dtype)))
     wanted_R = jnp.stack([jnp.cross(y, z), y, z], axis=1)
@@ -98,7 +99,7 @@ def policy(x, theta, f, t):
 
 
 def cost(x, u, theta, t):
-    """Position and velocity errors, and a little effort; yaw is not judged."""
+    """Position and velocity errors, and a little effort; yaw has no cost."""
     wanted, wanted_velocity, _, _ = reference(t, x.dtype)
     position, velocity = (x[:3] - wanted) / 0.1, (x[3:6] - wanted_velocity) / 0.5
     thrust = (u[0] - MASS * GRAVITY) / (MASS * GRAVITY)
@@ -107,12 +108,12 @@ def cost(x, u, theta, t):
 
 
 def error(x, t):
-    """The position's error, in metres."""
+    """The error of the position, in metres."""
     return x[:3] - reference(t, x.dtype)[0]
 
 
 def start(dtype: Any = np.float64) -> np.ndarray:
-    """x_0: on the figure eight and level, thrust as in hover."""
+    """x_0: on the figure eight, level, with the thrust of hovering."""
     turns = 2 * np.pi / (LAP * DT)
     velocity = np.array(SIZE) * turns * np.array([1, 2, 1])
     return np.concatenate([np.zeros(3), velocity, np.zeros(6), [MASS * GRAVITY], np.zeros(3)]).astype(dtype)
@@ -171,8 +172,9 @@ def make() -> Robot:
         gains=GAINS,
         theta=_gains(4.5, 0.8, 32.0, 8.0, 0.7, 0.8),
         power=np.full(10, 0.5),
-        # The plant's lag and delay take away damping that the model has: Θ ends where the inner loop is still fast and
-        # damped enough for the outer one, with a payload of 60 % too.
+        # The plant's lag and delay reduce damping that the model has. Θ is limited so that the inner loop stays fast
+        # and
+        # damped enough for the outer loop, even with a payload of 60 %.
         theta_box=Box(_gains(1.5, 0.35, 16.0, 3.0, 0.7, 0.35), _gains(6.0, 1.5, 46.0, 15.0, 1.5, 1.5)),
         parameters=PARAMETERS,
         a_hat=np.zeros(6),

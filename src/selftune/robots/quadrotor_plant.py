@@ -1,4 +1,4 @@
-"""The quadrotor in MuJoCo: a free body with four rotors, in air that moves; its controller knows none of this."""
+"""The quadrotor in MuJoCo: a free body with four rotors, in moving air. The model contains none of this."""
 
 # MuJoCo's bindings have no stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -9,31 +9,31 @@ from .base import Plant
 from .quadrotor import DT, GRAVITY, LAG, LAP, MASS, MOMENTS, SIZE, start
 
 ARM = 0.0325
-"""Metres from the centre to each rotor, along x and along y."""
+"""The distance of each rotor from the centre, along x and along y, in metres."""
 YAW_PER_THRUST = 0.006
 """A rotor's reaction torque per newton of its thrust, in metres."""
 ROTOR_LIMIT = 0.2
-"""A rotor's largest thrust, in newtons; its smallest is none."""
+"""The largest thrust of a rotor, in newtons; the smallest is zero."""
 ROTOR_LAG = 0.03
 PHYSICS = 0.001
 TOGGLE = 12.0
 """Seconds after which the wind starts or stops."""
 PAYLOAD = 0.6
-"""The payload's mass, as a share of the quadrotor's."""
+"""The payload's mass / the quadrotor's mass."""
 NOISE = np.array([1e-3] * 3 + [4e-3] * 3 + [1e-3] * 3 + [1e-2] * 3)
-"""Standard deviations of what is measured: position, velocity, rotation vector, body rates."""
+"""Standard deviations of the measurement noise: position, velocity, rotation vector, body rates."""
 
 _PLACES = ((1, 1), (-1, 1), (-1, -1), (1, -1))
 _SPINS = (-1, 1, -1, 1)
 WRENCH = np.array(
     [[1.0] * 4, [ARM * y for _, y in _PLACES], [-ARM * x for x, _ in _PLACES], [YAW_PER_THRUST * s for s in _SPINS]]
 )
-"""(thrust, torques) of the four rotors' thrusts."""
+"""The matrix from the four rotors' thrusts to (thrust, torques)."""
 MIXER = np.linalg.inv(WRENCH)
 
 
 def xml(mass: float = MASS, moments: tuple[float, ...] = MOMENTS, lag: float = ROTOR_LAG) -> str:
-    """The quadrotor in MuJoCo's language; rotors follow their commands with `lag`, within their limits."""
+    """The quadrotor in MuJoCo's XML; rotors follow their commands with `lag`, within their limits."""
     sites = "".join(f'<site name="r{i}" pos="{x * ARM} {y * ARM} 0"/>' for i, (x, y) in enumerate(_PLACES))
     rotors = "".join(
         f'<general site="r{i}" gear="0 0 1 0 0 {YAW_PER_THRUST * s}" dyntype="filterexact" dynprm="{lag}" '
@@ -51,7 +51,7 @@ def xml(mass: float = MASS, moments: tuple[float, ...] = MOMENTS, lag: float = R
 
 
 def rotation_vector(quaternion: np.ndarray) -> np.ndarray:
-    """Axis times angle, the angle at most π."""
+    """The rotation vector: axis times angle, with an angle of at most π."""
     w, v = quaternion[0], quaternion[1:]
     if w < 0:
         w, v = -w, -v
@@ -60,11 +60,12 @@ def rotation_vector(quaternion: np.ndarray) -> np.ndarray:
 
 
 class QuadrotorPlant(Plant):
-    """Mass, inertia and rotors a little off, lag, limits, drag, noise and a delay of one sample, drawn from the seed.
+    """A quadrotor whose mass, inertia and rotors differ from the model's, with lag, limits, drag, noise and a delay of
+    one sample. The seed draws its parameters.
 
-    `condition` is "calm", "wind" (blowing in gusts, on and off every 12 s, on first) or "payload" (60 % more mass from
-    step `steps // 2` on). The four numbers of the actuators' state are not measured: the wrapper filters the
-    commands as the model does.
+    `condition` is "calm", "wind" (in gusts, on and off every 12 s, on first) or "payload" (60 % more mass from step
+    `steps // 2` on). The four states of the actuators are not measured: the plant filters the commands as the model
+    does.
     """
 
     def __init__(self, condition: str, seed: int, steps: int):
@@ -134,7 +135,7 @@ class QuadrotorPlant(Plant):
         return self._body() + NOISE * self._draw.standard_normal(12)
 
     def _air(self) -> np.ndarray:
-        """The air's velocity: gusts of about a second around a wind that comes and goes."""
+        """The velocity of the air: gusts of about a second around a wind that comes and goes."""
         if self._condition != "wind":
             return np.zeros(3)
         blowing = int(self._t * DT / TOGGLE) % 2 == 0

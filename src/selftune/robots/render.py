@@ -1,7 +1,7 @@
-"""Pictures of the quadrotor's flight from MuJoCo's offscreen renderer, made in a process of their own.
+"""Pictures of the quadrotor's flight from MuJoCo's offscreen renderer, drawn in a separate process.
 
-Where graphics are missing, some libraries end the process that asks for them: here that is a child, which runs this
-file by itself and so needs none of the package.
+Without graphics, some libraries end the process that asks for them. Here that is a child process, which runs this file
+alone and needs nothing else of the package.
 """
 
 # MuJoCo's bindings have no stubs.
@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 
 TIMEOUT = 120.0
-"""Seconds that one attempt may take."""
+"""The time limit of one attempt, in seconds."""
 BEFORE, AFTER, WANTED = (0.93, 0.42, 0.18), (0.10, 0.42, 0.82), (0.25, 0.27, 0.30)
 WIDTH, HEIGHT = 1600, 900
 ENLARGED = 2.0
-"""The quadrotor is drawn this much larger than it is, once on each path: where the two are farthest apart."""
+"""The quadrotor is drawn larger by this factor, once on each path, where the two paths are farthest apart."""
 
 
 def flight(path_before: np.ndarray, path_after: np.ndarray, file: str | os.PathLike[str]) -> bool:
-    """Write a PNG of two flights and the reference; whether that could be done.
+    """Write a PNG of two flights and the reference; returns whether that succeeded.
 
-    A path is (T, 3), positions, or (T, n), states, whose attitude is then drawn too. The variable MUJOCO_GL, where
-    it is set, says which graphics to use; else EGL and then OSMesa are tried.
+    A path is (T, 3), positions, or (T, n), states; for states the attitude is drawn too. The environment variable
+    MUJOCO_GL chooses the graphics; if it is not set, EGL and then OSMesa are tried.
     """
     from .quadrotor import SIZE
 
@@ -44,7 +44,7 @@ def flight(path_before: np.ndarray, path_after: np.ndarray, file: str | os.PathL
 def _path(name: str, path: np.ndarray) -> np.ndarray:
     array = np.asarray(path, float)
     if array.ndim != 2 or len(array) < 2 or array.shape[1] < 3 or not np.all(np.isfinite(array)):
-        raise ValueError(f"{name}: expected (T, 3) positions or (T, n) states, finite, got shape {array.shape}")
+        raise ValueError(f"{name}: expected finite (T, 3) positions or (T, n) states, got shape {array.shape}")
     return array
 
 
@@ -102,7 +102,7 @@ def _scene_xml() -> str:
 
 
 def _enlarge(body: str) -> str:
-    """The geoms' sizes and places, times ENLARGED."""
+    """The geoms with their sizes and places multiplied by ENLARGED."""
     out = []
     for part in body.split('"'):
         numbers = part.split(" ")
@@ -153,7 +153,7 @@ def _tube(scene, start: np.ndarray, end: np.ndarray, radius: float, colour: tupl
 
 
 def _write(picture: np.ndarray, file: Path) -> None:
-    """The picture with a legend."""
+    """Write the picture with a legend."""
     import matplotlib
 
     matplotlib.use("Agg")

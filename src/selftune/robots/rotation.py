@@ -1,11 +1,11 @@
-"""Rotations as vectors (axis times angle): a state of three numbers that needs no projection, smooth at zero."""
+"""Rotations as vectors (axis times angle): three numbers that need no projection, smooth at zero."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
 def _sinc(square: Float[Array, ""]) -> Float[Array, ""]:
-    """sin(r)/r of r² = `square`, smooth at zero: where the series serves, the root is of a number far from zero."""
+    """sin(r)/r of r² = `square`, smooth at zero. A series is used near zero, where the root is not differentiable."""
     small = square < 1e-2
     r = jnp.sqrt(jnp.where(small, 1.0, square))
     series = 1 - square / 6 * (1 - square / 20 * (1 - square / 42 * (1 - square / 72)))
@@ -23,11 +23,11 @@ def rotation_matrix(r: Float[Array, " 3"]) -> Float[Array, "3 3"]:
 
 
 def rotation_rate(r: Float[Array, " 3"], body_rate: Float[Array, " 3"]) -> Float[Array, " 3"]:
-    """The rotation vector's derivative; valid up to a full turn."""
+    """The derivative of the rotation vector; valid up to a full turn."""
     square = jnp.sum(r * r)
     small = square < 0.5
     half = jnp.sqrt(jnp.where(small, 1.0, square)) / 2
-    # (1 - h cot h)/(2h)²: at zero a difference of numbers near one, so its series serves a long way.
+    # (1 - h cot h)/(2h)²: near zero a difference of numbers near one, so a series is used in a wide range.
     series = jnp.full_like(square, 691 / 1307674368000)
     for coefficient in (1 / 47900160, 1 / 1209600, 1 / 30240, 1 / 720, 1 / 12):
         series = coefficient + square * series

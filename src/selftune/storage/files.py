@@ -1,6 +1,6 @@
-"""Small files that are there whole or not at all, and the lock of a folder.
+"""Small files that are written whole or not at all, and the lock of a folder.
 
-A folder is a `Path`, or, where it was given as a URL, a `UPath`. Functions here take both; `_objects` does the latter.
+A folder is a `Path`, or a `UPath` if it was given as a URL. Functions here take both; `object_store` handles URLs.
 """
 
 import json
@@ -24,7 +24,7 @@ else:  # a folder on this machine needs neither upath nor fsspec
 
 
 def place(folder: str | os.PathLike[str] | Folder) -> Folder:
-    """What was given as a folder: a `Path` if it is on this machine, else a `UPath`."""
+    """The folder as a `Path` if it is on this machine, otherwise as a `UPath`."""
     if isinstance(folder, str) and (url := re.match(r"([A-Za-z][\w+.-]+)(://|::)", folder)):
         if url[1] not in ("file", "local"):
             return object_store().place(folder)
@@ -33,17 +33,17 @@ def place(folder: str | os.PathLike[str] | Folder) -> Folder:
         return object_store().place(folder)
     folder = Path(folder)
     if len(folder.parts) > 1 and re.fullmatch(r"[A-Za-z][\w+.-]+:", folder.parts[0]):
-        raise ValueError(f"folder: expected a URL as a str, got {folder!r}, which has lost a slash")
+        raise ValueError(f"folder: expected a URL as a str, got {folder!r}, in which a slash was lost")
     return folder
 
 
 def is_ours(name: str) -> bool:
-    """What a run leaves that was killed before it had a manifest."""
+    """Whether a file comes from a run that was killed before it wrote a manifest."""
     return name == ".lock" or (name.startswith(".") and name.endswith(".tmp"))
 
 
 def remove_leftovers(*folders: Folder, pattern: str = ".*.tmp") -> None:
-    """What a process left that died while it wrote. (An object is there whole or not at all.)"""
+    """Remove the temporary files of a process that died while writing. An object store has none."""
     for folder in folders:
         if isinstance(folder, Path):
             for path in folder.glob(pattern):
@@ -60,15 +60,15 @@ def exists(path: Folder) -> bool:
 
 
 def names(folder: Folder) -> set[str]:
-    """Of all that lies in a folder, by one listing; none where there is no folder."""
+    """The names of all entries of a folder, from one listing; empty if there is no folder."""
     try:
         return set(os.listdir(folder)) if isinstance(folder, Path) else object_store().names(folder)
     except FileNotFoundError:
         return set()
     except NotADirectoryError:
-        if not folder.is_file():  # something above it is one
+        if not folder.is_file():  # then a parent of the folder is a file
             raise
-        raise StoreError(f"{folder}: expected a folder, and it is a file") from None
+        raise StoreError(f"{folder}: expected a folder, got a file") from None
 
 
 def read(path: Folder) -> bytes:
@@ -76,7 +76,7 @@ def read(path: Folder) -> bytes:
 
 
 def write(path: Folder, data: bytes) -> None:
-    """Put `data` at `path` whole, or not at all."""
+    """Write `data` to `path` atomically: the file is there whole or not at all."""
     if not isinstance(path, Path):
         return object_store().write(path, data)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def remove(path: Folder) -> None:
 
 @contextmanager
 def making(path: Folder, last: str) -> Iterator[Path]:
-    """A local folder to fill, which is then put at `path`: as a whole, or, of objects, the file `last` as the last."""
+    """A local folder to fill, which is then moved to `path` as a whole; on an object store, the file `last` is last."""
     if not isinstance(path, Path):
         with object_store().making(path, last) as made:
             yield made
@@ -106,12 +106,12 @@ def making(path: Folder, last: str) -> Iterator[Path]:
 
 
 def is_made(path: Folder, last: str) -> bool:
-    """Whether `making` came to its end."""
+    """Whether `making` has finished."""
     return exists(path if isinstance(path, Path) else path / last)
 
 
 def rename(folder: Folder, to: Folder, last: str) -> None:
-    """Give a folder another name: at once, or, of objects, one by one, with `last` as the last."""
+    """Rename a folder, atomically on a disk. On an object store the objects move one by one, `last` as the last."""
     if isinstance(folder, Path):
         folder.rename(to)  # pyright: ignore[reportArgumentType]
     else:
@@ -119,17 +119,17 @@ def rename(folder: Folder, to: Folder, last: str) -> None:
 
 
 def each(folder: Folder, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """`map`; what is far away is waited for side by side."""
+    """`map`; in parallel threads for an object store, where requests take long."""
     return map(function, items) if isinstance(folder, Path) else object_store().each(function, items)
 
 
 def reaching(path: Folder) -> AbstractContextManager[Any]:
-    """Here, what goes wrong on the way to an object store is a `StoreError` that names `path`."""
+    """A context in which errors of an object store become a `StoreError` that names `path`."""
     return nullcontext() if isinstance(path, Path) else object_store().reaching(path)
 
 
 def lock(folder: Folder) -> Any:
-    """An open file whose lock the system lets go when it is closed or its process dies: it cannot become stale."""
+    """Lock the folder, and return the open lock file. The system releases the lock when the file or process ends."""
     if not isinstance(folder, Path):
         return object_store().Lock(folder)
     folder.mkdir(parents=True, exist_ok=True)

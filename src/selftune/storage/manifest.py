@@ -1,4 +1,4 @@
-"""What a stored run says of itself: its settings, what computed it, how it ended, and the checksums of its arrays."""
+"""The manifest of a stored run: its settings, the code that computed it, its result codes and its checksums."""
 
 import hashlib
 import json
@@ -31,36 +31,36 @@ class Git(BaseModel):
 
 
 class Manifest(BaseModel):
-    """`manifest.json`. It holds no date and no path: the same run gives the same bytes, whenever and wherever."""
+    """`manifest.json`. It has no date and no path: the same run gives the same bytes at any time and place."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal["selftune run"] = FORMAT
     schema_version: Literal[1] = SCHEMA_VERSION
-    kind: str = Field(description="What made it: 'paper', 'robots', 'run' or 'sweep'.")
+    kind: str = Field(description="The kind of the run: 'paper', 'robots', 'run' or 'sweep'.")
     state: Literal["running", "complete"]
-    settings: dict[str, JsonValue] = Field(description="All that determines the numbers.")
+    settings: dict[str, JsonValue] = Field(description="All settings that determine the numbers.")
     task_dims: tuple[str, ...] = Field(description="The dimensions along which tasks are counted.")
     versions: dict[str, str]
     platform: dict[str, str]
-    git: Git | None = Field(description="None where selftune does not run from a tracked source tree.")
-    results: dict[str, int] = Field(description="How many runs ended with each result code; empty until complete.")
+    git: Git | None = Field(description="None if selftune does not run from a tracked source tree.")
+    results: dict[str, int] = Field(description="The number of runs with each result code; empty until complete.")
     checksums: dict[str, str] = Field(
-        description="SHA-256: of a coordinate's values; of an array's tasks' checksums, in order, once complete."
+        description="SHA-256 of each coordinate's values and, once complete, of the checksums of each array's tasks."
     )
 
 
 def versions() -> dict[str, str]:
-    """Of what computes; of selftune also the sources themselves, which may have changes that no commit has."""
+    """The versions of the code that computes. For selftune, a hash of the sources covers uncommitted changes too."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         found[name] = metadata.version(name)
     return found | {"source": digest_of_sources(Path(__file__).parents[1])}
 
 
-@cache  # the sources that this process imported are those at its start
+@cache  # this process imported the sources as they were at its start
 def digest_of_sources(folder: Path) -> str:
-    """SHA-256 of every Python file under `folder`, by name."""
+    """SHA-256 of the names and contents of all Python files under `folder`."""
     found = hashlib.sha256()
     for name, path in sorted((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*.py")):
         content = path.read_bytes()
@@ -69,7 +69,7 @@ def digest_of_sources(folder: Path) -> str:
 
 
 def machine() -> dict[str, str]:
-    """What else decides how numbers are rounded."""
+    """The properties of the machine that influence how numbers are rounded."""
     return {
         "system": platform.system(),
         "machine": platform.machine(),
@@ -79,7 +79,7 @@ def machine() -> dict[str, str]:
 
 
 def git_state() -> Git | None:
-    """Commit of the source tree, and whether it has changes; None for an installed copy or where there is no git."""
+    """The commit of the source tree, and whether it has changes; None for an installed copy, or without git."""
     package = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
@@ -89,7 +89,7 @@ def git_state() -> Git | None:
         return done.stdout
 
     try:
-        # An installed copy may lie inside somebody else's repository: only a tracked file speaks for its own.
+        # An installed copy may be inside another repository, so check that git tracks this package.
         git("ls-files", "--error-unmatch", "__init__.py")
         return Git(commit=git("rev-parse", "HEAD").strip(), dirty=bool(git("status", "--porcelain", "--", ".").strip()))
     except (OSError, subprocess.SubprocessError):
@@ -97,7 +97,7 @@ def git_state() -> Git | None:
 
 
 def parse(text: str | bytes, place: str) -> Manifest:
-    """The manifest in `text`, or a `StoreError` that begins with `place`."""
+    """The manifest in `text`. Raises a `StoreError` that begins with `place`."""
     try:
         raw = json.loads(text)
     except ValueError as error:
@@ -110,7 +110,7 @@ def parse(text: str | bytes, place: str) -> Manifest:
             f"this selftune reads version {SCHEMA_VERSION}"
         )
     try:
-        # By JSON's rules, where a tuple is an array.
+        # Validate by JSON's rules, where a tuple is an array.
         return Manifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
@@ -119,7 +119,7 @@ def parse(text: str | bytes, place: str) -> Manifest:
 
 
 def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Where two mappings differ, in words, `ours` being in the folder and `theirs` what is asked for now."""
+    """The differences of two mappings, in words. `ours` is stored in the folder; `theirs` is the current one."""
     texts = []
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs or ours[name] != theirs[name]:

@@ -1,8 +1,8 @@
-"""A run's folder on an object store: what `_files` does, for a `UPath`.
+"""A run's folder on an object store: the functions of `files`, for a `UPath`.
 
-A PUT puts an object there whole or not at all, so nothing is renamed into place. Every answer is asked for anew: what
-fsspec remembers of a listing may be older than what other machines have written. Credentials, endpoints and how often a
-request is tried again are the driver's (its environment, or fsspec's configuration).
+A PUT writes an object whole or not at all, so no renaming is needed. Caches are bypassed: fsspec's cached listing may
+be older than the objects that other machines wrote. The driver decides credentials, endpoints and retries, by its
+environment or fsspec's configuration.
 """
 
 import errno
@@ -22,7 +22,7 @@ else:
     UPath = Any
 
 SIDE_BY_SIDE = 32
-"""How many tasks are read at a time: enough for a request's way to an object store not to matter."""
+"""How many tasks are read at a time: enough to hide the latency of requests."""
 
 
 def place(folder: str | UPath) -> UPath:
@@ -33,14 +33,14 @@ def place(folder: str | UPath) -> UPath:
     try:
         found = UPath(folder)
         if found.protocol in ("s3", "s3a") and "max_concurrency" not in found.storage_options:
-            # Else s3fs asks for an object's size before it reads it, in parts if it is large; ours are not.
+            # Otherwise s3fs asks for an object's size first and reads large ones in parts; our objects are small.
             found = UPath(found, max_concurrency=1)
-        _ = found.fs  # the driver is looked for here
+        _ = found.fs  # this loads the driver
     except ImportError as error:
         raise StoreError(f"{folder}: its driver is not installed: {error} (with pip)") from None
     except ValueError as error:
         raise ValueError(
-            f"folder: expected a path, or a URL that fsspec knows, got {str(folder)!r} ({error})"
+            f"folder: expected a path, or a URL that fsspec supports, got {str(folder)!r} ({error})"
         ) from None
     except Exception as error:
         raise _unreachable(folder, error) from error
@@ -112,7 +112,7 @@ def making(path: UPath, last: str) -> Iterator[Path]:
 
 
 def rename(folder: UPath, to: UPath, last: str) -> None:
-    """Copy all, then remove all; whenever it is cut short, no object is lost, and one of the two has all of them."""
+    """Copy all objects, then remove all. After an interruption, no object is lost, and one folder is complete."""
     fs, where = folder.fs, folder.path
     with reaching(folder):
         fs.invalidate_cache()
@@ -126,15 +126,15 @@ def rename(folder: UPath, to: UPath, last: str) -> None:
 
 def each(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        yield from pool.map(function, items)  # which calls off what has not begun, once one raised
+        yield from pool.map(function, items)  # after an error, tasks that have not begun are cancelled
 
 
 class Lock:
-    """An object that says who owns a folder. It outlives a process that is killed: then a person must delete it.
+    """An object that names the owner of a folder. After a process is killed, a person must delete it.
 
-    It is created on the condition that there is none, where the store can do that (S3, Google's and Azure's). Where it
-    cannot, two that begin within the same moment may both own the folder. That costs work, not correctness: both would
-    write the same bytes, and what does not have its marker's checksum is found.
+    It is created only if none exists, on stores that support this (S3, Google's and Azure's). On others, two processes
+    that start at the same moment may both own the folder. Results stay correct, but work is done twice: both write the
+    same bytes, and an array that differs from its marker's checksum is detected.
     """
 
     def __init__(self, folder: UPath):
@@ -151,11 +151,11 @@ class Lock:
                         fs.pipe_file(where, self._owner)
                     elif not exists(self._path):
                         raise
-        # Asked for in any case: a request that was tried again may have met its own object.
+        # Read it in any case: a repeated request may have found its own object.
         if (there := self._read()) != self._owner:
             raise StoreError(
                 f"{folder}: in use by another process (owner {there.decode(errors='replace')[:32]}); wait for it, or "
-                f"choose another folder. An object store cannot tell whether it is alive: if not, delete {self._path}"
+                f"choose another folder. If that process is dead, which a store cannot know, delete {self._path}"
             )
 
     def close(self) -> None:
@@ -170,5 +170,8 @@ class Lock:
 
 
 def _unreachable(path: Any, error: Exception) -> StoreError:
-    said = f"{type(error).__name__}: {error}"
-    return StoreError(f"{path}: the store refused or was not reached ({said}); its driver decides where and as whom")
+    reason = f"{type(error).__name__}: {error}"
+    return StoreError(
+        f"{path}: the store refused the request or was not reached ({reason}); check the driver's endpoint and "
+        f"credentials"
+    )

@@ -1,17 +1,18 @@
-"""Runs on disk: one folder each, with a Zarr v3 dataset of named dimensions and a JSON manifest.
+"""Runs on disk: one folder for each, with a Zarr v3 dataset of named dimensions and a JSON manifest.
 
     FOLDER/manifest.json   settings, versions, git state, result codes, checksums, "running" or "complete"
     FOLDER/data.zarr/      the arrays, which xarray opens; each task's part is a chunk of its own
     FOLDER/tasks/*.json    one marker for each finished task, with the SHA-256 of its arrays
 
-A task is a point of the task dimensions: a seed, say, or (scenario, tuner, seed) of a sweep. `write` puts its chunks in
-place and then its marker, each by an atomic replacement, so what has a marker is whole, whenever the process died. A
-task without one is done again. Tasks share no file, so any number of threads or processes may write different ones; the
-folder's one owner, who decides what is to be done, holds its lock. `_files` alone touches files other than arrays.
+A task is a point of the task dimensions, such as a seed, or (scenario, tuner, seed) of a sweep. `write` writes its
+chunks and then its marker, each by an atomic replacement, so a task with a marker is complete, even if the process
+dies. A task without a marker is computed again. Tasks share no files, so any number of threads or processes may write
+different tasks. The folder has one owner, who decides which tasks run and holds the lock. Only `files` touches files
+other than arrays.
 
-FOLDER may be a URL that fsspec knows ("s3://bucket/run"; the extra `cluster`, and its driver, `s3fs`): the same bytes
-under the same names, with the same guarantees but for two: the lock of a killed owner is deleted by hand, and
-`set_aside` copies.
+FOLDER may be a URL that fsspec supports ("s3://bucket/run"; needs the extra `cluster`, and a driver such as `s3fs`).
+The bytes and names are the same. The guarantees are the same with two exceptions: the lock of a killed owner must be
+deleted by hand, and `set_aside` copies.
 """
 
 import hashlib
@@ -37,7 +38,7 @@ Task = tuple[int, ...]
 
 
 class RunStore:
-    """A run's folder. `RunStore.begin` makes or continues one; `RunStore(folder)` attaches to one that another owns."""
+    """A run's folder. `RunStore.begin` creates or continues a run; `RunStore(folder)` opens one without owning it."""
 
     def __init__(self, folder: str | Folder):
         self.folder = files.place(folder)
@@ -51,7 +52,7 @@ class RunStore:
                 if zarr_arrays.dims(array) == (name,):
                     self._coords[name] = np.asarray(array[:])
                 else:
-                    # Zarr leaves out a chunk that equals the fill value; but not every NaN has the same bits.
+                    # By default, Zarr omits a chunk that equals the fill value; but NaNs may differ in their bits.
                     self._arrays[name] = array.with_config({"write_empty_chunks": True})
             sizes = [len(self._coords[dim]) for dim in self.manifest.task_dims]
         except Exception as error:
@@ -62,9 +63,9 @@ class RunStore:
     def begin(cls, folder: str | Folder, *, kind: str, settings: Mapping[str, Any], layout: Layout) -> "RunStore":
         """The folder of this run, new or continued, and locked; use it in a `with`.
 
-        Continued only where settings, versions, sources, platform and commit are those it was begun with, as only then
-        the end is bit-identical to that of an uninterrupted run. What was done is verified first. A complete run of the
-        same settings is handed back as it is (`complete`), whatever computed it.
+        A run is continued only if settings, versions, sources, platform and commit are the same as at its start. Only
+        then is the result bit-identical to that of an uninterrupted run. Finished tasks are verified first. A complete
+        run with the same settings is returned unchanged (`complete`), whatever code computed it.
         """
         folder = files.place(folder)
         known, there = folder / "manifest.json", files.names(folder)
@@ -89,7 +90,7 @@ class RunStore:
             if files.exists(known):
                 _check_same_run(folder, read_manifest(folder), asked)
             else:
-                # First of all, so that a folder that we began is never taken for somebody else's.
+                # Written first, so that a folder that we began is always recognized as ours.
                 files.write(known, files.as_json(asked))
             data, last = folder / "data.zarr", "zarr.json"
             if not files.is_made(data, last) and not files.names(folder / "tasks"):
@@ -117,21 +118,21 @@ class RunStore:
         return self.manifest.state == "complete"
 
     def name(self, task: Task) -> str:
-        """In words: `seed=3`."""
+        """The task in words, such as `seed=3`."""
         dims = self.manifest.task_dims
         return ",".join(f"{dim}={self._coords[dim][i]}" for dim, i in zip(dims, task, strict=True))
 
     def done(self, task: Task) -> bool:
-        """Whether it has a marker. Of many tasks, ask for those `pending`."""
+        """Whether a task has a marker. For many tasks, use `pending`."""
         return files.exists(self._marker_path(task))
 
     def pending(self) -> list[Task]:
-        """The tasks that have no marker yet, in order, by one listing."""
+        """The tasks without a marker, in order, from one listing."""
         marked = files.names(self.folder / "tasks")
         return [task for task in self.tasks if self._marker_name(task) not in marked]
 
     def write(self, task: Task, arrays: Mapping[str, Any], *, failed: str | None = None) -> None:
-        """One task's part of every array, and then its marker; of a task that failed, with the reason."""
+        """Write one task's part of every array, and then its marker. `failed`: the reason, if the task failed."""
         if arrays.keys() != self._arrays.keys():
             raise ValueError(f"arrays: expected {sorted(self._arrays)}, got {sorted(arrays)}")
 
@@ -151,14 +152,14 @@ class RunStore:
         files.write(self._marker_path(task), files.as_json(about))
 
     def failures(self) -> dict[Task, str]:
-        """The tasks that are marked as failed, and why."""
+        """The tasks that are marked as failed, with the reason."""
         marked = files.names(self.folder / "tasks")
         done = [task for task in self.tasks if self._marker_name(task) in marked]
-        told = files.each(self.folder, lambda task: (task, self._about(task).get("failed")), done)
-        return {task: reason for task, reason in told if reason is not None}
+        reasons = files.each(self.folder, lambda task: (task, self._about(task).get("failed")), done)
+        return {task: reason for task, reason in reasons if reason is not None}
 
     def redo(self, task: Task) -> None:
-        """Forget that a task was done; the run is not complete until it is written again."""
+        """Mark a task as not done. The run is not complete until the task is written again."""
         files.write(self.folder / "manifest.json", files.as_json(self._as_running()))
         files.remove(self._marker_path(task))
         self.manifest = read_manifest(self.folder)
@@ -168,13 +169,13 @@ class RunStore:
         if left := self.pending():
             first = self.name(left[0])
             raise StoreError(f"{self.folder}: {len(left)} of {len(self.tasks)} tasks are not done, the first {first}")
-        # What a process leaves that dies while zarr writes; the owner is the only one left at this point.
+        # Files of processes that died while Zarr was writing. At this point no other process writes.
         files.remove_leftovers(self.folder / "data.zarr", pattern="**/*.partial")
         codes: dict[str, int] = {}
         if "result_code" in self._arrays:
             values, counts = np.unique(np.asarray(self._arrays["result_code"][...]), return_counts=True)
             found = zip(values, counts, strict=True)
-            codes = {str(value): int(count) for value, count in found if value >= 0}  # -1 is where there is no run
+            codes = {str(value): int(count) for value, count in found if value >= 0}  # -1 means no run
         running = self._as_running()
         checksums = running.checksums | self._combined(list(files.each(self.folder, self._marker, self.tasks)))
         complete = running.model_copy(update={"state": "complete", "results": codes, "checksums": checksums})
@@ -183,16 +184,16 @@ class RunStore:
         return complete
 
     def verify(self, *, keep: bool = False) -> dict[str, np.ndarray]:
-        """That what is marked as done is what was written; else a `StoreError`. With `keep`, every array, in memory."""
+        """Check the arrays of all finished tasks, or raise `StoreError`. With `keep`, return every array, in memory."""
         for name, values in self._coords.items():
             if digest(values) != self.manifest.checksums.get(name):
-                raise StoreError(f"{self.folder}: coordinate {name}: not what was written (checksum differs){_REDO}")
+                raise StoreError(f"{self.folder}: coordinate {name}: damaged (checksum differs){_REDO}")
         read = {}
         if keep:
             read = {name: np.full(array.shape, array.fill_value, array.dtype) for name, array in self._arrays.items()}
         left = self.pending()
         if left and self.complete:
-            raise StoreError(f"{self._marker_path(left[0])}: missing, in a run that was complete{_REDO}")
+            raise StoreError(f"{self._marker_path(left[0])}: missing in a complete run{_REDO}")
 
         def check(task: Task) -> dict[str, str]:
             marker = self._marker(task)
@@ -204,7 +205,7 @@ class RunStore:
                 except Exception as error:
                     raise StoreError(f"{where}: cannot be read ({error}){_REDO}") from error
                 if digest(value) != marker.get(name):
-                    raise StoreError(f"{where}: not what was written (checksum differs){_REDO}")
+                    raise StoreError(f"{where}: damaged (checksum differs){_REDO}")
                 if keep:
                     read[name][region] = value
             return marker
@@ -227,7 +228,7 @@ class RunStore:
         return xr.Dataset(data, coords={name: (name, values) for name, values in self._coords.items()})
 
     def _check_layout(self, layout: Layout) -> None:
-        """The same settings may mean other arrays to another version."""
+        """Raise `StoreError` if the arrays differ: another version may write other arrays for the same settings."""
         there = {name: (zarr_arrays.dims(array), array.dtype.name) for name, array in self._arrays.items()}
         asked = {name: (one.dims, np.dtype(one.dtype).name) for name, one in layout.variables.items()}
         sums = {name: digest(layout.coordinate(name)) for name in layout.coords}
@@ -235,8 +236,8 @@ class RunStore:
             changed = sorted(name for name in there.keys() | asked.keys() if there.get(name) != asked.get(name))
             names = f" ({', '.join(changed)})" if changed else ""
             raise StoreError(
-                f"{self.folder}: holds a run of the same settings with other arrays or coordinates{names}, "
-                "as another version writes them; start anew (--fresh, or another folder)"
+                f"{self.folder}: contains a run with the same settings but other arrays or coordinates{names}, "
+                "as another version writes them; start again (--fresh, or another folder)"
             )
 
     def _as_running(self) -> Manifest:
@@ -274,7 +275,7 @@ class RunStore:
 
 
 def open_run(folder: str | Folder) -> tuple[xr.Dataset, Manifest]:
-    """A complete run, verified: its dataset, in memory, and its manifest."""
+    """The dataset, in memory, and the manifest of a complete run, after verification."""
     store = RunStore(folder)
     if not store.complete:
         done = f"{len(store.tasks) - len(store.pending())} of {len(store.tasks)} tasks"
@@ -292,7 +293,7 @@ def read_manifest(folder: str | Folder) -> Manifest:
 
 
 def set_aside(folder: str | Folder) -> Folder | None:
-    """Rename a run's folder, so that its name is free: nothing is deleted. None where there is no folder."""
+    """Rename a run's folder, so that its name is free; nothing is deleted. Return None if there is no folder."""
     folder = files.place(folder)
     if not files.exists(folder):
         return None
@@ -313,25 +314,25 @@ def digest(values: np.ndarray) -> str:
     return hashlib.sha256(f"{plain.dtype.str}{list(values.shape)}".encode() + plain.tobytes()).hexdigest()
 
 
-_REDO = "; restore the folder, or start anew (--fresh, or another folder)"
+_REDO = "; restore the folder, or start again (--fresh, or another folder)"
 
 
 def _check_same_run(folder: Folder, there: Manifest, asked: Manifest) -> None:
     if there.kind != asked.kind:
-        raise StoreError(f"{folder}: holds a run of another kind: {there.kind!r} there, {asked.kind!r} now")
+        raise StoreError(f"{folder}: contains a run of another kind: {there.kind!r} there, {asked.kind!r} now")
     if texts := manifests.differing(there.settings, asked.settings):
-        raise StoreError(f"{folder}: holds a run of other settings: {'; '.join(texts)}; choose another folder")
+        raise StoreError(f"{folder}: contains a run with other settings: {'; '.join(texts)}; choose another folder")
     if there.state == "complete":
         return
     if texts := computed_otherwise(there, asked):
         raise StoreError(
-            f"{folder}: begun by other code, so its end would not be that of one run: "
-            f"{'; '.join(texts)}; start anew (--fresh, or another folder)"
+            f"{folder}: begun by other code, so the result would mix two versions: "
+            f"{'; '.join(texts)}; start again (--fresh, or another folder)"
         )
 
 
 def computed_otherwise(there: Manifest, now: Manifest | None = None) -> list[str]:
-    """In words, what differs between what computed a run and what is installed now."""
+    """The differences, in words, between the code that computed a run and the code that is installed now."""
     versions, platform, git = (
         (manifests.versions(), manifests.machine(), manifests.git_state())
         if now is None

@@ -1,4 +1,4 @@
-"""The tasks of a stored run that are not done yet, on all cores."""
+"""Run the unfinished tasks of a stored run on all cores."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ from ..foundation import worker_pool
 from .store import RunStore, Task
 
 Compute = Callable[[Task, Callable[[int], Any]], Mapping[str, Any]]
-"""(task, tell) to the task's arrays; it calls `tell` with the work it has done, as it goes."""
+"""A function of (task, tell) that returns the task's arrays. It calls `tell` with the work done since the last call."""
 
 
 def run_tasks(
@@ -25,7 +25,7 @@ def run_tasks(
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> None:
-    """Compute and write each task that has no marker, the longest first, and complete the run."""
+    """Compute and write all pending tasks, the longest first, and complete the run."""
     workers = worker_pool.check(workers, progress)
     if store.complete:
         return
@@ -57,10 +57,10 @@ def run_in_processes(
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> None:
-    """The same for what is a loop in Python, and so holds Python's lock: `compute(settings, task)` in processes.
+    """Run `compute(settings, task)` for all pending tasks in processes. For Python loops, which hold Python's lock.
 
-    `compute` is a function of a module, and tasks run in their order. What was begun when this is interrupted is
-    waited for and kept.
+    `compute` is a function of a module. Tasks run in order. After an interruption, running tasks are finished and
+    written.
     """
     workers = worker_pool.check(workers, progress)
     if store.complete:
@@ -87,7 +87,7 @@ def run_in_processes(
         with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start_worker, initargs=(x64,)) as pool:
             running: dict[Future[Mapping[str, Any]], Task] = {}
             try:
-                # No more than can run: what waits in the pool's own queue could not be called back.
+                # Submit no more tasks than can run, because tasks in the pool's own queue could not be cancelled.
                 while pending or running:
                     while pending and len(running) < workers:
                         task = pending.pop(0)
@@ -103,10 +103,10 @@ def run_in_processes(
 
 
 def _start_worker(x64: bool) -> None:
-    """In a new process: the owner's precision, its interruptions, and its end."""
+    """Set up a worker process: the owner's precision, no reaction to Ctrl-C, and an end when the owner ends."""
     jax.config.update("jax_enable_x64", x64)
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # who calls often waits for less
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # faster for many small calls
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner handles Ctrl-C
     owner = multiprocessing.parent_process()
 
     def follow() -> None:

@@ -1,4 +1,4 @@
-"""The Zarr dataset of a run: what it will hold, how it is made, and how it is opened."""
+"""The Zarr dataset of a run: its layout, and functions that create and open it."""
 
 import warnings
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from .files import Folder
 
 @dataclass(frozen=True)
 class Variable:
-    """An array of the dataset; `text` says what it is."""
+    """An array of the dataset; `text` describes it."""
 
     dims: tuple[str, ...]
     dtype: str
@@ -25,7 +25,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a run will hold: the values along each dimension, and the arrays. Every array has all task dimensions."""
+    """The content of a run: the values along each dimension, and the arrays. Every array has all task dimensions."""
 
     task_dims: tuple[str, ...]
     coords: Mapping[str, Any]
@@ -34,7 +34,7 @@ class Layout:
     def __post_init__(self) -> None:
         for name, variable in self.variables.items():
             if unknown := [dim for dim in variable.dims if dim not in self.coords]:
-                raise ValueError(f"variables: expected dims out of {list(self.coords)}, got {unknown} in {name}")
+                raise ValueError(f"variables: expected dimensions from {list(self.coords)}, got {unknown} in {name}")
             if missing := [dim for dim in self.task_dims if dim not in variable.dims]:
                 raise ValueError(f"variables: expected every task dimension in {name}, got none of {missing}")
 
@@ -43,7 +43,7 @@ class Layout:
 
 
 def create(made: Path, layout: Layout) -> None:
-    """All arrays, empty, in a local folder."""
+    """Create all arrays, empty, in a local folder."""
     group = zarr.create_group(made, zarr_format=3)
     for name in layout.coords:
         values = layout.coordinate(name)
@@ -63,7 +63,7 @@ def create(made: Path, layout: Layout) -> None:
             attributes={"long_name": variable.text} if variable.text else {},
         )
     with warnings.catch_warnings():
-        # An extension of Zarr v3 so far, which readers may ignore; with it xarray opens the data in one read.
+        # Consolidated metadata is not yet part of Zarr v3, and readers may ignore it; with it, xarray needs one read.
         warnings.simplefilter("ignore", ZarrUserWarning)
         zarr.consolidate_metadata(group.store)
 

@@ -1,4 +1,4 @@
-"""Which settings a sweep runs: every one of a grid, or points drawn from ranges."""
+"""The settings of a sweep: all combinations of a grid, or points drawn from ranges."""
 
 import itertools
 import math
@@ -11,14 +11,14 @@ import numpy as np
 from ..foundation import arguments
 
 FLOAT = "__float__"
-"""The key under which JSON keeps a number that it has not."""
+"""The key for a number that JSON does not have, such as infinity."""
 Setting = dict[str, Any]
-"""By name: a number, a string, a list of numbers, or a table of these."""
+"""Values by name: numbers, strings, lists of numbers, or tables of these."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`, for a design that draws; with `log`, evenly in their logarithms.
+    """All numbers from `low` to `high`, for a design that draws. With `log`, the draws are uniform in the logarithm.
 
     !!! Example
 
@@ -40,10 +40,10 @@ class Range:
         if not self.low < self.high:
             raise ValueError(f"low, high: expected low < high, got {self.low} and {self.high}")
         if self.log and self.low <= 0:
-            raise ValueError(f"low: expected a number > 0, as `log` is set, got {self.low}")
+            raise ValueError(f"low: expected a number > 0, because `log` is set, got {self.low}")
 
     def at(self, share: float) -> float:
-        """The number that this share of the range, from 0 to 1, is below."""
+        """The number at this share, 0 to 1, of the range."""
         if self.log:
             low, high = math.log(self.low), math.log(self.high)
             return min(max(math.exp(low + share * (high - low)), self.low), self.high)
@@ -52,7 +52,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Design:
-    """The points of a sweep: `names` of the settings, and a value of each a point. Functions here make it."""
+    """The points of a sweep: the `names` of the settings, and their values at each point."""
 
     kind: str
     names: tuple[str, ...]
@@ -63,14 +63,14 @@ class Design:
 
 
 def grid(settings: Mapping[str, Any]) -> Design:
-    """Every combination of the listed values, the last setting's changing fastest."""
+    """Every combination of the listed values. The last setting changes fastest."""
     columns = {name: _choices(name, values) for name, values in _named(settings).items()}
     points = tuple(dict(zip(columns, values, strict=True)) for values in itertools.product(*columns.values()))
     return Design("grid", tuple(columns), points)
 
 
 def random_design(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int = 0) -> Design:
-    """`points` settings, each value drawn by itself: from its `Range`, or out of its list.
+    """`points` settings with independent draws: each value comes from its `Range` or from its list.
 
     !!! Example
 
@@ -85,7 +85,7 @@ def random_design(settings: Mapping[str, Range | Iterable[Any]], points: int, *,
 
 
 def latin_hypercube(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int = 0) -> Design:
-    """The same, with each setting's draws spread evenly: one in each of `points` equal parts of its range.
+    """`points` settings with evenly spread draws: one in each of `points` equal parts of every range.
 
     !!! Example
 
@@ -115,22 +115,22 @@ def _drawn(kind: str, settings: Mapping[str, Any], shares: np.ndarray) -> Design
 
 def _named(settings: Any) -> dict[str, Any]:
     if not isinstance(settings, Mapping) or not settings or not all(isinstance(name, str) for name in settings):
-        raise ValueError(f"grid: expected lists of values by the setting's name, got {arguments.describe(settings)}")
+        raise ValueError(f"grid: expected a mapping from names to lists of values, got {arguments.describe(settings)}")
     for name in settings:
         if name in ("seed", "part", "point", "time", "key", "parameter"):
-            raise ValueError(f"grid: expected names of settings, got {name!r}, which a sweep has by itself")
+            raise ValueError(f"grid: expected names of settings, got {name!r}, which is reserved in a sweep")
     return dict(settings)
 
 
 def _choices(name: str, values: Any) -> list[Any]:
     if isinstance(values, Range):
-        raise ValueError(f"grid: {name}: expected a list of values, got a Range; a random_design draws from it")
+        raise ValueError(f"grid: {name}: expected a list of values, got a Range; use random_design to draw from it")
     if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__iter__"):
         raise ValueError(f"grid: {name}: expected a list of values, got {arguments.describe(values)}")
     plain = [_plain(name, value) for value in values]
     if not plain:
         raise ValueError(f"grid: {name}: expected at least one value, got none")
-    # 1 and 1.0 are the same place on an axis.
+    # 1 and 1.0 have the same place on an axis.
     if len({repr(float(v)) if _is_number(v) else repr(v) for v in plain}) < len(plain):
         raise ValueError(f"grid: {name}: expected each value once, got {plain}")
     return plain
@@ -141,7 +141,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """As JSON has it."""
+    """The value with only types that JSON has."""
     if hasattr(value, "tolist"):
         value = np.asarray(value).tolist()
     if isinstance(value, (bool, int, float, str)):

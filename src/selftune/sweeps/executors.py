@@ -1,4 +1,4 @@
-"""The tasks of a sweep, here or on a cluster: what is not done yet is computed, written as it comes, and counted."""
+"""Run the tasks of a sweep on this machine or on a cluster. Each result is written as soon as it is computed."""
 
 import hashlib
 import threading
@@ -19,15 +19,15 @@ from ..storage.store import RunStore
 from .plan import RAISED, Plan, configured, error_in_words
 
 Outcome: TypeAlias = tuple[int, dict[str, np.ndarray] | BaseException]
-"""The number of a task, and its arrays; or what it raised at last."""
+"""The number of a task, with its arrays or with the exception of its last attempt."""
 
 
 class ClusterError(InputError):
-    """What is wrong with a cluster, and no task's fault."""
+    """A fault of the cluster, not of a task."""
 
 
 def check(executor: Any) -> None:
-    """That it is None, the address of a Dask scheduler or a client of one."""
+    """Raise an error unless `executor` is None, the address of a Dask scheduler or a client of one."""
     if executor is None:
         return
     try:
@@ -49,7 +49,7 @@ def run_tasks(
     workers: int = 1,
     progress: Callable[[int, int], Any] | None = None,
 ) -> None:
-    """Compute and write each task that has no marker, and complete the run. One that fails is written as failed."""
+    """Compute and write all pending tasks, and complete the run. A failed task is recorded as failed."""
     if store.complete:
         return
     sizes = [len(block.points) * len(block.seeds) for block in plan.blocks]
@@ -78,29 +78,29 @@ def run_tasks(
 
 
 class Programs:
-    """A plan's programs, each compiled once, for any number of threads."""
+    """The programs of a plan. Each is compiled once, for all threads."""
 
     def __init__(self, plan: Plan):
         self.plan = plan
         self._jitted = [jax.jit(plan.program(group)) for group in plan.groups]
 
     def compute(self, i: int) -> dict[str, np.ndarray]:
-        """What is stored of task i."""
+        """The arrays to store of task i."""
         plan, block = self.plan, self.plan.blocks[i]
         with configured(plan.options):
-            kept = jax.device_get(self._jitted[block.group](*plan.arguments(block)))
-        return _in_lanes(plan, i, kept)
+            arrays = jax.device_get(self._jitted[block.group](*plan.arguments(block)))
+        return _in_lanes(plan, i, arrays)
 
 
-def _in_lanes(plan: Plan, i: int, kept: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Runs side by side, point by point; lanes that there is no run for are filled with NaN and −1."""
+def _in_lanes(plan: Plan, i: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The runs of a task along one axis (lanes), point by point. Lanes without a run have NaN and −1."""
     block = plan.blocks[i]
     points, seeds = len(block.points), len(block.seeds)
-    kept = {name: value[:points, :seeds] for name, value in kept.items()}
-    kept["point"] = np.repeat(np.asarray(block.points, np.int32), seeds).reshape(points, seeds)
-    kept["seed"] = np.tile(np.asarray(block.seeds, np.int32), points).reshape(points, seeds)
+    arrays = {name: value[:points, :seeds] for name, value in arrays.items()}
+    arrays["point"] = np.repeat(np.asarray(block.points, np.int32), seeds).reshape(points, seeds)
+    arrays["seed"] = np.tile(np.asarray(block.seeds, np.int32), points).reshape(points, seeds)
     lanes = {}
-    for name, value in kept.items():
+    for name, value in arrays.items():
         fill = np.nan if value.dtype.kind == "f" else -1
         lanes[name] = np.full((plan.lanes, *value.shape[2:]), fill, value.dtype)
         lanes[name][: points * seeds] = value.reshape(points * seeds, *value.shape[2:])
@@ -108,21 +108,21 @@ def _in_lanes(plan: Plan, i: int, kept: dict[str, np.ndarray]) -> dict[str, np.n
 
 
 def _nothing(plan: Plan, i: int) -> dict[str, np.ndarray]:
-    """Of a task that raised."""
+    """The arrays to store of a task that raised an error."""
     block = plan.blocks[i]
     shape = len(block.points), len(block.seeds)
     number = np.float64 if plan.x64 else np.float32
     whole = ("result_code", "failed_at", "guard")
-    kept = {
+    arrays = {
         name: np.full(shape + size, -1 if name in whole else np.nan, np.int32 if name in whole else number)
         for name, size in plan.shapes.items()
     }
-    kept["result_code"] = np.full(shape, RAISED, np.int32)
-    return _in_lanes(plan, i, kept)
+    arrays["result_code"] = np.full(shape, RAISED, np.int32)
+    return _in_lanes(plan, i, arrays)
 
 
 def _here(plan: Plan, pending: Sequence[int], workers: int, retries: int) -> Iterator[Outcome]:
-    """In threads of this process: XLA and the native engine run outside Python's lock."""
+    """Run tasks in threads of this process: XLA and the native engine release Python's lock."""
     programs = Programs(plan)
 
     def one(i: int) -> Outcome:
@@ -137,43 +137,43 @@ def _here(plan: Plan, pending: Sequence[int], workers: int, retries: int) -> Ite
     waiting, running = list(pending), set[Future[Outcome]]()
     with ThreadPoolExecutor(workers) as pool:
         try:
-            # No more than can run: what waits in the pool's own queue could not be called back.
+            # Submit no more tasks than can run, because tasks in the pool's own queue could not be cancelled.
             while waiting or running:
                 while waiting and len(running) < workers:
                     running.add(pool.submit(one, waiting.pop(0)))
                 finished, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in finished:
                     yield future.result()
-        except KeyboardInterrupt:  # what is begun is kept
+        except KeyboardInterrupt:  # keep the results of the tasks that are running
             for future in running:
                 yield future.result()
             raise
 
 
 AHEAD = 4
-"""Tasks that a cluster is given for each of its threads: enough that none waits, however many there are in all."""
+"""Tasks that a cluster has for each of its threads: enough that no thread waits."""
 CONNECT = 20.0
-"""Seconds in which a scheduler must answer at first."""
+"""Seconds that a scheduler may take to answer at first."""
 RECONNECT = 60.0
-"""Seconds in which a scheduler that is gone may come back."""
+"""Seconds that a lost scheduler may take to come back."""
 
 
 class _LostError(Exception):
-    """The scheduler does not answer any more."""
+    """The connection to the scheduler is lost."""
 
 
 def _on_cluster(executor: Any, plan: Plan, pending: Sequence[int], retries: int) -> Iterator[Outcome]:
-    """On a Dask cluster. Tasks have keys by their content, and come in any order.
+    """Run tasks on a Dask cluster. Results come in any order. The key of a task is a hash of its content.
 
-    A worker that dies costs the tasks that it was at, which are done again elsewhere. A scheduler that is gone is
-    waited for; what it had not given is submitted anew.
+    If a worker dies, its tasks run again elsewhere. If the scheduler is lost, wait until it is back, and submit all
+    unfinished tasks again.
     """
     import cloudpickle
     from dask.distributed import Client
 
     address = executor if isinstance(executor, str) else None
     client: Any = executor if address is None else _connect(Client, address, CONNECT)
-    # In two, as a worker must know how precise numbers are before it makes arrays of them.
+    # Packed twice, because a worker must set the precision before it unpickles arrays.
     parcel = cloudpickle.dumps((plan.options, cloudpickle.dumps((plan, _environment()))))
     left, losses = dict.fromkeys(pending), 0
     try:
@@ -193,7 +193,7 @@ def _on_cluster(executor: Any, plan: Plan, pending: Sequence[int], retries: int)
             client.close()
 
 
-_KEPT = "; what is done is kept, and the same call goes on from there"
+_KEPT = "; finished tasks are stored, and the same call continues from there"
 
 
 def _connect(kind: Any, address: str, seconds: float) -> Any:
@@ -204,7 +204,7 @@ def _connect(kind: Any, address: str, seconds: float) -> Any:
 
 
 def _again(client: Any, address: str | None) -> Any:
-    """A client of the scheduler that was lost, once it is back."""
+    """A client of the lost scheduler, when it is back."""
     end = time.monotonic() + RECONNECT
     while time.monotonic() < end:
         if address is None and client.status == "running":
@@ -226,12 +226,12 @@ def _submit(client: Any, parcel: bytes, plan: Plan, pending: Sequence[int], retr
 
     waiting, attempts = deque(pending), dict.fromkeys(pending, 0)
     running: dict[Any, int] = {}
-    # A task like others: if the worker that has it dies, it is made again.
+    # Sent as a task: if the worker that holds it dies, Dask computes it again.
     sent = client.submit(_same, parcel, key=f"selftune-{hashlib.sha256(parcel).hexdigest()}")
     queue = as_completed()
 
     def submit(i: int) -> None:
-        # What failed is remembered by its key, so another try has another.
+        # Dask remembers a failure by its key, so each attempt has another key.
         future = client.submit(_compute, sent, i, key=f"selftune-{plan.identity(plan.blocks[i])}-{attempts[i]}")
         running[future] = i
         queue.add(future)
@@ -273,7 +273,7 @@ def _same(parcel: bytes) -> bytes:
 
 @lru_cache(maxsize=4)
 def _unpacked(parcel: bytes) -> Programs:
-    """Once in a worker's process, however many tasks it computes."""
+    """The programs of a parcel, unpacked once in each worker process."""
     import cloudpickle
 
     options, inside = cloudpickle.loads(parcel)
@@ -282,12 +282,12 @@ def _unpacked(parcel: bytes) -> Programs:
             plan, expected = cloudpickle.loads(inside)
     except Exception as error:
         raise ClusterError(
-            f"executor: a worker cannot have the functions ({type(error).__name__}: {error}); their modules must be "
-            "there (client.upload_file sends one), or be the script itself"
+            f"executor: a worker cannot load the functions ({type(error).__name__}: {error}); install their modules on "
+            "the workers (client.upload_file sends one), or define the functions in the script itself"
         ) from None
     here = _environment()
     if different := manifest.differing(here, expected):
-        raise ClusterError(f"executor: a worker would compute other numbers: {'; '.join(different)} on the client")
+        raise ClusterError(f"executor: a worker would compute different numbers: {'; '.join(different)} on the client")
     return Programs(plan)
 
 
@@ -295,12 +295,12 @@ _ONE = threading.Lock()
 
 
 def _compute(parcel: bytes, i: int) -> dict[str, np.ndarray]:
-    """In a worker."""
-    with _ONE:  # one thread unpacks
+    """The arrays of task i, in a worker."""
+    with _ONE:  # only one thread unpacks
         programs = _unpacked(parcel)
     return programs.compute(i)
 
 
 def _environment() -> dict[str, str]:
-    """What decides the numbers besides the plan: the same in every worker."""
+    """The versions and the machine, which also determine the numbers: they must be the same in every worker."""
     return {**manifest.versions(), **manifest.machine()}

@@ -1,6 +1,6 @@
-"""A sweep cut into tasks: which points are one program, and how many runs of it go side by side.
+"""A sweep divided into tasks: which points share a program, and how many runs of it form a batch.
 
-Nothing here looks at the machine: the same sweep has the same tasks everywhere, and so the same numbers.
+Nothing here depends on the machine: the same sweep has the same tasks everywhere, and so the same numbers.
 """
 
 import hashlib
@@ -24,28 +24,28 @@ from .design import Design, Setting
 from .problem import AXIS, Problem, is_traced, kept, takes
 
 MEMORY = 256 << 20
-"""Bytes of a task's largest arrays."""
+"""The memory limit of a task's largest arrays, in bytes."""
 WORK = 20_000_000
-"""Steps of all runs of a task: a second or so."""
+"""The limit on the steps of all runs of a task: about a second."""
 RAISED = 3
-"""The result code of a run whose task or setting raised."""
+"""The result code of a run whose task or setting raised an error."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Points that are one program: they differ in the `traced` settings alone, which are its arguments."""
+    """Points that share one program: they differ only in the `traced` settings, which are the program's arguments."""
 
     points: tuple[int, ...]
     traced: tuple[str, ...]
     digest: str = ""
-    """Of the program."""
+    """The hash of the program."""
     shape: tuple[int, int] = (1, 1)
-    """How many points, and how many seeds of each, are a task."""
+    """The number of points and the number of seeds of a task."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A task: these points of a group, each with these seeds."""
+    """A task: some points of a group, each with some seeds."""
 
     group: int
     points: tuple[int, ...]
@@ -58,17 +58,17 @@ class Plan:
     design: Design
     seeds: tuple[int, ...]
     options: dict[str, Any]
-    """JAX's settings as they were when it was planned."""
+    """JAX's settings when the plan was made."""
     groups: tuple[Group, ...] = ()
     refused: dict[int, str] = field(default_factory=dict)
-    """Points that cannot be run, and why."""
+    """The points that cannot be run, with the reason."""
     steps: int = 0
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Of what is kept of one run."""
+    """The shapes of the stored arrays of one run."""
 
     @property
     def deciding(self) -> dict[str, Any]:
-        """Of JAX's settings, those that decide numbers: promotion decides what is an error."""
+        """The settings of JAX that influence the numbers. Type promotion does not: it only decides what is an error."""
         return {name: value for name, value in self.options.items() if name != "jax_numpy_dtype_promotion"}
 
     @property
@@ -86,25 +86,25 @@ class Plan:
 
     @property
     def lanes(self) -> int:
-        """Runs of the largest task."""
+        """The number of runs of the largest task."""
         return max((math.prod(group.shape) for group in self.groups), default=1)
 
     def identity(self, block: Block) -> str:
-        """The task by its content: the program, and what it is called with."""
+        """A hash of the task's content: the program, and its arguments."""
         settings = [self.design.points[i] for i in block.points]
         shape = self.groups[block.group].shape
         content = [self.groups[block.group].digest, settings, block.seeds, shape, self.problem.engine, self.deciding]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     def arguments(self, block: Block) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """What the program is called with; filled up to its shape with the last ones."""
+        """The program's arguments, padded to the group's shape by repeating the last ones."""
         group = self.groups[block.group]
         points = _filled(block.points, group.shape[0])
         traced = {name: np.asarray([self.design.points[i][name] for i in points], float) for name in group.traced}
         return traced, np.asarray(_filled(block.seeds, group.shape[1]))
 
     def program(self, group: Group) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
-        """From arguments to what is kept of the runs, each array with leading axes (point, seed)."""
+        """A function from the arguments to the arrays to store; each array has the leading axes (point, seed)."""
         used = self.problem
         fixed = {name: v for name, v in self.design.points[group.points[0]].items() if name not in group.traced}
 
@@ -118,7 +118,7 @@ class Plan:
             return jax.vmap(lambda traced: one(traced, seed, scenario))(traced)
 
         def runs(traced: dict[str, Any], seeds: Any) -> dict[str, Any]:
-            # With one point nothing may be traced, and an axis is needed all the same.
+            # If no setting is traced, vmap needs another argument with an axis.
             padded = {**traced, AXIS: jnp.zeros(group.shape[0])}
             found = jax.vmap(lambda seed: of_seed(padded, seed))(seeds)
             return {name: jnp.swapaxes(value, 0, 1) for name, value in found.items()}
@@ -137,7 +137,7 @@ _OPTIONS: dict[str, Any] = {
 
 @contextmanager
 def configured(options: dict[str, Any]) -> Iterator[None]:
-    """JAX as it was set when a sweep was planned: its settings are each thread's, and each process's, own."""
+    """Set JAX as it was when the sweep was planned. JAX's settings are local to each thread and process."""
     with ExitStack() as stack:
         for name, value in options.items():
             stack.enter_context(_OPTIONS[name](value))
@@ -145,7 +145,7 @@ def configured(options: dict[str, Any]) -> Iterator[None]:
 
 
 def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: int | None = None) -> Plan:
-    """Points with a fault of their own are refused by themselves; where all are, the first fault is raised."""
+    """Return the plan. Invalid points are refused individually; if all are invalid, raise the first error."""
     problem.check_names(design.names)
     plan = Plan(problem, design, tuple(seeds), {name: getattr(jax.config, name) for name in _OPTIONS})
     refused, first = _faults(plan)
@@ -169,19 +169,19 @@ def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: 
     if first is not None and not groups:
         raise first
     (one, about), *others = runs.items()
-    for other, told in others:
-        if told != about:
+    for other, found in others:
+        if found != about:
             raise ValueError(
                 "make_scenario, theta: expected runs of the same steps and sizes at every point, got "
                 f"{about[0]} steps, {about[1]} at {design.points[one]}, "
-                f"and {told[0]} steps, {told[1]} at {design.points[other]}"
+                f"and {found[0]} steps, {found[1]} at {design.points[other]}"
             )
     assert sorted([*refused, *(i for group in groups for i in group.points)]) == list(range(len(design.points)))
     return replace(plan, groups=tuple(groups), refused=refused, steps=about[0], shapes=about[1])
 
 
 def _faults(plan: Plan) -> tuple[dict[int, str], BaseException | None]:
-    """What the makers say of each point's values: traced ones have none to look at. Each maker once a value."""
+    """The refused points with the reason, and the first error. Each maker is called once for each of its settings."""
     problem, refused, first = plan.problem, {}, None
     checks: dict[str, tuple[Callable[..., Any], Callable[[Setting], Any]]] = {
         "controller": (problem.make_controller, lambda s: problem.controller(s, 0)),
@@ -206,9 +206,9 @@ def _faults(plan: Plan) -> tuple[dict[int, str], BaseException | None]:
 
 
 def _without_one(plan: Plan, group: Group, lanes: int | None) -> list[Group]:
-    """A group that is no program: a function looks at a value, or keeps it where it cannot be an argument.
+    """Divide a group that cannot be one program, because a function uses a value while JAX traces it.
 
-    Cut by that setting, if without it the rest is one; else by all.
+    Divide the group by one setting, if the rest can then be traced; otherwise into single points.
     """
     for name in group.traced:
         rest = tuple(one for one in group.traced if one != name)
@@ -229,7 +229,7 @@ def _grouped(design: Design, points: Sequence[int], traced: tuple[str, ...]) -> 
 
 
 def _sized(plan: Plan, group: Group, lanes: int | None) -> tuple[Group, int, dict[str, tuple[int, ...]]]:
-    """The group with its program's digest and its tasks' shape; its runs' steps; and the shapes of what is kept."""
+    """The group with its program's hash and its tasks' shape; the steps of a run; the shapes of the stored arrays."""
     problem = plan.problem
     trial = replace(plan, groups=(group,))
     block = Block(0, group.points[:1], plan.seeds[:1])
@@ -238,7 +238,7 @@ def _sized(plan: Plan, group: Group, lanes: int | None) -> tuple[Group, int, dic
     scenario = eqx.filter_eval_shape(lambda seed: problem.scenario(setting, seed), arguments[1][0])
     if not len(scenario):
         raise ValueError("make_scenario: expected at least one step, got none")
-    shapes = jax.eval_shape(trial.program(group), *arguments)  # all of it: shapes are checked, and what can be lowered
+    shapes = jax.eval_shape(trial.program(group), *arguments)  # the whole program, to check all shapes and lowerings
     steps, number = len(scenario), np.dtype(scenario.x0.dtype).itemsize
     drawn = number * sum(_numbers(leaf, steps) for leaf in jax.tree.leaves(scenario, is_leaf=is_stream))
     widths = [1, *(math.prod(shapes[name].shape[3:]) for name in problem.record)]
@@ -247,13 +247,13 @@ def _sized(plan: Plan, group: Group, lanes: int | None) -> tuple[Group, int, dic
     shared = not problem.draws_by(group.traced)
     shape = _shape(len(group.points), len(plan.seeds), most, drawn, rows, shared=shared)
     sized = replace(group, shape=shape)
-    told = {name: value.shape[2:] for name, value in shapes.items()}
-    return replace(sized, digest=_digest(plan, sized, arguments)), steps, told
+    stored = {name: value.shape[2:] for name, value in shapes.items()}
+    return replace(sized, digest=_digest(plan, sized, arguments)), steps, stored
 
 
 def _shape(points: int, seeds: int, lanes: int, drawn: int, rows: int, *, shared: bool) -> tuple[int, int]:
-    """(points, seeds) of a task: as many runs as memory and work allow, in tasks of even size."""
-    if shared:  # what is drawn for a seed serves all points
+    """(points, seeds) of a task: as many runs as the limits of memory and work allow, in tasks of equal size."""
+    if shared:  # all points share the random draws of a seed
         across = min(points, lanes, 8)
         down = max(1, min(seeds, lanes // across, MEMORY // (drawn + across * rows)))
         across = max(1, min(points, lanes // down, (MEMORY // down - drawn) // rows))
@@ -265,12 +265,12 @@ def _shape(points: int, seeds: int, lanes: int, drawn: int, rows: int, *, shared
 
 
 def _numbers(leaf: Any, steps: int) -> int:
-    """A stream's rows too: the native engine has them drawn beforehand."""
+    """The size of a leaf. A stream counts with all its rows, because the native engine draws them in advance."""
     return steps * math.prod(leaf.shape) if is_stream(leaf) else math.prod(leaf.shape)
 
 
 def _digest(plan: Plan, group: Group, arguments: Any) -> str:
-    """SHA-256 of the program, as JAX traces it for XLA: the native engine computes the same."""
+    """SHA-256 of the program, as JAX traces it for XLA. The native engine computes the same numbers."""
     traced = replace(plan, problem=replace(plan.problem, engine="xla"), groups=(group,))
     closed = jax.make_jaxpr(traced.program(replace(group, shape=(1, 1))))(*arguments)
     return jaxprs.digest(closed)

@@ -1,4 +1,4 @@
-"""A sweep as a list: one row for each point of its design, whatever the design; what tables and figures ask of it."""
+"""The points of a sweep as a list, with one row for each point of any design. Tables and figures use it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,31 +9,31 @@ import numpy as np
 import xarray as xr
 from scipy import special
 
-HOW = {-1: "was not run", 1: "diverged", 2: "a number stopped being finite", 3: "its task raised"}
+HOW = {-1: "was not run", 1: "diverged", 2: "a number stopped being finite", 3: "its task raised an error"}
 
 
 class Cells(NamedTuple):
-    """The points by the values of some settings; each array has an axis for each of these settings."""
+    """The points by the values of some settings. Each array has one axis for each of these settings."""
 
     levels: list[list[Any]]
     best: np.ndarray
-    """The point that is best over all other settings; -1 where each had a run that failed, or there is no point."""
+    """The point that is best over all other settings; -1 if every point has failed runs, or there is no point."""
     failed: np.ndarray
-    """How many runs failed, of all points there."""
+    """The number of failed runs of all points of the cell."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """Costs (point, seed), NaN where a run failed, and each setting's value at every point."""
+    """Costs (point, seed), NaN for failed runs, and each setting's value at every point."""
 
     columns: dict[str, np.ndarray]
     cost: np.ndarray
     failed: np.ndarray
     reason: np.ndarray
-    """In words, "" where the run ended well."""
+    """The reason of the failure; "" if the run did not fail."""
     seeds: np.ndarray
     judged: str
-    """What the cost is, in words."""
+    """The name of the cost."""
 
     def __len__(self) -> int:
         return len(self.cost)
@@ -44,12 +44,12 @@ class Points:
 
     @cached_property
     def ok(self) -> np.ndarray:
-        """The points of which no run failed."""
+        """The points without failed runs."""
         return np.logical_not(self.failed.any(axis=1))
 
     @cached_property
     def mean(self) -> np.ndarray:
-        """Over seeds; infinite where a run failed."""
+        """The mean cost over seeds; infinite if a run failed."""
         means = np.full(len(self), np.inf)
         means[self.ok] = self.cost[self.ok].mean(axis=1)
         return means
@@ -66,19 +66,19 @@ class Points:
         return {name: plain(values[row]) for name, values in self.columns.items()}
 
     def levels(self, name: str) -> tuple[list[Any], np.ndarray]:
-        """A setting's values, each once and in the order of the points; and which of them each point has."""
+        """The distinct values of a setting in the order of the points, and the index of each point's value."""
         values = self.columns[name]
-        _, first, codes = np.unique(values, return_index=True, return_inverse=True)  # where NaN is one value
+        _, first, codes = np.unique(values, return_index=True, return_inverse=True)  # NaN counts as one value
         order = np.argsort(first)
         return [plain(values[row]) for row in first[order]], np.argsort(order)[codes]
 
     def is_numeric(self, name: str) -> bool:
-        """Whether its values have places on an axis."""
+        """Whether the values are finite numbers, which have places on an axis."""
         values = self.columns[name]
         return values.dtype.kind in "iuf" and bool(np.isfinite(values).all())
 
     def groups(self, names: Sequence[str]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
-        """The rows of each combination of values that there is."""
+        """The existing combinations of values, each with its rows."""
         levels = [self.levels(name) for name in names]
         codes = np.stack([codes for _, codes in levels], axis=1) if names else np.zeros((len(self), 1), int)
         there, which = np.unique(codes, axis=0, return_inverse=True)
@@ -94,25 +94,25 @@ class Points:
         order = np.argsort(self.mean, kind="stable")[::-1]
         order = order[self.ok[order]]
         best = np.full(int(np.prod(shape)), -1)
-        best[where[order]] = order  # from the worst to the best, which stays
+        best[where[order]] = order  # from the worst to the best, so that the best is written last
         failed = np.bincount(where, self.failed.sum(axis=1), best.size).astype(int)
         return Cells([values for values, _ in levels], best.reshape(shape), failed.reshape(shape))
 
 
 def plain(value: Any) -> Any:
-    """A value as Python has it."""
+    """A NumPy scalar as a Python value."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def dataset_of(sweep: Any) -> xr.Dataset:
     made = sweep if isinstance(sweep, xr.Dataset) else sweep.to_dataset() if hasattr(sweep, "to_dataset") else None
     if not isinstance(made, xr.Dataset):
-        raise ValueError(f"sweep: expected a Sweep, or what its to_dataset() gives, got {type(sweep).__name__}")
+        raise ValueError(f"sweep: expected a Sweep, or the result of its to_dataset(), got {type(sweep).__name__}")
     return made
 
 
 def points(sweep: Any, *, cost: str = "mean_cost", last: float | None = None) -> Points:
-    """Of a `Sweep` or its dataset. A setting that was selected, `dataset.sel(noise=0.1)`, is the same at all points."""
+    """The points of a `Sweep` or its dataset. A setting that was selected, `dataset.sel(noise=0.1)`, is constant."""
     data = dataset_of(sweep)
     values, judged = _judged(data, cost, last)
     dims = [str(dim) for dim in values.dims if dim != "seed"]
@@ -142,16 +142,16 @@ def _judged(data: xr.Dataset, cost: str, last: float | None) -> tuple[xr.DataArr
     if last is None:
         return data[name], "mean cost of a step" if cost == "mean_cost" else cost
     if cost != "mean_cost":
-        raise ValueError(f"last: expected with the cost 'mean_cost' alone, as only its parts are kept, got {cost!r}")
+        raise ValueError(f"last: expected only with the cost 'mean_cost', which is stored in parts, got {cost!r}")
     if isinstance(last, bool) or not isinstance(last, int | float) or not 0 < last <= 1:
         raise ValueError(f"last: expected a share of the run, above 0 and at most 1, got {last!r}")
     parts = data.sizes["part"]
     begins = slice(parts - max(1, round(last * parts)), None)
     length = xr.DataArray(lengths(data), dims=("part",)).isel(part=begins)
     share = round(100 * float(length.sum()) / steps(data))
-    kept = data.part_cost.isel(part=begins).astype(float)
-    # By hand, as a NaN must stay one: a run that failed has no mean.
-    mean = (kept * length).sum("part", skipna=False) / float(length.sum())
+    costs = data.part_cost.isel(part=begins).astype(float)
+    # Not by xarray's weighted mean, because a NaN must stay: a failed run has no mean.
+    mean = (costs * length).sum("part", skipna=False) / float(length.sum())
     return mean, f"mean cost of a step in the last {share} % of the run"
 
 
@@ -163,7 +163,7 @@ def steps(data: xr.Dataset) -> int:
 
 
 def lengths(data: xr.Dataset) -> np.ndarray:
-    """Of the parts of a run, in steps."""
+    """The lengths of the parts of a run, in steps."""
     return np.diff(data["part"].values, append=steps(data)).astype(float)
 
 
@@ -173,7 +173,7 @@ def _flat(values: xr.DataArray, dims: list[str]) -> np.ndarray:
 
 
 def _columns(data: xr.Dataset, values: xr.DataArray, dims: list[str]) -> dict[str, np.ndarray]:
-    """Each setting's value at every point."""
+    """The value of each setting at every point."""
     grid = np.indices([values.sizes[dim] for dim in dims]).reshape(len(dims), -1)
     if "settings" in data.attrs:
         names = [str(name) for name in np.atleast_1d(data.attrs["settings"]) if name in data.coords]
@@ -195,25 +195,25 @@ def _reasons(data: xr.Dataset, dims: list[str], failed: np.ndarray) -> np.ndarra
     code = _flat(data.result_code, dims) if "result_code" in data else None
     at = _flat(data.failed_at, dims) if "failed_at" in data else None
     for place in zip(*np.nonzero(failed), strict=True):
-        said = "" if text is None else str(text[place])
-        if not said:
-            said = "a number stopped being finite" if code is None else HOW.get(int(code[place]), "failed")
-            said += f" at step {int(at[place])}" if at is not None and at[place] >= 0 else ""
-        made[place] = said
+        reason = "" if text is None else str(text[place])
+        if not reason:
+            reason = "a number stopped being finite" if code is None else HOW.get(int(code[place]), "failed")
+            reason += f" at step {int(at[place])}" if at is not None and at[place] >= 0 else ""
+        made[place] = reason
     return made
 
 
 def show(value: Any) -> str:
-    """A setting's value, for people."""
+    """The text of a setting's value."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def in_words(setting: dict[str, Any]) -> str:
-    return ", ".join(f"{name} = {show(value)}" for name, value in setting.items()) or "the one point"
+    return ", ".join(f"{name} = {show(value)}" for name, value in setting.items()) or "the only point"
 
 
 def spans_decades(values: Any) -> bool:
-    """Whether a logarithmic axis shows them better: positive, a factor of ten apart, and most of them small."""
+    """Whether a logarithmic axis is better: all values positive, over a factor of ten, and most of them small."""
     array = np.asarray(values, float)
     array = array[np.isfinite(array)]
     if not array.size or array.min() <= 0 or array.max() < 10 * array.min():
@@ -222,8 +222,8 @@ def spans_decades(values: Any) -> bool:
 
 
 def chosen_by_others(cost: np.ndarray) -> np.ndarray:
-    """For each seed, the cost (point, seed) there of the point that is the lowest on all other seeds."""
-    # Sums from both ends: what is left of a difference has no digits where one seed nearly diverged.
+    """For each seed, the cost on this seed of the point that has the lowest mean cost on all other seeds."""
+    # Sums from both ends, without a subtraction: it would lose all digits if one seed has a huge cost.
     before, after = np.zeros_like(cost), np.zeros_like(cost)
     before[:, 1:] = np.cumsum(cost[:, :-1], axis=1)
     after[:, :-1] = np.cumsum(cost[:, :0:-1], axis=1)[:, ::-1]
@@ -232,19 +232,19 @@ def chosen_by_others(cost: np.ndarray) -> np.ndarray:
 
 
 class Gap(NamedTuple):
-    """What points have on top of the best one: means over seeds and, each way, the reach of their intervals."""
+    """The mean difference of each point to the best point, and the half width of its interval."""
 
     mean: np.ndarray
     reach: np.ndarray
-    """NaN of one seed."""
+    """NaN if there is only one seed."""
 
 
 class ToBest(NamedTuple):
-    """Each point against the best one, seed by seed.
+    """The comparison of each point with the best point, paired by seed.
 
-    `difference`: of costs. `log_ratio`: of their logarithms, NaN where a cost is not above zero. `near`: the points
-    that cannot be told from the best. `chance`: how often no mean difference is below zero when the seeds are drawn
-    anew.
+    `difference`: of costs. `log_ratio`: of their logarithms, NaN if a cost is not positive. `near`: the points that the
+    data cannot distinguish from the best. `chance`: the share of bootstrap resamples of the seeds in which no mean
+    difference is below zero.
     """
 
     difference: Gap
@@ -254,16 +254,17 @@ class ToBest(NamedTuple):
 
 
 def to_best(cost: np.ndarray, *, level: float = 0.95, resamples: int = 2000) -> ToBest:
-    """Of costs (point, seed), with intervals that hold for all points together.
+    """Compare all points with the best, with intervals that hold for all points simultaneously. `cost`: (point, seed).
 
-    The best was chosen, and the more there were to choose from, the further it is below others that are as good. So an
-    interval reaches as many standard errors as the farthest of all differences does in `level` of the resamples (a
-    bootstrap of Dunnett's comparison with one, as Hsu's with the best has it), by Student's distribution in place
-    of the normal one. Who is in truth the best is then within reach of zero so often, however many points there are.
+    The best point was selected, which is a bias: with more points to choose from, the best is further below points that
+    are equally good. So an interval has as many standard errors as the largest of all differences has in `level` of the
+    resamples (a bootstrap of Dunnett's comparison with one point, as in Hsu's comparison with the best), with Student's
+    distribution instead of the normal one. The true best is then within reach of zero with probability `level`, for any
+    number of points.
 
-    A point is told from the best by the first of three that tells it: the difference of costs, for settings that add to
-    the cost; their ratio, for settings that multiply it, where costs of all sizes leave the difference no standard
-    error that is right; and the sign test, if the point is worse on more seeds than chance allows.
+    A point is distinguished from the best if one of three tests does so: the difference of costs, for settings that add
+    to the cost; the ratio of costs, for settings that multiply it, when costs of very different sizes make the standard
+    error of the difference unreliable; and the sign test, if the point is worse on more seeds than chance allows.
     """
     points, seeds = cost.shape
     best = cost[int(np.argmin(cost.mean(axis=1)))]
@@ -272,7 +273,7 @@ def to_best(cost: np.ndarray, *, level: float = 0.95, resamples: int = 2000) -> 
     difference = _gap(differences, drawn, level)
     positive = (cost > 0).all(axis=1) & (best > 0).all()
     log_ratio = Gap(np.full(points, np.nan), np.full(points, np.nan))
-    if positive.any():  # a difference of logarithms, as a ratio of costs may overflow
+    if positive.any():  # the difference of logarithms, because a ratio of costs may overflow
         ratios = _gap(np.log(cost[positive]) - np.log(best), drawn, level)
         for whole, part in zip(log_ratio, ratios, strict=True):
             whole[positive] = part
@@ -280,21 +281,21 @@ def to_best(cost: np.ndarray, *, level: float = 0.95, resamples: int = 2000) -> 
         return ToBest(difference, log_ratio, np.ones(points, bool), None)
     as_good = (differences <= 0).sum(axis=1)
     worse = special.bdtr(as_good, seeds, 0.5) * max(points - 1, 1) < (1 - level) / 2
-    told = worse | (difference.mean > difference.reach) | (log_ratio.mean > log_ratio.reach)
+    distinct = worse | (difference.mean > difference.reach) | (log_ratio.mean > log_ratio.reach)
     lowest = np.ones(resamples, bool)
     for part in _parts(points):
         lowest &= (drawn @ differences[part].T >= 0).all(axis=1)
-    return ToBest(difference, log_ratio, ~told, float(lowest.mean()))
+    return ToBest(difference, log_ratio, ~distinct, float(lowest.mean()))
 
 
 def _gap(differences: np.ndarray, drawn: np.ndarray, level: float) -> Gap:
-    """Of differences (point, seed), and how often each seed is drawn in every resample."""
+    """The gap of differences (point, seed). `drawn`: how often each resample draws each seed."""
     points, seeds = differences.shape
     mean = differences.mean(axis=1)
     if seeds == 1:
         return Gap(mean, np.full(points, np.nan))
     apart = differences - mean[:, None]
-    size = np.abs(apart).max(axis=1, keepdims=True)  # beside which squares do not overflow
+    size = np.abs(apart).max(axis=1, keepdims=True)  # scale first, so that squares do not overflow
     unit = np.divide(apart, size, out=np.zeros_like(apart), where=size > 0)
     spread = np.sqrt((unit**2).sum(axis=1, keepdims=True))
     scaled = np.divide(unit, spread, out=np.zeros_like(unit), where=spread > 0)
@@ -309,9 +310,9 @@ def _gap(differences: np.ndarray, drawn: np.ndarray, level: float) -> Gap:
 
 
 RESAMPLED = 4
-"""Fewer seeds have too few different resamples: an interval then reaches at least as far as Bonferroni's."""
+"""With fewer seeds there are too few distinct resamples, so an interval is at least as wide as Bonferroni's."""
 
 
 def _parts(points: int) -> Iterator[slice]:
-    """Of so many points as memory is for at once."""
+    """Slices of the points, each small enough for memory."""
     return (slice(start, start + 4096) for start in range(0, points, 4096))

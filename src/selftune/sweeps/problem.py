@@ -1,4 +1,4 @@
-"""What a sweep runs at a point: the user's functions, called with the settings that they have parameters for."""
+"""The problem of a sweep: the user's functions, each called with the settings that are its parameters."""
 
 import inspect
 import itertools
@@ -24,12 +24,12 @@ from .design import Setting
 
 PARTS = 20
 AXIS = " "
-"""A setting that is none: it gives a batch its size where nothing else varies along it."""
+"""The name of a dummy setting. It gives a batch its size if no real setting varies along it."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is run at a point: all that decides its numbers, but for the point and the seed."""
+    """All that determines the numbers of a run, except the point and the seed."""
 
     make_controller: Callable[..., Controller]
     make_scenario: Callable[..., Scenario]
@@ -47,10 +47,10 @@ class Problem:
             if not callable(getattr(self, name)):
                 raise ValueError(f"{name}: expected a function, got {arguments.describe(getattr(self, name))}")
         if not takes(self.make_scenario, "key"):
-            raise ValueError("make_scenario: expected a function with a parameter `key`, from which it draws")
+            raise ValueError("make_scenario: expected a function with a parameter `key` for its random draws")
 
     def check_names(self, names: Sequence[str]) -> None:
-        """That every setting is somebody's."""
+        """Raise `ValueError` unless every setting is a parameter, and every required parameter is a setting."""
         functions = {name: one for name in _MAKERS if _is_function(one := getattr(self, name))}
         for name in names:
             if not any(takes(one, name) for one in functions.values()):
@@ -64,16 +64,16 @@ class Problem:
                     raise ValueError(f"grid: expected {maker}'s parameter {one.name!r} in it, got {', '.join(names)}")
 
     def controller(self, setting: Setting, seed: Any) -> Controller:
-        # Not the scenario's key: a tuner that draws must not draw what nature does.
+        # Not the scenario's key: the tuner's draws must be independent of the scenario's.
         made = _call(self.make_controller, setting, lambda: jax.random.fold_in(jax.random.key(seed), _OWN))
         if not isinstance(made, Controller):
-            raise ValueError(f"make_controller: expected it to give a Controller, got {arguments.describe(made)}")
+            raise ValueError(f"make_controller: expected it to return a Controller, got {arguments.describe(made)}")
         return made
 
     def scenario(self, setting: Setting, seed: Any) -> Scenario:
         made = _call(self.make_scenario, setting, lambda: jax.random.key(seed))
         if not isinstance(made, Scenario):
-            raise ValueError(f"make_scenario: expected it to give a Scenario, got {arguments.describe(made)}")
+            raise ValueError(f"make_scenario: expected it to return a Scenario, got {arguments.describe(made)}")
         return made
 
     def start(self, setting: Setting) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Problem:
         return {name: _call(one, setting) if _is_function(one) else one for name, one in parts.items()}
 
     def draws_by(self, names: Sequence[str]) -> bool:
-        """Whether what nature draws depends on these settings."""
+        """Whether the scenario depends on these settings."""
         return any(takes(self.make_scenario, name) for name in names)
 
     def run(self, setting: Setting, seed: Any, scenario: Scenario) -> Run:
@@ -103,12 +103,12 @@ _OWN = 0x5E1F
 
 
 def kept(problem: Problem, run: Run) -> dict[str, Any]:
-    """What is stored of one run."""
+    """The arrays to store of one run."""
     ok, cost = run.result.ok, run.cost
     edges = [*parts_of(len(cost)).tolist(), len(cost)]
     parts = jnp.stack([jnp.mean(cost[a:b]) for a, b in itertools.pairwise(edges)])
     sizes = jnp.asarray(np.diff(edges) / max(len(cost), 1), cost.dtype)
-    told = {
+    arrays = {
         "mean_cost": jnp.where(ok, jnp.sum(sizes * parts), jnp.nan),
         "part_cost": jnp.where(ok, parts, jnp.nan),
         "theta_end": ravel_pytree(run.final.state.theta)[0],
@@ -117,17 +117,17 @@ def kept(problem: Problem, run: Run) -> dict[str, Any]:
     }
     for name in problem.record:
         rows = jax.tree.map(lambda rows: rows[:: problem.stride], getattr(run, name))
-        told[name] = jax.vmap(lambda row: ravel_pytree(row)[0])(rows) if name in ("theta", "a_hat") else rows
-    return told
+        arrays[name] = jax.vmap(lambda row: ravel_pytree(row)[0])(rows) if name in ("theta", "a_hat") else rows
+    return arrays
 
 
 def parts_of(steps: int) -> np.ndarray:
-    """The first step of each part that costs are averaged over."""
+    """The first step of each part of a run. Costs are averaged over each part."""
     return np.linspace(0, steps, min(PARTS, steps) + 1).astype(int)[:-1]
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function has such a parameter; one with names that Python has not lists them, as `takes`."""
+    """Whether a function has this parameter. A function may list other names, such as `tuner.name`, in `takes`."""
     if isinstance(names := getattr(function, "takes", None), frozenset):
         return name in names
     kinds = inspect.Parameter
@@ -138,9 +138,9 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def _call(function: Callable[..., Any], setting: Setting, key: Callable[[], Any] | None = None) -> Any:
-    """With the settings that it has parameters for."""
+    """Call a function with the settings that are its parameters."""
     given = {name: value for name, value in setting.items() if name != AXIS and takes(function, name)}
-    if not hasattr(function, "takes"):  # a list of numbers is an array, as where it is traced
+    if not hasattr(function, "takes"):  # a list of numbers becomes an array, as it would if traced
         given = {name: np.asarray(v, float) if _is_vector(v) else v for name, v in given.items()}
     if key is not None and takes(function, "key"):
         given["key"] = key()
@@ -148,7 +148,7 @@ def _call(function: Callable[..., Any], setting: Setting, key: Callable[[], Any]
 
 
 def _is_function(value: Any) -> bool:
-    """Not a pytree with numbers, which may be callable too."""
+    """Whether a value is a plain function. A pytree with numbers may be callable too."""
     return callable(value) and not any(map(eqx.is_array_like, jax.tree.leaves(value)))
 
 
@@ -157,7 +157,7 @@ def _is_vector(value: Any) -> bool:
 
 
 def is_traced(column: list[Any]) -> bool:
-    """Whether a setting's values are arguments of a program: fractions, and lists of them that are of one length."""
+    """Whether a setting's values can be arguments of a program: floats, or lists of numbers with the same shape."""
     if all(isinstance(value, list) for value in column):
         shapes = {np.shape(value) for value in column} if _are_numbers(column) else set()
         return len(shapes) == 1

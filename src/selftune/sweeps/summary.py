@@ -1,8 +1,8 @@
-"""What a sweep answers: which setting, which tuner, and how sure that is.
+"""The results of a sweep: the best setting or tuner, and the uncertainty of the choice.
 
-Seed s draws the same noise at every point of a sweep. So what two settings cost is compared seed by seed, and what all
-runs of a seed share drops out. Intervals are 95 %, by bootstrap over whole seeds: `selftune.bands`, and for the
-comparison with the best, which was chosen among many, wider ones that hold for all together.
+Seed s draws the same noise at every point of a sweep. So settings are compared seed by seed, and the effect that a seed
+has on all settings cancels. Intervals are 95 % bootstrap intervals over whole seeds, by `selftune.bands`. Intervals for
+comparisons with the best setting are wider: the best was selected among many, and they hold for all simultaneously.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from ..reporting.statistics import Interval
 from .point_table import Gap, Points, ToBest, chosen_by_others, in_words, points, show, to_best
 
 FEW = 8
-"""With fewer seeds an interval by `bands` is much too narrow, and the words say so."""
+"""With fewer seeds, an interval of `bands` is much too narrow. The texts then say so."""
 
 Setting = dict[str, bool | int | float | str]
 
 
 class Standing(BaseModel):
-    """A setting of which no run failed, compared with the best one seed by seed.
+    """A setting without failed runs, compared with the best setting seed by seed.
 
-    - `difference`: its cost less that of the best, the mean over seeds.
-    - `ratio`: its cost divided by that of the best, the geometric mean over seeds; None where a cost is not above zero.
-    - `near`: it cannot be told from the best.
+    - `difference`: its cost minus that of the best, the mean over seeds.
+    - `ratio`: its cost divided by that of the best, the geometric mean over seeds; None if a cost is not positive.
+    - `near`: the data cannot distinguish it from the best.
 
-    The intervals of `difference` and `ratio` hold for all settings of the sweep together.
+    The intervals of `difference` and `ratio` hold for all settings of the sweep simultaneously.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -41,7 +41,7 @@ class Standing(BaseModel):
 
 
 class Failed(BaseModel):
-    """A setting of which `failed` of `runs` runs failed, the first of them for this reason."""
+    """A setting with failed runs: their number, the number of all runs, and the reason of the first failure."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -52,22 +52,22 @@ class Failed(BaseModel):
 
 
 class Best(BaseModel):
-    """The best setting of a sweep, and how sure that is. `str` says it in words.
+    """The best setting of a sweep, and the uncertainty of this choice. `str` gives a summary in words.
 
-    - `cost` is its mean over seeds. Of many settings the luckiest is chosen, so it is somewhat low.
-    - `fair` is not: for each seed, the cost there of the setting that all other seeds choose. It is what a new run
-      should be expected to cost, with the setting that so many seeds less one choose.
-    - `chance` is how often this setting is the lowest when the seeds are drawn anew, with replacement, the same seeds
-      for all settings: whether the same choice would be made again.
-    - `rivals` are the settings that the seeds cannot tell from it, the nearest first: those whose `difference` has an
-      interval that reaches zero and whose `ratio` has one that reaches one, and that are not worse on nearly every
-      seed. The intervals hold for all settings together: what is in truth the best is found here, or is the best,
-      in about 95 % of sweeps, however many settings there are.
-    - `edge` are the numbers that are the lowest or the highest of three or more that were tried: the best may be
-      further.
+    - `cost` is its mean over seeds. It is biased low, because the setting with the lowest mean was selected.
+    - `fair` is the expected cost of this choice on a new seed, without that bias (leave-one-out): the mean over seeds
+      of the cost on each seed of the setting that is best on all other seeds.
+    - `chance` is the share of bootstrap resamples of the seeds in which this setting has the lowest mean: whether
+      the same choice would be made again. A resample draws the same seeds for all settings.
+    - `rivals` are the settings that the seeds cannot distinguish from the best, the nearest first: the interval of
+      `difference` contains zero, the interval of `ratio` contains one, and they are not worse on nearly every seed. The
+      intervals hold for all settings simultaneously: the true best is this setting or a rival in about 95 % of sweeps,
+      for any number of settings.
+    - `edge` names the settings whose best value is the lowest or highest of three or more values that were tried. A
+      value beyond it may be better.
 
-    With one seed nothing is known of the spread: `fair` and `chance` are None, as are the ends of the intervals, and
-    every other setting is a rival.
+    With one seed the spread is unknown: `fair`, `chance` and the ends of the intervals are None, and every other
+    setting is a rival.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -84,55 +84,55 @@ class Best(BaseModel):
     judged: str
 
     def __str__(self) -> str:
-        said = [self._worth(), self.sure(), *self.beyond(), self.lost()]
-        return "\n".join([in_words(self.setting), *(f"  {text}" for text in said)])
+        lines = [self._worth(), self.sure(), *self.beyond(), self.lost()]
+        return "\n".join([in_words(self.setting), *(f"  {text}" for text in lines)])
 
     def _worth(self) -> str:
-        fair = "" if self.fair is None else f"; {self.fair} where other seeds choose"
+        fair = "" if self.fair is None else f"; expected cost on a new seed: {self.fair}"
         return f"{self.judged}: {self.cost} over {_count(self.seeds, 'seed')}{fair}"
 
     def sure(self) -> str:
-        """How sure it is, in words."""
+        """The uncertainty of the choice, in words."""
         if self.points - len(self.failed) == 1:
-            return "there is no other setting of which no run failed"
+            return "no other setting is without failed runs"
         if self.chance is None:
-            return "one seed cannot say how sure that is"
-        few = "; with so few seeds the cost's interval is too narrow" if self.seeds < FEW else ""
-        told = "the seeds tell it from each other one"
+            return "one seed gives no confidence interval"
+        few = "; with so few seeds the interval of the cost is too narrow" if self.seeds < FEW else ""
+        others = "the seeds distinguish it from every other setting"
         if self.rivals:
             count = _count(len(self.rivals), "other")
-            told = f"{count} {self.undecided()}, the nearest {in_words(self.rivals[0].setting)}"
-        return f"the lowest of {self.points - len(self.failed):,} in {percent(self.chance)} of resamples; {told}{few}"
+            others = f"{count} {self.undecided()}, the nearest {in_words(self.rivals[0].setting)}"
+        return f"the lowest of {self.points - len(self.failed):,} in {percent(self.chance)} of resamples; {others}{few}"
 
     def undecided(self) -> str:
-        """What is said of rivals: that there are too few seeds, where there are."""
+        """The description of the rivals. It says so if there are few seeds."""
         if self.seeds >= FEW:
-            return "cannot be told from the best"
-        return f"cannot be told from the best by {_count(self.seeds, 'seed')}: more seeds may tell"
+            return "cannot be distinguished from the best"
+        return f"cannot be distinguished from the best by {_count(self.seeds, 'seed')}: more seeds may help"
 
     def beyond(self) -> list[str]:
-        """What is at the edge of what was tried, in words."""
+        """A note on the settings whose best value is at the edge of the values that were tried."""
         one = len(self.edge) == 1
-        return [f"{', '.join(self.edge)} {'is' if one else 'are'} at the edge of what was tried"] if self.edge else []
+        return [f"{', '.join(self.edge)} {'is' if one else 'are'} at the edge of the values tried"] if self.edge else []
 
     def lost(self) -> str:
-        """What failed, in words."""
+        """The failed runs, in words."""
         if not self.failed:
             return "no run failed"
         first = self.failed[0]
         runs = sum(one.failed for one in self.failed)
         return (
             f"{_count(runs, 'run')} failed, at {len(self.failed)} of {_count(self.points, 'setting')}; "
-            f"the first: {in_words(first.setting)}: {first.reason}"
+            f"first failure: {in_words(first.setting)}: {first.reason}"
         )
 
 
 class Side(BaseModel):
-    """One value of the setting that is compared, at one value of each of those that it is compared by.
+    """One value of the compared setting `over`, at one value of each setting in `by`.
 
-    The other settings are chosen for each seed by all other seeds, so that it is no advantage to have tried more of
-    them; `setting` is what all seeds together choose. `difference` is to the first value, seed by seed. All are None
-    where every point had a run that failed, and `reason` then says why the first did.
+    The other settings are chosen for each seed by all other seeds, so that a value has no advantage if more settings
+    were tried. `setting` is the choice of all seeds together. `difference` is to the reference value, paired by seed.
+    All three are None if every point has a failed run; `reason` is then the reason of the first failure.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -148,7 +148,7 @@ class Side(BaseModel):
 
 
 class Comparison(BaseModel):
-    """`compare_settings`: the values of `over`, to the value `to`, by the settings `by`."""
+    """The result of `compare_settings`: the values of `over`, compared with the value `to`, for each value of `by`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -176,19 +176,20 @@ def best(
 def best(
     sweep: Any, *, cost: str = "mean_cost", last: float | None = None, across: Names = (), over: Names = ()
 ) -> Best | dict[Any, Best | None]:
-    """The best setting of a sweep, with the lowest mean over seeds among those of which no run failed.
+    """The best setting of a sweep: the lowest mean cost over seeds among the settings without failed runs.
 
     Needs the extra `experiments`.
 
-    **Arguments:** `sweep`: a `Sweep`, or what its `to_dataset()` gives, or a selection of that:
-    `dataset.sel(noise=0.1)`. `cost`: the variable to judge by. `last`: by the last share of the run alone, say 0.25,
-    without what it costs to learn at first. `across`: a setting that nature decides, say the noise, or several: judged
-    is the mean cost over all its values; where one of these runs failed, the seed counts as one that did. `over`: a
-    setting, or several; then the best for each of its values, by value (or by tuple of values), None where each had a
-    run that failed.
+    **Arguments:** `sweep`: a `Sweep`, the result of its `to_dataset()`, or a selection of that, such as
+    `dataset.sel(noise=0.1)`. `cost`: the variable to compare. `last`: count only the last share of each run, for
+    example 0.25, without the cost of the first learning. `across`: one or several settings of the environment, for
+    example the noise; the cost is then the mean over all their values, and a seed counts as failed if one of these runs
+    failed. `over`: one or several settings; the result is then a dictionary of the best setting for each value (or
+    tuple of values), with None where every setting has a failed run.
 
-    **Returns:** a `Best`: setting, cost with its interval, what a new run should be expected to cost, how sure the
-    choice is, what cannot be told from it, and what failed. Where every setting has a run that failed, a `ValueError`.
+    **Returns:** a `Best`: the setting, its cost with an interval, the expected cost on a new seed, the uncertainty of
+    the choice, the settings that cannot be distinguished from it, and the failed runs. Raises `ValueError` if every
+    setting has a failed run.
 
     !!! Example
 
@@ -206,7 +207,7 @@ def best(
     if not found.ok.any():
         place = np.argwhere(found.failed)[0]
         raise ValueError(
-            f"sweep: expected a setting of which no run failed, got failures at all {len(found)} "
+            f"sweep: expected a setting without failed runs, got failures at all {len(found)} "
             f"({int(found.failed.sum())} of {found.failed.size} runs); the first: "
             f"{in_words(found.setting(place[0]))}, seed {found.seeds[place[1]]}: {found.reason[tuple(place)]}"
         )
@@ -218,7 +219,7 @@ def best(
 
 
 def standings(found: Points, most: int | None = None) -> list[Standing]:
-    """Every setting of which no run failed, or so many of them, the lowest mean first."""
+    """The settings without failed runs, at most `most` of them, in ascending order of the mean cost."""
     return _standings(found, to_best(found.cost[found.ok]), most)
 
 
@@ -255,7 +256,7 @@ def _ratio(gap: Gap, row: Any) -> Interval | None:
 
 
 def failures(found: Points) -> list[Failed]:
-    """Every setting of which a run failed."""
+    """All settings with failed runs."""
     made = []
     for row in np.flatnonzero(~found.ok):
         reason = str(found.reason[row, int(np.argmax(found.failed[row]))])
@@ -265,7 +266,7 @@ def failures(found: Points) -> list[Failed]:
 
 
 def intervals(columns: np.ndarray) -> list[Interval]:
-    """Over seeds, of each column of an array (seed, …)."""
+    """The mean and interval over seeds of each column of an array (seed, …)."""
     made = statistics.band(columns)
     return [
         Interval(
@@ -284,10 +285,10 @@ def compare_settings(
     cost: str = "mean_cost",
     last: float | None = None,
 ) -> Comparison:
-    """The values of the setting `over`, say tuners, side by side at each value of `by`, say noises.
+    """Compare the values of the setting `over`, for example tuners, at each value of `by`, for example noises.
 
-    Every one is at its best over the remaining settings, chosen for each seed by the other seeds. Differences are to
-    the value `to`, the first by default, over the same seeds. `cost` and `last` are as in `best`.
+    Each value has its best other settings, chosen for each seed by all other seeds. Differences are to the value `to`,
+    by default the first value, and are paired by seed. `cost` and `last` are as in `best`.
     """
     found = points(sweep, cost=cost, last=last)
     (name,), by_names = _names("over", over, found), _names("by", by, found)
@@ -301,12 +302,12 @@ def compare_settings(
     for key, rows in found.groups(by_names):
         here = found.at(rows)
         parts = [(value, here.at(where)) for (value,), where in here.groups([name])]
-        # Shown alike is the same: NaN is not equal to itself.
-        yardstick = next((_each_seed(part) for value, part in parts if show(value) == show(base)), None)
+        # Compare by text, because NaN is not equal to itself.
+        reference = next((_each_seed(part) for value, part in parts if show(value) == show(base)), None)
         for value, part in parts:
             each = _each_seed(part)
             first = show(value) == show(base)
-            columns += [each, None if each is None or yardstick is None or first else each - yardstick]
+            columns += [each, None if each is None or reference is None or first else each - reference]
             sides.append((dict(zip(by_names, key, strict=True)), value, part))
     made = iter(intervals(np.stack([one for one in columns if one is not None] or [np.zeros(1)], axis=1)))
     shown = [None if one is None else next(made) for one in columns]
@@ -339,7 +340,7 @@ def _side(by: Setting, value: Any, part: Points, fixed: list[str], cost: Any, di
 
 
 def _each_seed(part: Points) -> np.ndarray | None:
-    """Of each seed, the cost at what the other seeds choose; one seed has no others, and chooses for itself."""
+    """For each seed, the cost of the setting that all other seeds choose; a single seed chooses for itself."""
     cost = part.cost[part.ok]
     if not cost.size:
         return None
@@ -371,7 +372,7 @@ def _is_edge(found: Points, name: str, value: Any) -> bool:
 
 
 def _averaged(found: Points, across: Names) -> Points:
-    """With the mean over all values of these settings in place of each."""
+    """The points with the mean over all values of the settings `across`."""
     names = _names("across", across, found)
     left = [name for name in found.names if name not in names]
     groups = [rows for _, rows in found.groups(left)]
@@ -404,7 +405,7 @@ def _names(argument: str, given: str | Sequence[str], found: Points) -> list[str
 
 
 def percent(share: float) -> str:
-    """Whole, but not all or nothing where it is only nearly so."""
+    """A whole percentage, but "less than 1 %" or "over 99 %" near the ends."""
     if 0 < share < 0.01:
         return "less than 1 %"
     return "over 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"

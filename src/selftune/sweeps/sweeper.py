@@ -1,4 +1,4 @@
-"""Many runs as one: every point of a design with every seed, on this machine or on a cluster."""
+"""Sweeps: every point of a design with every seed, on this machine or on a cluster."""
 
 import json
 import os
@@ -55,33 +55,36 @@ def sweep(
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> "Sweep":
-    r"""Run every point of a design with every seed; what is done is kept, and the same call goes on from there.
+    r"""Run every point of a design with every seed. The same call continues an interrupted sweep.
 
-    A point's settings are handed to the functions that have parameters of their names. Settings that are fractions, or
-    lists of numbers, are traced: points that differ in nothing else are one program, and run side by side. Others, as
-    whole numbers and strings, make a program each. A point that raises, or diverges, fails alone, and says why.
+    Each function is called with the settings that are its parameters. Settings that are floating-point numbers, or
+    lists of numbers, are traced: points that differ only in them share one compiled program and run as a batch. Each
+    value of other settings, such as integers and strings, has its own program. A point that raises an error or
+    diverges does not stop the others; its reason is recorded.
 
-    Seed s is `jax.random.key(s)` for `make_scenario` at every point, so differences between points are paired; a
-    `make_controller` with a parameter `key` has its own. What is drawn depends on nothing else: results are the same,
-    bit for bit, on one core, on many and on a cluster of the same CPU type.
+    Seed s is `jax.random.key(s)` for `make_scenario` at every point, so comparisons between points are paired. A
+    `make_controller` with a parameter `key` has a key of its own. The random draws depend on nothing else: results are
+    bit-identical on one core, on many cores and on a cluster of the same CPU type.
 
     **Arguments:**
 
-    - `make_controller`, `make_scenario`: functions of settings that give a `Controller`, and, with a parameter `key`
-      too, a `Scenario`.
-    - `grid`: lists of values by the setting's name: every combination is run. Or a design that draws (`random_design`,
+    - `make_controller`, `make_scenario`: functions of settings that return a `Controller` and a `Scenario`.
+      `make_scenario` also has a parameter `key`.
+    - `grid`: lists of values by the setting's name; every combination is run. Or a design that draws (`random_design`,
       `latin_hypercube`).
-    - `seeds`: how many, from 0; or which.
+    - `seeds`: the number of seeds, from 0; or a list of seeds.
     - `theta`, `a_hat`: θ₀ and â₀, as for `simulate`, or functions of settings.
-    - `folder`: where results land, a task at a time; a folder, or an address that fsspec knows.
-    - `executor`: None is this process, on all its cores. The address of a Dask scheduler ("tcp://…"), or a
-      `dask.distributed.Client`, runs the same tasks there; functions travel, modules must be there.
+    - `folder`: where the results are stored, task by task; a folder, or an address that fsspec supports.
+    - `executor`: None runs in this process, on all cores. The address of a Dask scheduler ("tcp://…"), or a
+      `dask.distributed.Client`, runs the same tasks on the cluster; functions are sent, modules must be installed
+      there.
     - `engine`, `plant`, `guard`, `limit`: as for `simulate`.
-    - `record`, `stride`: fields of `Run` to store besides, at steps 0, stride, 2·stride, …
-    - `lanes`: how many runs make a task, at most; by default as many as fit in 256 MB and a second or so.
-    - `retries`: how often a task is tried again that raised, or whose worker died, before it is recorded as failed.
-    - `redo`: tasks to forget and compute again: their numbers, or `"failed"`.
-    - `workers`: how many tasks run at once in this process; as many as there are cores by default.
+    - `record`, `stride`: more fields of `Run` to store, at steps 0, stride, 2·stride, …
+    - `lanes`: the largest number of runs in a task; by default as many as fit in 256 MB and about a second.
+    - `retries`: how often a task is tried again if it raises an error or its worker dies; then it is recorded as
+      failed.
+    - `redo`: tasks to compute again: their numbers, or `"failed"`.
+    - `workers`: the number of tasks that run at the same time in this process; by default the number of cores.
     - `progress`: called with (done, total), in runs.
 
     !!! Example
@@ -128,15 +131,15 @@ def sweep(
         arguments.count("stride", stride),
     )
     if "guard" in problem.record and guard is None:
-        raise ValueError("record: expected no 'guard', as there is none")
+        raise ValueError("record: expected no 'guard', because there is no guard")
     retries, asked = arguments.whole("retries", retries), _redone(redo)
     seeds = _seeds(seeds)
     plan = make_plan(problem, design, seeds, lanes=None if lanes is None else arguments.count("lanes", lanes))
     layout = _layout(plan)
     if taken := {*layout.coords, *layout.variables, "reason"}.intersection(design.names):
-        raise ValueError(f"grid: expected other names than those of results, got {', '.join(sorted(taken))}")
+        raise ValueError(f"grid: expected names that are not names of results, got {', '.join(sorted(taken))}")
     with RunStore.begin(files.place(folder), kind=KIND, settings=_settings(plan), layout=layout) as store:
-        # Not among the settings, which must be the same in a second call: an error's words may have a path in them.
+        # Not in the settings, which must be the same in a second call: an error message may contain a path.
         files.write(store.folder / _REFUSED, files.as_json({str(i): text for i, text in plan.refused.items()}))
         _forget(store, asked)
         run_tasks(store, plan, executor=executor, retries=retries, workers=workers, progress=progress)
@@ -144,7 +147,7 @@ def sweep(
 
 
 class Sweep:
-    """A sweep in its folder, complete or not: what `sweep` gives, and what opens it again.
+    """A stored sweep, complete or not: the result of `sweep`, or an existing folder opened again.
 
     !!! Example
 
@@ -174,7 +177,7 @@ class Sweep:
         self.folder = files.place(folder)
         self._store: RunStore = RunStore(self.folder)
         if self._store.manifest.kind != KIND:
-            raise StoreError(f"{folder}: expected a sweep, and it holds a run of kind {self._store.manifest.kind!r}")
+            raise StoreError(f"{folder}: expected a sweep, got a run of kind {self._store.manifest.kind!r}")
 
     @property
     def manifest(self) -> "Manifest":
@@ -182,25 +185,25 @@ class Sweep:
 
     @property
     def design(self) -> Design:
-        told: Any = self.manifest.settings
-        points = [_number_again(point) for point in told["points"]]
-        return Design(told["design"], tuple(told["names"]), tuple(points))
+        settings: Any = self.manifest.settings
+        points = [_number_again(point) for point in settings["points"]]
+        return Design(settings["design"], tuple(settings["names"]), tuple(points))
 
     @property
     def seeds(self) -> list[int]:
-        told: Any = self.manifest.settings["seeds"]
-        return list(told)
+        seeds: Any = self.manifest.settings["seeds"]
+        return list(seeds)
 
     @property
     def is_complete(self) -> bool:
         return self._store.complete
 
     def to_dataset(self) -> "xr.Dataset":
-        """What is done, verified, with a dimension for each setting of a grid (else `point`), and `seed`.
+        """The results of all finished tasks, verified. A grid has a dimension for each setting, other designs `point`.
 
-        `mean_cost`, of a step, NaN where the run failed; `part_cost`, in each of up to 20 equal parts of the run;
-        `theta_end`; `result_code` (0 ok, 1 diverged, 2 a number stopped being finite, 3 raised, −1 not done yet),
-        `failed_at`, and `reason` in words; and what was recorded, with `time`.
+        `mean_cost`: the mean cost of a step, NaN if the run failed. `part_cost`: the same in each of up to 20 equal
+        parts of the run. `theta_end`. `result_code`: 0 ok, 1 diverged, 2 a number stopped being finite, 3 raised an
+        error, −1 not done yet. `failed_at`, and `reason` in words. The recorded fields, with `time`. All have `seed`.
         """
         return _dataset(self)
 
@@ -228,8 +231,8 @@ def _dataset(sweep: Sweep) -> "xr.Dataset":
     codes, failed_at = data["result_code"][1], data["failed_at"][1]
     for i, text in _refused(sweep).items():
         codes[i], reason[i] = RAISED, text
-    told = store.failures()
-    for i, text in told.items():
+    failures = store.failures()
+    for i, text in failures.items():
         here = point[i] >= 0
         for p, s in zip(point[i][here], seed[i][here], strict=True):
             reason[p, seeds.index(s)] = text
@@ -268,7 +271,7 @@ def _on_grid(dataset: "xr.Dataset", design: Design) -> "xr.Dataset":
 
 
 def _coordinate(values: list[Any]) -> np.ndarray:
-    """Numbers and strings as they are; of lists and tables, labels."""
+    """The values of a coordinate: numbers and strings unchanged, labels for lists and tables."""
     if all(isinstance(value, bool) for value in values):
         return np.asarray(values)
     if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
@@ -280,7 +283,7 @@ def _coordinate(values: list[Any]) -> np.ndarray:
 
 
 def label(value: Any) -> str:
-    """A value that is no number or string, in short: a table by its name."""
+    """A short text for a list or a table; a table is labelled by its name."""
     if isinstance(value, dict) and (name := value.get("name", value.get("process"))):
         return str(name)
     return json.dumps(value)
@@ -290,7 +293,7 @@ def _seeds(seeds: Any) -> list[int]:
     if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
         return list(range(arguments.count("seeds", seeds)))
     if not isinstance(seeds, (list, tuple, range, np.ndarray)) or len(seeds) == 0:
-        raise ValueError(f"seeds: expected how many, or a list of them, got {arguments.describe(seeds)}")
+        raise ValueError(f"seeds: expected a number of seeds or a list of seeds, got {arguments.describe(seeds)}")
     each = [arguments.whole("seeds", seed) for seed in seeds]
     if len(set(each)) < len(each) or max(each) >= 2**31:
         raise ValueError(f"seeds: expected whole numbers below 2³¹, each once, got {seeds}")
@@ -302,7 +305,7 @@ def _number(name: str, value: ArrayLike) -> float:
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
-    """What is in the manifest: all that decides the numbers."""
+    """The settings in the manifest: everything that determines the numbers."""
     problem = plan.problem
     return {
         "design": plan.design.kind,
@@ -321,13 +324,13 @@ def _settings(plan: Plan) -> dict[str, Any]:
 
 
 def _refused(sweep: Sweep) -> dict[int, str]:
-    told: Any = sweep.manifest.settings["refused"]
-    texts: Any = {} if not told else json.loads(files.read(sweep.folder / _REFUSED))
-    return {int(i): texts.get(str(i), "refused") for i in told}
+    refused: Any = sweep.manifest.settings["refused"]
+    texts: Any = {} if not refused else json.loads(files.read(sweep.folder / _REFUSED))
+    return {int(i): texts.get(str(i), "refused") for i in refused}
 
 
 def _json(value: Any) -> Any:
-    """JSON has no infinite numbers, and no NaN: they are strings in a table of their own."""
+    """The value for JSON, which has no infinity and no NaN: they become strings in a table with the key `FLOAT`."""
     if isinstance(value, dict):
         return {name: _json(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -378,13 +381,15 @@ def _redone(redo: Any) -> list[int] | Literal["failed"]:
 
 
 def _forget(store: "RunStore", asked: list[int] | Literal["failed"]) -> None:
-    """All or none: a sweep is never left with less than it had because of a number that is no task's."""
+    """Mark the tasks as not done. All numbers are checked first, so that an invalid one changes nothing."""
     from ..storage.store import StoreError, computed_otherwise
 
     tasks = list(store.failures()) if isinstance(asked, str) else [(i,) for i in asked]
     if beyond := [i for (i,) in tasks if i >= len(store.tasks)]:
         raise ValueError(f"redo: expected tasks below {len(store.tasks)}, got {beyond[0]}")
     if tasks and (texts := computed_otherwise(store.manifest)):
-        raise StoreError(f"{store.folder}: redo: computed by other code, so it would be of two: {'; '.join(texts)}")
+        raise StoreError(
+            f"{store.folder}: redo: computed by other code; one sweep may not mix both: {'; '.join(texts)}"
+        )
     for task in tasks:
         store.redo(task)

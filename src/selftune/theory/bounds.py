@@ -1,4 +1,4 @@
-"""The right sides of the theorems, as plain functions of numbers."""
+"""The right-hand sides of the theorems, as plain functions of numbers."""
 
 import math
 
@@ -12,7 +12,7 @@ from .multi_step import multi_step_cost, multi_step_dynamics
 def gap_bound(
     lipschitz: ModelLipschitz, contraction: JointContraction, mismatch: np.ndarray, mismatch_gradient: np.ndarray
 ) -> np.ndarray:
-    r"""Row t, for every step: the proof of the theorem on the meta-framework, before it is summed.
+    r"""Row t for every step: the proof of the theorem on the meta-framework, before the sum over t.
 
     $$\|(x_t, y_t) - (\tilde x_t, \tilde y_t)\| \le \sum_{\tau=0}^{t-1} \gamma(\tau) ((\alpha_x + \alpha_y)
     \varepsilon_{t-1-\tau} + (\beta_x + \beta_y) \varepsilon'_{t-1-\tau})$$
@@ -26,7 +26,7 @@ def gap_bound(
 def total_gap_bound(
     lipschitz: ModelLipschitz, contraction: JointContraction, *, mismatch: float, mismatch_gradient: float
 ) -> float:
-    r"""The theorem on the meta-framework: how far the run is from its companion, in all.
+    r"""The theorem on the meta-framework: the total distance of the run from its companion.
 
     $$\sum_{t=1}^{T} \|(x_t, y_t) - (\tilde x_t, \tilde y_t)\| \le C \Big((\alpha_x + \alpha_y) \sum_t \varepsilon_t +
     (\beta_x + \beta_y) \sum_t \varepsilon'_t\Big)$$
@@ -41,7 +41,7 @@ def total_gap_bound(
 def total_perturbation_bound(
     lipschitz: ModelLipschitz, contraction: JointContraction, *, mismatch: float, mismatch_gradient: float
 ) -> float:
-    r"""The theorem on the meta-framework: how much the inexact model perturbs ALG*, in all.
+    r"""The theorem on the meta-framework: the total perturbation of ALG* by the inexact model.
 
     $$\sum_t \|\zeta_t\| \le (\alpha_\theta + \sqrt2 C (L_{\theta,x} + L_{\theta,y})(\alpha_x + \alpha_y)) \sum_t
     \varepsilon_t + (\beta_\theta + \sqrt2 C (L_{\theta,x} + L_{\theta,y})(\beta_x + \beta_y)) \sum_t \varepsilon'_t$$
@@ -56,8 +56,8 @@ def total_perturbation_bound(
 def mismatch_limit(
     lipschitz: ModelLipschitz, contraction: JointContraction, *, margin: float, perturbation_limit: float
 ) -> float:
-    r"""What the theorem on the meta-framework allows $(\alpha_x + \alpha_y) \varepsilon_t + (\beta_x + \beta_y)
-    \varepsilon'_t$ to be.
+    r"""The largest $(\alpha_x + \alpha_y) \varepsilon_t + (\beta_x + \beta_y) \varepsilon'_t$ that the theorem on the
+    meta-framework allows.
 
     $$\min\left\{\frac{\sqrt2\, \bar\zeta}{4 (L_{\theta,x} + L_{\theta,y}) C}, \frac{\min\{R_x - R_x^*, R_y -
     R_y^*\}}{C}\right\}$$
@@ -77,11 +77,11 @@ def gradient_bias_bound(
     $$\|G_t - \nabla F_t(\theta_t)\| \le K \eta + \sum_{\tau=0}^{t-1} \Big(\frac{\hat C_3}{1-\rho} + \frac{\hat
     C_4}{(1-\rho)^2} + \hat C_5 (t-\tau)\Big) \rho^{t-\tau} \|\zeta_\tau\|$$
 
-    with K of `GradientBias.per_rate`; for GAPS plus `truncation`, of `truncation_bias`. **Arguments:** `perturbations`:
-    $\|\zeta_t\|$ by row.
+    with K of `GradientBias.per_rate`. For GAPS, `truncation` (of `truncation_bias`) is added. **Arguments:**
+    `perturbations`: $\|\zeta_t\|$ by row.
     """
     s = 1 - bias.rho
-    # Shifted by one step: t − τ is at least 1 here.
+    # Shifted by one step, because t − τ is at least 1 here.
     constant = bias.rho * (bias.C3 / s + bias.C4 / s**2 + bias.C5)
     sums = fading_sum(bias.rho, constant, bias.rho * bias.C5, perturbations)
     return bias.per_rate * learning_rate + truncation + np.concatenate([[0.0], sums[:-1]])
@@ -90,13 +90,13 @@ def gradient_bias_bound(
 def surrogate_gap_bound(
     constants: Constants, contraction: Contraction, *, learning_rate: float, perturbations: np.ndarray
 ) -> np.ndarray:
-    r"""The theorem on the distance of trajectories, row t for every step: the cost paid, against the surrogate.
+    r"""The theorem on the distance of trajectories, row t for every step: actual cost minus surrogate cost.
 
     $$|h_t(\tilde x_t, \tilde u_t, \theta_t) - F_t(\theta_t)| \le L_h (1 + L_{\psi,x} + L_{f,x}) C_{L,g,\theta}
     \Big(\frac{\rho\, C_{L,h,\theta}}{(1-\rho)^3} \eta + \frac{1}{1-\rho} \sum_{\tau<t} \rho^{t-\tau} \|\zeta_\tau\|
     \Big)$$
 
-    The text has a factor ρ more in the last term; the geometric sum begins at $\rho^0$.
+    The paper's text has an additional factor ρ in the last term; but the geometric sum begins at $\rho^0$.
     """
     g, h, rho = multi_step_dynamics(constants, contraction), multi_step_cost(constants, contraction), contraction.rho
     if not contraction.contracts:
@@ -117,8 +117,8 @@ def biased_ogd_bound(
     $$\sum_t \|\nabla_{\Theta,\eta} F_t(\theta_t)\|^2 \le \frac{F_0(\theta_0) + \sum_{t \ge 1} \sup_\Theta |F_t -
     F_{t-1}|}{\eta (1 - \eta \ell_F)} + \frac{L_F \sum_t \beta_t + \ell_F \eta \sum_t \beta_t^2}{1 - \eta \ell_F}$$
 
-    **Arguments:** `first`: $F_0(\theta_0)$; `variation`: the sum of suprema; `biases`: $\beta_t$ by row. Infinite where
-    η is not below $1/\ell_F$.
+    **Arguments:** `first`: $F_0(\theta_0)$; `variation`: the sum of suprema; `biases`: $\beta_t$ by row. Infinite if η
+    is not below $1/\ell_F$.
     """
     room = 1 - _times(learning_rate, smoothness)
     if room <= 0:
@@ -137,9 +137,9 @@ def surrogate_variation_bound(
     $$S_0 = \max\left\{1, \frac{2 \bar C L_h (1 + L_{u,x})(1 + L_{\phi,u})}{(1-\rho)^2 \rho}\right\} (V_{sys} + V_f +
     V_w) + \frac{2 \bar C L_h (1 + L_{u,x})}{1-\rho} (2 \bar C \bar R_C + 2 R_S)$$
 
-    with $\bar C \bar R_C + R_S = R_x$. The text has no $V_f = \sum_t \sup_x \|f_t(x, a^*_t) - f_{t-1}(x, a^*_{t-1})\|$,
-    though the control that the cost sees is $\psi - f$; and no 1 in the maximum, though $|h_t - h_{t-1}|$ enters $F_t$
-    as it is.
+    with $\bar C \bar R_C + R_S = R_x$. The paper's text omits $V_f = \sum_t \sup_x \|f_t(x, a^*_t) - f_{t-1}(x,
+    a^*_{t-1})\|$, although the cost depends on the control $\psi - f$. It also omits the 1 in the maximum, although
+    $|h_t - h_{t-1}|$ enters $F_t$ with the factor 1.
 
     **Arguments:** `system`, `residual`, `w`: $V_{sys}$, $V_f$, $V_w$.
     """
@@ -152,7 +152,7 @@ def surrogate_variation_bound(
 
 
 def truncation_bias(constants: Constants, contraction: Contraction, *, buffer: int) -> float:
-    r"""What a buffer of B steps adds to the bias of GAPS's gradient ("Useful Lemmas").
+    r"""The bias of GAPS's gradient due to a buffer of B steps ("Useful Lemmas").
 
     $$\|G_t - G'_t\| \le \sum_{\tau > B} C_{L,h,\theta} \rho^\tau = \frac{C_{L,h,\theta}\, \rho^{B+1}}{1 - \rho}$$
 
@@ -179,8 +179,8 @@ def bias_sums(
     $$S_1 = (1/\eta + Z) \sum_t \|\zeta_t\| + K \eta T, \qquad S_2 = (1 + K + Z) \Big((1/\eta^2 + Z) \sum_t
     \|\zeta_t\|^2 + K \eta^2 T\Big)$$
 
-    GAPS's truncation b (`truncation_bias`) adds $b T$ to $S_1$, and b to the first factor and $b T$ to the second of
-    $S_2$. **Arguments:** `perturbations`, `squared_perturbations`: the two sums over ζ; `truncation`: b.
+    GAPS's truncation b (`truncation_bias`) adds $b T$ to $S_1$. In $S_2$ it adds b to the first factor and $b T$ to the
+    second. **Arguments:** `perturbations`, `squared_perturbations`: the two sums over ζ; `truncation`: b.
     """
     K, Z, eta, b = bias.per_rate, bias.per_perturbation, learning_rate, truncation
     first = _times(1 / eta + Z, perturbations) + (K * eta + b) * steps

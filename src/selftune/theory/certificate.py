@@ -1,4 +1,4 @@
-"""The theorems, held against a run."""
+"""The certificate of a run: the theorems, checked on the run."""
 
 import json
 import math
@@ -10,33 +10,33 @@ from .constants import NAMES, Constants, Contraction
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One property or theorem, as it stands on one run."""
+    """One hypothesis or theorem, checked on one run."""
 
     name: str
     kind: str
-    """`hypothesis`: what a theorem asks for. `inequality`: what it then promises."""
+    """`hypothesis`: a condition of a theorem. `inequality`: its conclusion."""
     statement: str
     reference: str
-    """Where it is in the paper."""
+    """The place in the paper."""
     measured: float
-    """The left side, on the run. Of an inequality for every step, at the step where it comes closest to failing."""
+    """The left side, on the run. For an inequality at every step: at the step where it is tightest."""
     bound: float
     """The right side."""
     tolerance: float = 0.0
-    """What rounding may have added to the left side, in the run's dtype."""
+    """The largest rounding error of the left side, in the run's dtype."""
     step: int | None = None
-    """That step, where there is one."""
+    """The step where an inequality at every step is tightest."""
     in_expectation: bool = False
-    """Whether the theorem speaks of the mean over runs: then one run proves and refutes nothing."""
+    """Whether the theorem is about the mean over runs; then a single run neither proves nor refutes it."""
     vacuous: str = ""
-    """Why the bound says nothing here; empty where it says something."""
+    """Why the bound is vacuous: larger than a bound that holds without the theorem. Empty if it is not."""
     given: tuple[str, ...] = ()
     sampled: tuple[str, ...] = ()
-    """The constants that the bound is made of, by source."""
+    """The constants in the bound, by source."""
     failed_hypotheses: tuple[str, ...] = ()
-    """Names of hypotheses that the inequality needs and that do not hold on this run."""
+    """The names of hypotheses that the inequality needs and that do not hold on this run."""
     not_applicable: str = ""
-    """Why the theorem says nothing about this controller or system; both sides are then NaN. Empty where it applies."""
+    """Why the theorem does not apply to this controller or system; both sides are then NaN. Empty if it applies."""
 
     @property
     def holds(self) -> bool:
@@ -44,19 +44,18 @@ class Row:
 
     @property
     def slack(self) -> float:
-        """How much room is left: right side, with what rounding is allowed, minus left side."""
+        """The right side, plus the tolerance for rounding, minus the left side."""
         return self.bound + self.tolerance - self.measured if math.isfinite(self.bound) else self.bound
 
     @property
     def must_hold(self) -> bool:
-        """Whether the mathematics leaves no other choice: hypotheses hold, constants are given, and it is not about a
-        mean."""
+        """Whether it must hold: the hypotheses hold, the constants are given, and it is not about a mean."""
         unsure = self.failed_hypotheses or self.sampled or self.in_expectation or self.not_applicable
         return self.kind == "inequality" and not unsure
 
     @property
     def notes(self) -> list[str]:
-        """What stands in the way of the bound, or of reading much into it."""
+        """Reasons why the bound is not informative or not proved on this run."""
         if self.not_applicable:
             return [self.not_applicable]
         notes = [self.vacuous] if self.vacuous else []
@@ -70,7 +69,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """In a few words."""
+        """The verdict, in a few words."""
         if self.not_applicable:
             return "not applicable"
         if self.kind == "hypothesis":
@@ -82,18 +81,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What the theory says about a run: rows to read, and the constants they rest on."""
+    """The theory's statements about a run as rows, with the constants that they use."""
 
     rows: tuple[Row, ...]
     constants: Constants | None
-    """None where the properties of the joint dynamics were given instead (`Joint`)."""
+    """None if the properties of the joint dynamics were given instead (`Joint`)."""
     contraction: Contraction | None
     derived: dict[str, float]
-    """The numbers on the way, by the paper's symbol."""
+    """The intermediate numbers, by the paper's symbol."""
 
     @property
     def ok(self) -> bool:
-        """Whether every inequality that must hold does."""
+        """Whether all inequalities that must hold do hold."""
         return not self.violated
 
     @property
@@ -107,22 +106,22 @@ class Certificate:
 
     @property
     def conclusion(self) -> str:
-        """In one sentence."""
+        """The conclusion, in one sentence."""
         if self.violated:
             return f"VIOLATED: {', '.join(row.name for row in self.violated)}"
         if not self.binding:
-            return "nothing must hold: constants are sampled, or hypotheses fail"
-        return f"every inequality that must hold does ({len(self.binding)} of them)"
+            return "no inequality must hold: constants are sampled, or hypotheses fail"
+        return f"all {len(self.binding)} inequalities that must hold do hold"
 
     def row(self, name: str) -> Row:
-        """The row of this name."""
+        """The row with this name."""
         for row in self.rows:
             if row.name == name:
                 return row
         raise ValueError(f"name: expected one of {', '.join(row.name for row in self.rows)}; got {name!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it: numbers that are not finite become the words "inf", "-inf" and "nan"."""
+        """The certificate as JSON values: numbers that are not finite become the strings "inf", "-inf" and "nan"."""
         rows = [
             asdict(row)
             | {"holds": None if row.not_applicable else row.holds, "slack": row.slack}
@@ -142,11 +141,11 @@ class Certificate:
         )
 
     def to_json(self, *, indent: int | None = 2) -> str:
-        """The same as text."""
+        """`to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
 
     def __str__(self) -> str:
-        """A table: verdict, name, left side, right side, and what stands in the way."""
+        """A table: verdict, name, left side, right side, and notes."""
         head = ("verdict", "property or theorem", "measured", "bound", "notes")
         body = [
             (row.verdict, row.name, f"{row.measured:.4g}", f"{row.bound:.4g}", "; ".join(row.notes))

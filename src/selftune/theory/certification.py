@@ -1,4 +1,4 @@
-"""From a run to its certificate."""
+"""The function that makes the certificate of a run."""
 
 from typing import Any
 
@@ -33,37 +33,38 @@ def certify(
     key: PRNGKeyArray | None = None,
     window: int | str | None = "auto",
 ) -> Certificate:
-    r"""Hold the paper's theorems against a run.
+    r"""Check the paper's theorems on a run.
 
-    Each row of the certificate is a hypothesis or an inequality, with both sides as numbers, the constants that it
-    rests on and whether they were given or sampled, and the hypotheses that fail. An inequality whose hypotheses hold
-    on the run with given constants *must* hold: `Certificate.ok` says whether all of these do. A bound that says no
-    more than the sets themselves is called vacuous. A theorem that says nothing about this controller is called not
-    applicable, with the reason.
+    Each row of the certificate is a hypothesis or an inequality. It has both sides as numbers, the constants in the
+    bound (given or sampled), and the hypotheses that fail. An inequality *must* hold if its hypotheses hold on the run
+    and its constants are given; `Certificate.ok` says whether all such inequalities hold. A bound is called vacuous if
+    it is larger than a bound that follows from the sets alone. A theorem that does not apply to this controller is
+    called not applicable, with the reason.
 
-    The theorems ask for small model errors in order to conclude that states and parameters stay in their sets. Where
-    the run itself shows that they did, the inequalities that follow are checked without asking why they did.
+    The theorems need small model errors to conclude that states and parameters stay in their sets. If they did stay in
+    their sets on the run, the inequalities that follow are checked even if the model errors were not small.
 
-    How much can be said depends on the controller:
+    The rows depend on the controller:
 
     | controller | rows |
     |---|---|
     | `MGAPS` with a number, on a `MatchedSystem` | all |
     | `GAPS` with a number | all; its truncation is added to the gradient bias and to the regret bounds |
-    | a schedule for the learning rate | Theorem 1, gradient bias, distance; no regret, whose theorem has one η |
+    | a schedule for the learning rate | Theorem 1, gradient bias, distance; no regret, because its theorem has one η |
     | any `System`, with `joint` | Theorem 1; with `constants` for f also the estimator and the distance |
 
     **Arguments:**
 
-    - `run`: one of this controller on this scenario, that recorded every field at every step, from the first.
-    - `constants`, `contraction`: yours, or None to have them sampled.
-    - `joint`: the properties of the joint dynamics, for a system that is not matched; `contraction` is then not used,
-      and of `constants`, which may be None, only those of f are.
-    - `noise`: for the theorems on the estimator's gradient error; None leaves those rows out. How the noise entered is
-      read from the scenario: w with a memory, or v that tells w (as inferred observations do), are failed hypotheses.
-    - `variation`: $V_{sys}$ (`path_lengths`), and where f depends on t itself also $\sum_t \sup_{x,a} \|f_t(x, a) -
-      f_{t-1}(x, a)\|$; None samples both. Zero where nothing depends on t. What a* adds is known, and counted apart.
-    - `key`: for whatever is sampled.
+    - `run`: a run of this controller on this scenario that recorded every field at every step, from the first step.
+    - `constants`, `contraction`: yours, or None to sample them.
+    - `joint`: the properties of the joint dynamics, for a system that is not matched. `contraction` is then not used,
+      and of `constants`, which may be None, only those of f.
+    - `noise`: for the theorems on the estimator's gradient error; None leaves those rows out. The scenario shows how
+      the noise entered: correlation of w over time, or of v with w (as in inferred observations), is a failed
+      hypothesis.
+    - `variation`: $V_{sys}$ (`path_lengths`) and, if f depends on t itself, also $\sum_t \sup_{x,a} \|f_t(x, a) -
+      f_{t-1}(x, a)\|$; None samples both. Zero if nothing depends on t. The part of a* is known, and added separately.
+    - `key`: for everything that is sampled.
     - `window`: as in `surrogate`.
 
     !!! Example
@@ -122,7 +123,7 @@ def _matched_claims(
         if v is None
     ]
     if needs_key and key is None:
-        raise ValueError(f"key: expected a PRNG key, for what is to be sampled ({', '.join(needs_key)}), got None")
+        raise ValueError(f"key: expected a PRNG key, because {', '.join(needs_key)} must be sampled, got None")
     keys: Any = (None,) * 3 if key is None else jax.random.split(arguments.key("key", key), 3)
     constants, contraction = problem.known(constants, contraction, keys)
     source = "given"

@@ -1,4 +1,4 @@
-"""The paper's claims about the tuner, in its order: each a row."""
+"""The rows of the paper's claims about the tuner, in the order of the paper."""
 
 import math
 from typing import Any
@@ -14,14 +14,14 @@ from .joint import Joint
 from .measure import Measured, Problem
 from .row_builder import Ledger, times
 
-MATCHED_ONLY = "its constants are known for a MatchedSystem, from Constants and Contraction, and not from Joint"
-ONE_RATE = "the theorem and the local regret have one η for all steps, and the learning rate is a schedule"
+MATCHED_ONLY = "the constants follow from Constants and Contraction of a MatchedSystem, and not from a Joint"
+ONE_RATE = "the theorem and the local regret have one η for all steps, but the learning rate is a schedule"
 
 
 class Claims:
-    """The theory's numbers for one problem, and the rows that they make with what was measured.
+    """The theory's numbers for one problem, and the rows that compare them with the measured quantities.
 
-    With a `Joint` the rows of Theorem 1 rest on it alone, and the rows that need more are marked as not applicable.
+    With a `Joint`, the rows of Theorem 1 use only the `Joint`. Rows that need more are marked as not applicable.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Claims:
         self.theta_size, self.a_size = float(self.sets.theta.diameter(theta0)), float(self.sets.a.diameter(a0))
         self.variation, self.variation_source = variation, variation_source
         self._names()
-        # The sizes of the numbers whose differences are measured.
+        # The magnitudes of the numbers whose differences are measured.
         self.scale_x = float(max(measured.rows.x.max(), measured.rows.y.max()))
-        # One step of θ is rounded a few times; what a loop has made of itself, some thousand.
+        # One step of θ has a few rounding errors; a state of the loop has accumulated some thousand.
         self.scale_theta = measured.theta_scale / 2**8
 
     def _from_constants(self) -> None:
@@ -74,7 +74,7 @@ class Claims:
         self.uses = ("all", "contraction")
 
     def _names(self) -> None:
-        """Of the hypotheses: where the properties hold, where the loop contracts, and where every trajectory does."""
+        """The names of hypotheses: the properties hold, the loop contracts, and every trajectory fits."""
         balls = ("state in its ball", "sensitivity in its ball", "θ in Θ", "a in 𝒜")
         buffer = ("partial sums of the buffer",) if self.buffer is not None else ()
         if self.general is not None:
@@ -83,11 +83,11 @@ class Claims:
             return
         self.BALLS = (*balls[:1], "control in its ball", *balls[1:])
         self.CONTRACTS = ("contraction", "contraction's ball", "x_0 in the contraction's ball", "slow θ", *self.BALLS)
-        # Trajectories that mix two others, or repeat one θ, are in the proofs though nobody drove them.
+        # The proofs also use trajectories that mix two others or repeat one θ, although no run had them.
         self.ROOM = (*self.CONTRACTS, "room for every trajectory", "room for every control", *buffer)
 
     def rows(self) -> None:
-        """Write them all."""
+        """Add all rows."""
         self.hypotheses()
         self.lipschitzness()
         self.stability()
@@ -185,17 +185,19 @@ class Claims:
         )
 
     def buffer_hypothesis(self, where: str) -> None:
-        """GAPS drops old slots, so that sums of some slots, and not of all, meet the difference of two Jacobians.
+        """The hypothesis on partial sums of GAPS's buffer.
 
-        With C̄ = 1 each slot shrinks by ρ a step and such sums stay within R_y*; with a closed loop that is linear in x
-        the difference is zero. Of a `Joint` neither is known.
+        GAPS drops old slots, so partial sums of the slots multiply the difference of two Jacobians. If C̄ = 1, each slot
+        shrinks by ρ at each step, and partial sums stay within R_y*. If the closed loop is linear in x, the difference
+        is zero. For a `Joint` neither is known.
         """
         k, c, safe = self.k, self.c, False
         if self.general is None and k is not None and c is not None:
             safe = c.C_bar == 1 or multi_step.multi_step_dynamics(k, c).l_x_x == 0
         self.ledger.hypothesis(
             "partial sums of the buffer",
-            "C̄ = 1, or a closed loop that is linear in x, so that every sum of GAPS's slots is within R_y (0: yes)",
+            "C̄ = 1, or a closed loop that is linear in x, so that every partial sum of GAPS's slots is within R_y (0: "
+            "yes)",
             where,
             float(not safe),
             0.0,
@@ -238,7 +240,7 @@ class Claims:
         )
 
     def share(self) -> np.ndarray:
-        """η_t / η: the constants of θ are for the largest η of a schedule, and proportional to η."""
+        """η_t / η: the constants of θ are proportional to η, and computed for the largest η of a schedule."""
         return self.problem.rates / self.eta
 
     def stability(self) -> None:
@@ -416,7 +418,7 @@ class Claims:
         needs = (*self.ROOM, "non-negative cost", "η in its range")
         S0 = self.surrogate_variation()
         first = float(m.surrogate[0])
-        # β_t as measured: the update is ALG*'s plus ζ, and ALG*'s gradient is off by the bias.
+        # β_t as measured: the update is that of ALG* plus ζ, and the gradient of ALG* has the bias.
         biases = m.zeta / self.eta + m.bias + np.where(np.isfinite(m.gradient_error), m.gradient_error, 0)
         self.ledger.inequality(
             "regret of biased OGD",
@@ -468,7 +470,7 @@ class Claims:
         )
 
     def derived(self) -> dict[str, float]:
-        """The numbers on the way, by the paper's symbol."""
+        """The intermediate numbers, by the paper's symbol."""
         L, J, R = self.lipschitz, self.joint, self.radii
         named = {
             "α_x": L.alpha_x, "β_x": L.beta_x, "α_y": L.alpha_y, "β_y": L.beta_y, "α_θ": L.alpha_theta,

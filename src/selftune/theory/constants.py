@@ -1,4 +1,4 @@
-"""What the theory assumes: the sets, and the constants of Lipschitzness and smoothness over them."""
+"""The assumptions of the theory: the sets, and the constants of Lipschitzness and smoothness on them."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from ..problem.constraints import AbstractConstraint
 
 
 def _number(name: str, value: Any, *, positive: bool = False, infinite: bool = False) -> float:
-    """A real number as a float, refused by name where it is negative (or, if asked, zero) or not finite."""
+    """A real number as a float. Raises `ValueError` if it is negative (with `positive`, also if zero) or not finite."""
     expected = f"a {'' if infinite else 'finite '}number {'>' if positive else '>='} 0"
     array = arguments.number(
         name, value, lambda v: (v > 0 if positive else v >= 0) and (infinite or v < math.inf), expected
@@ -21,14 +21,14 @@ def _number(name: str, value: Any, *, positive: bool = False, infinite: bool = F
 
 @dataclass(frozen=True, kw_only=True)
 class Sets:
-    r"""Where the theory is asked to hold (Assumption "Lipschitz and smoothness" and what follows it).
+    r"""The sets on which the theory is applied (Assumption "Lipschitz and smoothness" and what follows it).
 
     **Arguments:**
 
     - `x_radius`: $R_x$; $\mathcal X = B(0, R_x)$.
     - `u_radius`: $\mathcal U = B(0, R_u)$, which must contain every control $\psi - f$ and every $v = u + f$ that
       occurs.
-    - `theta`, `a`: Θ and 𝒜, bounded constraints. That the tuner's Θ may be larger is what the certificate checks.
+    - `theta`, `a`: Θ and 𝒜, bounded constraints. The tuner's Θ may be larger; the certificate checks every θ.
     - `theta_step`: $\epsilon_\theta$, the largest step of θ among the sequences $S_{\epsilon_\theta}$.
 
     !!! Example
@@ -59,12 +59,13 @@ class Sets:
 class Constants:
     r"""L and ℓ of φ, ψ, f and h over the sets (Assumption "Lipschitz and smoothness"), each with its source.
 
-    F is $(L_x, L_u)$-Lipschitz and $(\ell_x, \ell_u)$-smooth in $(x, u)$ when
-    $\|F(x, u) - F(x', u')\| \le L_x \|x - x'\| + L_u \|u - u'\|$ and its whole Jacobian obeys the same with ℓ. Norms of
-    matrices are operator norms.
+    F is $(L_x, L_u)$-Lipschitz and $(\ell_x, \ell_u)$-smooth in $(x, u)$ if
+    $\|F(x, u) - F(x', u')\| \le L_x \|x - x'\| + L_u \|u - u'\|$ and the whole Jacobian satisfies the same with ℓ.
+    Norms of matrices are operator norms.
 
-    Numbers that you write here are `given`: the certificate takes them as true. `sample_constants` makes `sampled`
-    ones, which are lower estimates. `source` keeps them apart, by name; `replace` turns single ones into given ones.
+    Numbers that you write here are `given`: the certificate assumes that they are correct. `sample_constants` returns
+    `sampled` numbers, which are lower estimates. `source` has the source of each by name; `replace` replaces single
+    constants by given ones.
 
     !!! Example
 
@@ -98,7 +99,7 @@ class Constants:
     ell_h_u: float
     ell_h_theta: float
     source: Mapping[str, str] = field(default_factory=dict)
-    """By name, `given` or `sampled`."""
+    """`given` or `sampled`, by name."""
 
     def __post_init__(self) -> None:
         for name in NAMES:
@@ -109,7 +110,7 @@ class Constants:
         object.__setattr__(self, "source", {name: self.source.get(name, "given") for name in NAMES})
 
     def replace(self, **given: float) -> "Constants":
-        """The same with these numbers given in place of what was there."""
+        """The constants with these numbers replaced by given ones."""
         if unknown := sorted(set(given) - set(NAMES)):
             raise ValueError(f"replace: expected names from {', '.join(NAMES)}, got {unknown}")
         values = {name: getattr(self, name) for name in NAMES}
@@ -122,17 +123,17 @@ class Constants:
 
     @property
     def L_u_x(self) -> float:
-        r"""Of the control $u = \psi - f$ in x: $L_{\psi,x} + L_{f,x}$."""
+        r"""The Lipschitz constant of the control $u = \psi - f$ in x: $L_{\psi,x} + L_{f,x}$."""
         return self.L_psi_x + self.L_f_x
 
     @property
     def ell_u_x(self) -> float:
-        r"""Of the control in x: $\ell_{\psi,x} + \ell_{f,x}$."""
+        r"""The smoothness constant of the control in x: $\ell_{\psi,x} + \ell_{f,x}$."""
         return self.ell_psi_x + self.ell_f_x
 
     @property
     def sampled(self) -> tuple[str, ...]:
-        """The names of those that are sampled."""
+        """The names of the sampled constants."""
         return tuple(name for name in NAMES if self.source[name] == "sampled")
 
 
@@ -141,7 +142,7 @@ NAMES = tuple(each.name for each in fields(Constants) if each.name != "source")
 
 @dataclass(frozen=True, kw_only=True)
 class Contraction:
-    r"""How the closed loop with the exact model forgets (Assumption "contractive and stability").
+    r"""The contraction of the closed loop with the exact model (Assumption "contractive and stability").
 
     For all $\theta_{\tau:t-1} \in S_{\epsilon_\theta}$ and $x, x' \in B(0, R_C)$:
 
@@ -149,7 +150,7 @@ class Contraction:
     \|g^*_{t|\tau}(0, \theta)\| \le R_S$$
 
     **Arguments:** `C_bar` ≥ 1, `rho` > 0, `R_S`, `R_C` (infinity by default), and the `source`: `given` (by you) or
-    `sampled` (by `sample_contraction`, a lower estimate). `rho` ≥ 1 says that the loop does not contract.
+    `sampled` (by `sample_contraction`, a lower estimate). `rho` ≥ 1 means that the loop does not contract.
 
     !!! Example
 
@@ -169,7 +170,7 @@ class Contraction:
             value = _number(name, getattr(self, name), positive=name != "R_S", infinite=infinite)
             object.__setattr__(self, name, value)
         if self.C_bar < 1:
-            raise ValueError(f"C_bar: expected a number >= 1, as no time passes from τ to τ, got {self.C_bar}")
+            raise ValueError(f"C_bar: expected a number >= 1, because the case t = τ needs it, got {self.C_bar}")
         if self.source not in ("given", "sampled"):
             raise ValueError(f"source: expected 'given' or 'sampled', got {self.source!r}")
 

@@ -1,4 +1,4 @@
-"""Bounds on the estimator's errors, and the main theorem that joins them to the tuner's."""
+"""Bounds on the estimator's errors, and the main theorem, which combines them with the tuner's bounds."""
 
 import math
 
@@ -9,12 +9,12 @@ from .matched import GradientBias, JointContraction, ModelLipschitz, _over
 def estimator_learning_rate(
     *, diameter: float, path_length: float, residual_range: float, noise: float, slope: float, steps: int
 ) -> float:
-    r"""ι for which `estimator_loss_bound` is smallest.
+    r"""The ι that minimizes `estimator_loss_bound`.
 
     $$\iota = \frac{\sqrt{D_{\mathcal A}^2 + 2 D_{\mathcal A} P_T}}{2 D_f (C_f + e_f) \sqrt T}$$
 
-    The text's $\iota = \frac{C_f + e_f}{D_f'} \sqrt{C_p / T}$ (proof of the lemma on the gradient estimator) leaves out
-    $D_{\mathcal A}$, the size of 𝒜: see `estimator_loss_bound`. **Arguments:** as there.
+    The text's $\iota = \frac{C_f + e_f}{D_f'} \sqrt{C_p / T}$ (proof of the lemma on the gradient estimator) omits
+    $D_{\mathcal A}$, the size of 𝒜: see `estimator_loss_bound`. **Arguments:** as in `estimator_loss_bound`.
     """
     distance = math.sqrt(diameter**2 + 2 * diameter * path_length)
     return _over(distance, 2 * slope * (residual_range + noise) * math.sqrt(steps))
@@ -30,16 +30,16 @@ def estimator_loss_bound(
     slope: float,
     steps: int,
 ) -> float:
-    r"""What the gradient estimator loses in all (the lemma on the gradient estimator), for any ι.
+    r"""The bound on the total loss of the gradient estimator (the lemma on the gradient estimator), for any ι.
 
     $$\sum_t \big(\tilde\ell_t(\hat a_t) - \tilde\ell_t(a^*_t)\big) \le \frac{D_{\mathcal A}^2 + 2 D_{\mathcal A}
     P_T}{2 \iota} + \frac{\iota}{2} \big(2 D_f (C_f + e_f)\big)^2 T, \qquad P_T = \sum_{t \ge 1} \|a^*_t - a^*_{t-1}\|$$
 
-    In expectation over the noise the left side is $\sum_t \varepsilon_t^2$; without noise it is that on every run.
+    In expectation over the noise, the left side is $\sum_t \varepsilon_t^2$; without noise, on every run.
 
-    The text's right side, $2\sqrt3 (C_f + e_f)^3 D_f' \sqrt{C_p T}$, does not know how large 𝒜 is, and cannot hold: for
-    $f = \delta a$ on $[-1, 1]$ it falls as $\delta^4$, while an estimator that cannot see a in the noise floor of δ
-    loses $\delta^2$ a step. This is the bound of online gradient descent with the size of 𝒜 in it.
+    The text's right side, $2\sqrt3 (C_f + e_f)^3 D_f' \sqrt{C_p T}$, does not depend on the size of 𝒜, and cannot hold:
+    for $f = \delta a$ on $[-1, 1]$ it falls as $\delta^4$, but an estimator that cannot see a in noise of size δ loses
+    $\delta^2$ at each step. The bound here is that of online gradient descent, with the size of 𝒜.
 
     **Arguments:** `diameter`: $D_{\mathcal A}$; `path_length`: $P_T$; `residual_range`: $C_f \ge \|f_t(x, a) - f_t(x,
     a')\|$; `noise`: $e_f$; `slope`: $D_f \ge \|\partial f_t / \partial a\|$; `steps`: T.
@@ -49,7 +49,7 @@ def estimator_loss_bound(
 
 
 def excitation_limit(*, slope: float, curvature: float) -> float:
-    r"""$\min\{\frac14, \frac1{2 \gamma_e}, \frac1{4 \beta_e \gamma_e}\}$, which $\bar\epsilon$ may not exceed (Theorem
+    r"""$\min\{\frac14, \frac1{2 \gamma_e}, \frac1{4 \beta_e \gamma_e}\}$, the largest $\bar\epsilon$ allowed (Theorem
     "gradient error bound")."""
     return min(0.25, _over(1.0, 2 * curvature), _over(1.0, 4 * slope * curvature))
 
@@ -57,7 +57,7 @@ def excitation_limit(*, slope: float, curvature: float) -> float:
 def gradient_error_bound(
     *, noise_bound: float, noise_covariance: float, slope: float, curvature: float, dimension: int, steps: int
 ) -> float:
-    r"""The first-order mismatch from the zeroth-order one (Theorem "gradient error bound").
+    r"""The bound on the first-order mismatch from the zeroth-order mismatch (Theorem "gradient error bound").
 
     $$E \sum_t \|\nabla_x e_t(x_t, \hat a_t)\|_F^2 \le \frac{2k}{\underline\sigma} (1 + \gamma_e + \beta_e \gamma_e)
     \bar\epsilon^3 T + 2 k \gamma_e^2 \bar\epsilon^2 T$$
@@ -74,7 +74,7 @@ def gradient_error_bound(
 def main_distance_bound(
     lipschitz: ModelLipschitz, contraction: JointContraction, *, loss: float, gradient_loss: float, steps: int
 ) -> float:
-    r"""The main theorem's distance of the run from its companion, with its constants.
+    r"""The main theorem's bound on the distance of the run from its companion, with its constants.
 
     $$E \sum_t (\|x_t - \tilde x_t\| + \|y_t - \tilde y_t\|) \le \sqrt2\, C \big((\alpha_x + \alpha_y) \sqrt{R_0 T} +
     (\beta_x + \beta_y) \sqrt{R_1 T}\big) = O(T^{3/4} + \sqrt{m \bar\epsilon}\, T)$$
@@ -102,7 +102,7 @@ def main_regret_bound(
     steps: int,
     truncation: float = 0.0,
 ) -> float:
-    r"""The main theorem's local regret, with its constants.
+    r"""The main theorem's bound on the local regret, with its constants.
 
     The bound of Lemma "matched-disturbance robustness" with $\sum_t \|\zeta_t\|$ from the theorem on the
     meta-framework, $E \sum \varepsilon_t \le \sqrt{R_0 T}$, $E \sum \varepsilon'_t \le \sqrt{R_1 T}$ and

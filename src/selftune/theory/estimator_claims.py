@@ -1,4 +1,4 @@
-"""The paper's claims about the estimator, and the main theorem that joins them to the tuner's: each a row."""
+"""The rows of the paper's claims about the estimator, and of the main theorem, which combines them with the tuner's."""
 
 import math
 from dataclasses import dataclass
@@ -15,12 +15,13 @@ from .constants import _number
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    r"""What you know of the disturbance: $\|w_t\| \le \bar\epsilon$, and $\underline\sigma I$ below its covariance.
+    r"""Your knowledge of the disturbance: $\|w_t\| \le \bar\epsilon$, and its covariance is at least $\underline\sigma
+    I$.
 
-    Both given the past, as Property "perturb the input" has them; $c = \underline\sigma / \bar\epsilon^2$. The property
-    also asks that the estimator has not seen $w_t$ before it meets $x_{t+1}$. An observation that was inferred from
-    $x_{t+1}$ (`infer_residual`, `Agent.observe_state`) contains $w_t$ and breaks the property. The certificate looks
-    for this, and for noise with a memory, in the scenario's own w and v.
+    Both hold conditionally on the past, as in Property "perturb the input"; $c = \underline\sigma / \bar\epsilon^2$.
+    The property also requires that the estimator has no information on $w_t$ before $x_{t+1}$. An observation that was
+    inferred from $x_{t+1}$ (`infer_residual`, `Agent.observe_state`) contains $w_t$ and violates the property. The
+    certificate tests the scenario's w and v for this, and for correlation over time.
 
     !!! Example
 
@@ -45,11 +46,11 @@ _PLACES = {
     "main theorem: regret": 'Theorem 3, "matched disturbance"',
 }
 SIGMAS = 5.0
-"""How many standard deviations, 1/√T, a correlation of independent numbers may be from zero."""
+"""The correlation of independent sequences may be this many standard deviations, 1/√T, from zero."""
 
 
 def estimator_rows(claims: Claims, noise: Noise | None) -> None:
-    """Write them all."""
+    """Add all rows."""
     ledger = claims.ledger
     estimator = claims.problem.controller.estimator
     m, k = claims.m, claims.k
@@ -57,7 +58,7 @@ def estimator_rows(claims: Claims, noise: Noise | None) -> None:
     if k is None:
         for name, place in _PLACES.items():
             if name == "estimator's loss" or noise is not None:
-                reason = "needs the constants of f: give constants, of which only those of f are then used"
+                reason = "needs the constants of f: give constants, of which only those of f are used"
                 ledger.not_applicable(name, "", place, MATCHED_ONLY if "regret" in name else reason)
         return
     ledger.hypothesis(
@@ -128,7 +129,7 @@ def _excitation(claims: Claims, noise: Noise, reach: float, loss: float, needs: 
     )
     ledger.hypothesis(
         "observation hides w",
-        "f̃_t does not tell w_t, which x_{t+1} is made of: no entry of v_t correlates with w_t beyond 5/√T",
+        "f̃_t has no information on w_t, a part of x_{t+1}: no entry of v_t correlates with w_t beyond 5/√T",
         'Property "perturb the input"',
         m.revealed,
         chance,
@@ -171,10 +172,10 @@ def _excitation(claims: Claims, noise: Noise, reach: float, loss: float, needs: 
 def _main_theorem(
     claims: Claims, reach: float, loss: float, gradient_loss: float, needs: tuple[str, ...], excited: tuple[str, ...]
 ) -> None:
-    r"""The rows of the main theorem, with the smaller of the proved bounds and of the bounds that the sets imply.
+    r"""Add the rows of the main theorem. They use the smaller of the proved bounds and the bounds that the sets imply.
 
-    The sets alone imply $\varepsilon_t \le C_f$ and $\varepsilon_t'^2 \le k \beta_e^2$. Where such a bound is the
-    smaller one, the rows do not need the hypotheses of the estimator's lemma or of Theorem 2.
+    The sets alone imply $\varepsilon_t \le C_f$ and $\varepsilon_t'^2 \le k \beta_e^2$. If such a bound is the smaller
+    one, the rows do not need the hypotheses of the estimator's lemma or of Theorem 2.
     """
     ledger, m, k = claims.ledger, claims.m, claims.k
     assert k is not None
@@ -240,7 +241,7 @@ def _main_theorem(
 
 
 def _plain_rate(estimator: Any) -> float | None:
-    """ι of a gradient estimator that the lemma is about."""
+    """The ι of a gradient estimator that satisfies the lemma's conditions; None for other estimators."""
     if not isinstance(estimator, GradientEstimator) or estimator.normalized:
         return None
     if not isinstance(estimator.learning_rate, jax.Array):

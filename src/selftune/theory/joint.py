@@ -1,4 +1,4 @@
-"""Properties 1 and 2 of the joint dynamics as numbers: what Theorem 1 needs, and all that it needs."""
+"""Properties 1 and 2 of the joint dynamics as numbers: all that Theorem 1 needs."""
 
 import math
 from dataclasses import dataclass, fields
@@ -11,8 +11,8 @@ from .matched import JointContraction, ModelLipschitz, Radii
 class Joint:
     r"""The constants of Properties "Lipschitzness" and "Contraction Stability", for a system that is not matched.
 
-    Theorem 1 asks nothing else of the joint dynamics $q_t$ of system and tuner. For a `MatchedSystem` the certificate
-    derives these numbers from `Constants` and `Contraction`; for any other `System` you give them. For
+    Theorem 1 needs no other property of the joint dynamics $q_t$ of system and tuner. For a `MatchedSystem` the
+    certificate derives these numbers from `Constants` and `Contraction`; for any other `System` you give them. For
     $\|x\| \le R_x$, $\|y\| \le R_y$, $\theta \in \Theta$ and $\hat a \in \mathcal A$:
 
     $$\begin{aligned}
@@ -24,13 +24,13 @@ class Joint:
     \qquad \gamma(s) = (c_0 + c_1 s) \rho^s,
     \end{aligned}$$
 
-    the last two with the exact model, and the last for every slowly changing sequence of θ. With the exact model the
-    state and y stay within $R_x^*$ and $R_y^*$. Norms of y are operator norms.
+    where the last two inequalities hold with the exact model, and the last one for every slowly changing sequence of θ.
+    With the exact model the state and y stay within $R_x^*$ and $R_y^*$. Norms of y are operator norms.
 
     **Arguments:** `alpha_x` … `beta_theta`, `L_theta_x`, `L_theta_y`; `rho`; `gamma`: $c_0$; `gamma_linear`: $c_1$;
     `x_star`, `y_star`, `y_radius`: $R_x^*$, $R_y^*$, $R_y$ ($R_x$ is `Sets.x_radius`); `perturbation_limit`:
-    $\bar\zeta$ of Property "Robustness", infinite if you do not ask for it. The constants of θ are proportional to the
-    learning rate; with a schedule give them for the largest.
+    $\bar\zeta$ of Property "Robustness", infinite if that property is not needed. The constants of θ are proportional
+    to the learning rate; for a schedule, give them for the largest rate.
 
     !!! Example
 

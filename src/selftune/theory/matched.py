@@ -1,6 +1,6 @@
 r"""The three properties of M-GAPS on matched-disturbance systems, as numbers (appendix "Matched-Disturbance Dynamics").
 
-Norms of y, as of all matrices here, are operator norms: with them the proofs need no further factors.
+Norms of y and of all matrices are operator norms, so that the proofs need no further factors.
 """
 
 import math
@@ -14,7 +14,7 @@ from .multi_step import multi_step_cost, multi_step_dynamics, surrogate_constant
 
 @dataclass(frozen=True)
 class Radii:
-    r"""Where the states stay: $R_x$, $R_x^*$, $R_y$, $R_y^*$."""
+    r"""The radii of the balls that contain the states: $R_x$, $R_x^*$, $R_y$, $R_y^*$."""
 
     x: float
     x_star: float
@@ -23,13 +23,13 @@ class Radii:
 
     @property
     def margin(self) -> float:
-        r"""$\min\{R_x - R_x^*, R_y - R_y^*\}$; not positive where the sets are too small."""
+        r"""$\min\{R_x - R_x^*, R_y - R_y^*\}$; not positive if the sets are too small."""
         return min(self.x - self.x_star, self.y - self.y_star)
 
 
 @dataclass(frozen=True)
 class ModelLipschitz:
-    """How much a step of the joint dynamics differs for a wrong model (Property "Lipschitzness")."""
+    """The constants of the change of the joint dynamics due to a wrong model (Property "Lipschitzness")."""
 
     alpha_x: float
     beta_x: float
@@ -43,7 +43,7 @@ class ModelLipschitz:
 
 @dataclass(frozen=True)
 class JointContraction:
-    r"""How (x, y) forgets: $\gamma(\tau) = (c_0 + c_1 \tau) \rho^\tau$, with $\sum_\tau \gamma(\tau) \le C$."""
+    r"""The contraction of (x, y): $\gamma(\tau) = (c_0 + c_1 \tau) \rho^\tau$, with $\sum_\tau \gamma(\tau) \le C$."""
 
     constant: float
     linear: float
@@ -71,8 +71,8 @@ class GradientBias:
 
     @property
     def per_rate(self) -> float:
-        r"""$K = \frac{\hat C_0}{1-\rho} + \frac{\hat C_1 + \hat C_2}{(1-\rho)^2} + \frac{\hat C_2}{(1-\rho)^3}$: the
-        bias is at most $K \eta$ where there are no perturbations."""
+        r"""$K = \frac{\hat C_0}{1-\rho} + \frac{\hat C_1 + \hat C_2}{(1-\rho)^2} + \frac{\hat C_2}{(1-\rho)^3}$:
+        without perturbations, the bias is at most $K \eta$."""
         s = 1 - self.rho
         if s <= 0:
             return math.inf
@@ -81,7 +81,7 @@ class GradientBias:
     @property
     def per_perturbation(self) -> float:
         r"""$Z = \frac{\hat C_3 + \hat C_5}{(1-\rho)^2} + \frac{\hat C_4}{(1-\rho)^3}$: a perturbation adds at most
-        $Z \|\zeta\|$ to all later biases together."""
+        $Z \|\zeta\|$ to the sum of all later biases."""
         s = 1 - self.rho
         if s <= 0:
             return math.inf
@@ -90,7 +90,7 @@ class GradientBias:
 
 @dataclass(frozen=True)
 class MismatchLimits:
-    r"""$C_f$ and $C_f'$: how wrong the model may be for the guarantees to hold (Assumption "linear function
+    r"""$C_f$ and $C_f'$: the largest model errors for which the guarantees hold (Assumption "linear function
     approximation")."""
 
     C_f: float
@@ -103,8 +103,8 @@ def radii(constants: Constants, contraction: Contraction, *, x_radius: float, x0
     $$R_x^* = R_S + \bar C \|x_0\|, \qquad R_y = \frac{\bar C L_{\phi,u} L_{\psi,\theta}}{\rho (1-\rho)}, \qquad
     R_y^* = \frac{\rho\, C_{L,g,\theta}}{1-\rho} = \rho R_y$$
 
-    The text starts at $x_0 = 0$, and has $R_y^* = C_{L,g,\theta} / (1-\rho)$, which is $R_y$ itself and would leave no
-    margin; the sum in its proof begins at ρ and gives what is here.
+    The text assumes $x_0 = 0$. It has $R_y^* = C_{L,g,\theta} / (1-\rho)$, which equals $R_y$ and would leave no
+    margin; the sum in its proof begins at ρ and gives the formula here.
     """
     g = multi_step_dynamics(constants, contraction)
     if not contraction.contracts:
@@ -127,8 +127,8 @@ def model_lipschitz(constants: Constants, radii: Radii, *, learning_rate: float)
     \end{aligned}$$
 
     with $L_{u,x} = L_{f,x} + L_{\psi,x}$ and $\ell_{u,x} = \ell_{f,x} + \ell_{\psi,x}$. The text states $\alpha_x =
-    \ell_{h,u} L_{\psi,\theta}$ and proves $L_{\phi,u}$; its terms do not have the $\ell_{h,\theta}$ that a cost which
-    depends on θ itself adds.
+    \ell_{h,u} L_{\psi,\theta}$ but proves $L_{\phi,u}$. Its terms omit $\ell_{h,\theta}$, which is needed for a cost
+    that depends on θ itself.
     """
     k, eta, Ry = constants, learning_rate, radii.y
     control = 1 + k.L_u_x
@@ -161,7 +161,7 @@ def joint_contraction(constants: Constants, contraction: Contraction, radii: Rad
 
 
 def learning_rate_limit(constants: Constants, contraction: Contraction, *, theta_step: float) -> float:
-    r"""$\bar\eta$, the end of η's admissible range (Lemma "matched-disturbance robustness").
+    r"""$\bar\eta$, the largest admissible η (Lemma "matched-disturbance robustness").
 
     $$\bar\eta = \min\left\{\frac{(1-\rho) \epsilon_\theta}{C_{L,h,\theta}}, \frac{1}{2 \ell_F}\right\}$$
 
@@ -174,7 +174,7 @@ def learning_rate_limit(constants: Constants, contraction: Contraction, *, theta
 def perturbation_limit(
     constants: Constants, contraction: Contraction, *, learning_rate: float, theta_step: float
 ) -> float:
-    r"""$\bar\zeta$, the largest perturbation (Lemma "matched-disturbance robustness"); if not positive, η is too large.
+    r"""$\bar\zeta$, the largest perturbation (Lemma "matched-disturbance robustness"). Not positive if η is too large.
 
     $$\bar\zeta = \min\left\{1, \epsilon_\theta - \frac{C_{L,h,\theta}\, \eta}{1-\rho}\right\}$$
     """
@@ -189,9 +189,9 @@ def mismatch_limits(
     $$C_f = \min\left\{\frac{\sqrt2\, \bar\zeta}{4 (L_{\theta,x} + L_{\theta,y}) C \alpha_x}, \frac{\min\{R_x - R_x^*,
     R_y - R_y^*\}}{C \alpha_x}, \frac{\bar\zeta}{4 \alpha_\theta}\right\}$$
 
-    and the same for $C_f'$ with β; a term with a zero below is infinite. The text has $\bar\zeta / (2 \alpha_\theta)$
-    and $\bar\zeta / (2 \beta_\theta)$, which together allow $\alpha_\theta \varepsilon + \beta_\theta \varepsilon' =
-    \bar\zeta$, twice what the theorem on the meta-framework does.
+    and the same for $C_f'$ with β; a term with denominator zero is infinite. The text has $\bar\zeta / (2
+    \alpha_\theta)$ and $\bar\zeta / (2 \beta_\theta)$, which together allow $\alpha_\theta \varepsilon + \beta_\theta
+    \varepsilon' = \bar\zeta$, twice the limit of the theorem on the meta-framework.
     """
     zeta = max(perturbation_limit, 0.0)
     room = min(
@@ -217,10 +217,10 @@ def gradient_bias(constants: Constants, contraction: Contraction) -> GradientBia
     \hat C_5 = \frac{C_{L,g,\theta} C_{\ell,h,(\theta,x)}}{1-\rho}.
     \end{aligned}$$
 
-    The text, in the statement and in the proof, has $(\theta,x)$ and $(\theta,\theta)$ interchanged in $\hat C_1$,
-    leaves the second term out of $\hat C_3$, and has a factor ρ too many in $\hat C_5$. The formulas here follow from
-    the step of the proof before,
-    $C_{\ell,h,(\theta,x)} \|x_\tau - \hat x_\tau\| + C_{\ell,h,(\theta,\theta)} \|\theta_t - \theta_\tau\|$.
+    The text, in statement and proof, interchanges $(\theta,x)$ and $(\theta,\theta)$ in $\hat C_1$, omits the second
+    term of $\hat C_3$, and has an additional factor ρ in $\hat C_5$. The formulas here follow from the previous step
+    of the proof, $C_{\ell,h,(\theta,x)} \|x_\tau - \hat x_\tau\| + C_{\ell,h,(\theta,\theta)} \|\theta_t -
+    \theta_\tau\|$.
     """
     g, h, rho = multi_step_dynamics(constants, contraction), multi_step_cost(constants, contraction), contraction.rho
     if not contraction.contracts:
@@ -250,10 +250,10 @@ def fading_sum(rho: float, constant: float, linear: float, values: np.ndarray) -
 
 
 def _times(a: float, b: float) -> float:
-    """The product, where nothing of something unbounded is nothing."""
+    """The product, with 0 · ∞ = 0."""
     return 0.0 if a == 0 or b == 0 else a * b
 
 
 def _over(a: float, b: float) -> float:
-    """The quotient, infinite where nothing limits."""
+    """The quotient; infinite if the denominator is zero."""
     return math.inf if b == 0 else a / b

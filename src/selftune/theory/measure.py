@@ -1,4 +1,4 @@
-"""What a certificate is made of: every quantity of the theorems' left sides, measured once on a run."""
+"""The measured quantities of a certificate: the left sides of all theorems, measured once on a run."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from .sampling import check_bounded, edge_or_inside, sample_constants, sample_co
 
 
 class Rows(NamedTuple):
-    """Per step; what only the system, the run and the companion can say."""
+    """Quantities of each step that follow from the system, the run and the companion."""
 
     x: Array
     y: Array
@@ -43,43 +43,43 @@ class Rows(NamedTuple):
     change_theta: Array
     steps_theta: Array
     off_x: Array
-    """How far the run's next x and θ are from what this controller makes of its present ones."""
+    """The distance of the run's next x and θ from those that this controller computes from the current step."""
     off_theta: Array
     gradient: Array
     """G̃ of the companion, (T, d)."""
     cost: Array
-    """The companion's."""
+    """The cost of the companion."""
 
 
 @dataclass(frozen=True)
 class Measured:
     rows: Any
-    """`Rows`, in NumPy."""
+    """`Rows`, as NumPy arrays."""
     mismatch: np.ndarray
     mismatch_gradient: np.ndarray
     zeta: np.ndarray
     surrogate: np.ndarray
     surrogate_error: np.ndarray
     gradient_error: np.ndarray
-    """What the surrogate's gradient may be off by, where it was computed with a window."""
+    """The estimated error of the surrogate's gradient, if it was computed with a window."""
     bias: np.ndarray
     """‖G̃_t − ∇F_t(θ_t)‖."""
     surrogate_gradient: np.ndarray
     local_regret: float
     local_regret_error: float
     last_surrogate: float
-    """F_{T−1}(θ_T), which the regret bounds take to be non-negative."""
+    """F_{T−1}(θ_T), which must be non-negative for the regret bounds."""
     largest_control: float
     """The largest of ‖ψ − f‖ and ‖ψ‖ among samples of 𝒳 × Θ × 𝒜."""
     excess: float
-    """Σ (ℓ̃_t(â_t) − ℓ̃_t(a*_t)): the loss that the estimator's lemma is about, noise included."""
+    """Σ (ℓ̃_t(â_t) − ℓ̃_t(a*_t)): the loss in the estimator's lemma, with noise."""
     observation_noise: float
     path: float
     path_w: float
     memory_w: float
     """The largest correlation of an entry of w_t with an entry of w_{t−1}."""
     memory_v: float
-    """The same of v_t with v_{t−1} and w_{t−1}, which are past; or |mean| / RMS of an entry of v, if larger."""
+    """The largest correlation of v_t with the past v_{t−1} and w_{t−1}; or |mean| / RMS of an entry of v, if larger."""
     revealed: float
     """The largest correlation of an entry of v_t with an entry of w_t."""
     theta_scale: float
@@ -98,11 +98,11 @@ class Problem:
     run: Run
     sets: Sets
     rates: np.ndarray
-    """η_t by row: one number, repeated, or a schedule's."""
+    """η_t by row: a constant, or the values of a schedule."""
 
     @staticmethod
     def make(controller: Any, scenario: Any, run: Any, sets: Any, joint: Any = None, plain: bool = False) -> "Problem":
-        """Refuse what the theory says nothing about; `plain` admits only M-GAPS with a number on a `MatchedSystem`."""
+        """Raise `ValueError` if the theory does not apply. `plain`: only M-GAPS with a number on a `MatchedSystem`."""
         if not isinstance(controller, Controller):
             raise ValueError(f"controller: expected a Controller, got {arguments.describe(controller)}")
         system, tuner = controller.system, controller.tuner
@@ -136,7 +136,7 @@ class Problem:
         for name in ("x", "u", "y", "gradient", "theta", "a_hat", "f"):
             run_inputs.recorded(run, name, scenario=scenario)
         if not bool(jnp.all(run.result.ok)):
-            raise ValueError(f"run: expected one that went well, got one where {run.result.message}")
+            raise ValueError(f"run: expected a run that succeeded, got one where {run.result.message}")
         theta, a = (jax.tree.map(lambda leaf: leaf[0], tree) for tree in (run.theta, scenario.a_star))
         for name, value, constraint in (("theta", theta, sets.theta), ("a", a, sets.a)):
             check_bounded(f"sets.{name}", constraint, value)
@@ -144,7 +144,7 @@ class Problem:
 
     @property
     def learning_rate(self) -> float:
-        """η, or the largest of a schedule's."""
+        """η, or the largest η of a schedule."""
         return float(self.rates.max())
 
     @property
@@ -156,7 +156,7 @@ class Problem:
         return isinstance(self.system, MatchedSystem)
 
     def known(self, constants: Any, contraction: Any, keys: Any) -> tuple[Constants, Contraction]:
-        """What was given; what was not, sampled."""
+        """The given constants; those that are None are sampled."""
         which: Any = (self.system, self.scenario, self.sets)
         theta = jax.tree.map(lambda leaf: leaf[0], self.run.theta)
         if constants is None:
@@ -185,7 +185,7 @@ class Problem:
         rates = jnp.asarray(self.rates, scenario.x0.dtype)
         rows = step_rows(system, self.tuner, scenario, run.x, run.y, run.theta, run.a_hat, final, run.final.x, rates)
         self._check_belongs(rows)
-        # The estimator projects onto a set of its own, which must contain a* for its lemma to hold.
+        # The estimator projects onto its own set. Its lemma needs a* to be in that set.
         own = getattr(self.controller.estimator, "constraint", None) or Unconstrained()
         excess, noise, inside_theta, inside_a, affine = _facts(
             system, scenario, run.x, run.theta, run.a_hat, sets.theta, sets.a, own
@@ -223,11 +223,11 @@ class Problem:
         )
 
     def _check_belongs(self, rows: Rows) -> None:
-        """Refuse a run of another controller, plant or scenario, or one that did not begin at its beginning."""
+        """Raise `ValueError` for a run of another controller, plant or scenario, or a run that was resumed."""
         run, scenario = self.run, self.scenario
         begins = bool(jnp.all(run.x[0] == scenario.x0)) and not bool(jnp.any(run.y[0]))
         unit = 2.0**12 * float(jnp.finfo(scenario.x0.dtype).eps)
-        # Optax computes schedules in float32, in which two engines round differently.
+        # Optax computes schedules in float32, which two engines round differently.
         rounding = 64 * float(jnp.finfo(jnp.float32).eps) * np.asarray(rows.steps_theta) if self.scheduled else 0.0
         for name, off, values, more in (
             ("x", rows.off_x, run.x, 0.0),
@@ -236,11 +236,11 @@ class Problem:
             wrong = np.asarray(off) > unit * (1 + float(jnp.max(jnp.abs(values)))) + more
             if begins and wrong.any():
                 raise ValueError(
-                    f"run: expected one of this controller on this scenario, without a plant of its own, got one whose "
-                    f"{name} after step {int(np.argmax(wrong))} is not what they make of that step"
+                    f"run: expected a run of this controller on this scenario, without a separate plant, got one whose "
+                    f"{name} after step {int(np.argmax(wrong))} differs from what they compute"
                 )
         if not begins:
-            raise ValueError("run: expected one from the scenario's first step, with y = 0, got one that was resumed")
+            raise ValueError("run: expected a run from the scenario's first step, with y = 0, got one that was resumed")
 
 
 def _rates(rate: Any, steps: int) -> np.ndarray:
@@ -251,12 +251,12 @@ def _rates(rate: Any, steps: int) -> np.ndarray:
 
 
 def _correlation(left: np.ndarray, right: np.ndarray) -> float:
-    """The largest |Pearson correlation| of a column of one with a column of the other; zero for constant columns."""
+    """The largest |Pearson correlation| of a column of `left` with a column of `right`; zero for constant columns."""
 
     def standard(columns: np.ndarray) -> np.ndarray:
         centered = columns - columns.mean(axis=0)
         size = np.linalg.norm(centered, axis=0)
-        # A column that is constant to rounding has no direction of its own.
+        # A column that is constant up to rounding has no correlation.
         still = size <= 1e-12 * np.sqrt(len(columns)) * (np.abs(columns).max(axis=0) + 1e-300)
         return np.where(still, 0.0, centered / np.where(still, 1.0, size))
 
@@ -304,7 +304,7 @@ def step_rows(
             return ravel_pytree(tuner.constraint.project(unravel(flat - eta * G)))[0], y_next, jnp.append(G, cost)
 
         def control(x: Array, a: PyTree, true: Array) -> tuple[Array, Array]:
-            """u, and the largest norm of what φ and h are given: u, and where it is matched u + f."""
+            """u, and the largest norm of the inputs of φ and h: u and, for a matched system, u + f."""
             u = system.policy(x, theta, system.residual(x, a, now.t), now.t)
             size = jnp.linalg.norm(u)
             return u, jnp.maximum(size, jnp.linalg.norm(u + true)) if matched else size
@@ -342,7 +342,7 @@ def step_rows(
 def _companion(
     system: System, tuner: MGAPS | GAPS, scenario: Scenario, thetas: PyTree
 ) -> tuple[Float[Array, "T n"], Float[Array, "T n d"]]:
-    """x̃ and ỹ; GAPS's ỹ is the sum of its own buffer."""
+    """x̃ and ỹ; for GAPS, ỹ is the sum of its own buffer."""
     if isinstance(tuner, MGAPS):
         return companion(system, scenario, thetas)
 
@@ -378,7 +378,7 @@ def _facts(
         true, guess = system.residual(x, now.a_star, now.t), system.residual(x, a_hat, now.t)
         v = jnp.zeros_like(true) if now.v is None else now.v
         excess = jnp.sum((guess - true - v) ** 2) - jnp.sum(v**2)
-        # What the proof uses of it: the loss at a* is where its tangent at â says.
+        # The deviation from affinity that the proof needs: the residual at a* minus its tangent at â.
         way = jax.tree.map(jnp.subtract, now.a_star, a_hat)
         _, slope = jax.jvp(lambda a: system.residual(x, a, now.t), (a_hat,), (way,))
         bend = jnp.linalg.norm(true - guess - slope)
@@ -403,7 +403,7 @@ def _last_surrogate(system: System, scenario: Scenario, theta: PyTree) -> Array:
 def _largest_control(
     system: MatchedSystem, scenario: Scenario, x_set: Any, theta_set: Any, a_set: Any, theta: PyTree
 ) -> Array:
-    """Over points of the sets, half of them at their edges, which is where the largest are."""
+    """The largest control on samples of the sets. Half of the samples are at the edges, where controls are largest."""
     a = jax.tree.map(lambda leaf: leaf[0], scenario.a_star)
 
     def at(key: Array) -> Array:
@@ -419,7 +419,7 @@ def _largest_control(
 
 @eqx.filter_jit
 def residual_variation(system: MatchedSystem, scenario: Scenario, x_set: Any, a_set: Any, key: Array) -> Array:
-    """What f changes by from step to step at one and the same (x, a), over samples of both: a lower estimate."""
+    """A lower estimate, by samples, of the total change of f over the steps at the same (x, a)."""
     a = jax.tree.map(lambda leaf: leaf[0], scenario.a_star)
     kx, ka = jax.random.split(key)
     x = jax.vmap(lambda key: edge_or_inside(x_set, scenario.x0, key))(jax.random.split(kx, 64))

@@ -1,7 +1,7 @@
 r"""Constants of the multi-step dynamics and costs ("Useful Lemmas").
 
-What the text calls C in these lemmas is $\bar C$ of the contraction, and its $C_{L,\phi,\cdot}$, $C_{\ell,\phi,\cdot}$
-and $C_{L,f,\theta}$ are $C_{L,g,\cdot}$, $C_{\ell,g,\cdot}$ and $C_{L,h,\theta}$.
+In these lemmas, the text's C is $\bar C$ of the contraction, and its $C_{L,\phi,\cdot}$, $C_{\ell,\phi,\cdot}$ and
+$C_{L,f,\theta}$ are $C_{L,g,\cdot}$, $C_{\ell,g,\cdot}$ and $C_{L,h,\theta}$.
 """
 
 import math
@@ -12,7 +12,7 @@ from .constants import Constants, Contraction
 
 @dataclass(frozen=True)
 class MultiStep:
-    r"""Of $g^*_{t|\tau}$ or $h^*_{t|\tau}$: derivatives decay as $C \rho^{t-\tau}$.
+    r"""The constants C of $g^*_{t|\tau}$ or $h^*_{t|\tau}$: derivatives decay as $C \rho^{t-\tau}$.
 
     `L_theta` is $C_{L,g,\theta}$ or $C_{L,h,\theta}$, `l_theta_x` is $C_{\ell,g,(\theta,x)}$ or
     $C_{\ell,h,(\theta,x)}$, and so on.
@@ -28,7 +28,7 @@ class MultiStep:
 
 @dataclass(frozen=True)
 class SurrogateConstants:
-    r"""Of the surrogate cost $F_t$ on Θ."""
+    r"""The constants of the surrogate cost $F_t$ on Θ."""
 
     L: float
     r"""$L_F$."""
@@ -60,7 +60,7 @@ def multi_step_dynamics(constants: Constants, contraction: Contraction) -> Multi
     k, C, rho = constants, contraction.C_bar, contraction.rho
     if not contraction.contracts:
         return MultiStep(C, *(math.inf,) * 5)
-    # Products and not powers: of numbers too large, Python makes an infinity of the one and an error of the other.
+    # Products instead of powers: for large numbers, Python's product is infinite but its power raises an error.
     cube, decay = C * C * C, 1 / (rho * (1 - rho))
     jump = k.L_phi_u * k.L_psi_theta
     along = k.ell_phi_x + k.ell_phi_u * k.L_psi_x
@@ -101,8 +101,8 @@ def multi_step_cost(constants: Constants, contraction: Contraction) -> MultiStep
     \ell_{h,\theta}.
     \end{aligned}$$
 
-    Each constant is the larger of its two. The text leaves f out of the control, and the case $t = \tau$ out of all but
-    $C_{L,h,\theta}$; where $L_{\phi,u}$ is small, as with a short time step, that case is the larger one.
+    Each constant is the larger of the two. The text omits f in the control, and the case $t = \tau$ in all constants
+    except $C_{L,h,\theta}$. If $L_{\phi,u}$ is small, as with a short time step, that case is the larger one.
     """
     k, g = constants, multi_step_dynamics(constants, contraction)
     if not contraction.contracts:
@@ -131,8 +131,8 @@ def surrogate_constants(constants: Constants, contraction: Contraction) -> Surro
     \frac{\rho\, C_{\ell,h,(\theta,x)} C_{L,g,\theta}}{1-\rho} + \frac{\rho\, C_{\ell,h,(x,\theta)}
     C_{L,g,\theta}}{1-\rho}\right)$$
 
-    (Proof of the lemma on robustness. The text stops at the first term of $\ell_F$; the other two are there because all
-    θ move together: through the state at τ, and through the parameters after τ.)
+    (Proof of the lemma on robustness. The text has only the first term of $\ell_F$. The other two are needed because
+    all θ move together: through the state at τ, and through the parameters after τ.)
     """
     g, h, rho = multi_step_dynamics(constants, contraction), multi_step_cost(constants, contraction), contraction.rho
     if not contraction.contracts:

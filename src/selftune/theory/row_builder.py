@@ -1,4 +1,4 @@
-"""Where rows are written: a left side, a right side, what they rest on and what they need."""
+"""The builder of rows: left side, right side, the constants that they use and the hypotheses that they need."""
 
 import math
 from typing import Any
@@ -8,15 +8,15 @@ import numpy as np
 from .certificate import Row
 from .constants import NAMES, Constants, Contraction
 
-# In roundings of the run's own dtype. What is this close to a bound, relative to it, has not crossed it: both sides are
-# sums of many rounded terms.
+# In units of the run's rounding error. A value this close to a bound, relative to it, does not violate the bound: both
+# sides are sums of many rounded terms.
 ROUNDING = 2.0**12
-# The same for a left side that is a difference of numbers of a given scale, which a loop has made of one another.
+# The same for a left side that is a difference of numbers of a given scale, which the loop computed.
 DIFFERENCE = 2.0**12
 
 
 class Ledger:
-    """Rows in the order in which they are settled: a hypothesis before the inequality that needs it."""
+    """The rows in order: each hypothesis comes before the inequalities that need it."""
 
     def __init__(self, constants: Constants | None, contraction: Contraction | None, precision: float):
         self.k, self.c, self.precision = constants, contraction, precision
@@ -54,7 +54,7 @@ class Ledger:
     ) -> None:
         left, right = np.atleast_1d(np.asarray(measured, float)), np.atleast_1d(np.asarray(bound, float))
         right = np.broadcast_to(right, left.shape)
-        # An error of the machine is not one of the theory.
+        # A rounding error does not refute the theory.
         size = np.abs(np.where(np.isfinite(right), right, 0))
         unknown = np.broadcast_to(np.asarray(error, float), left.shape)
         tolerance = self.precision * (ROUNDING * size + DIFFERENCE * scale) + unknown
@@ -66,9 +66,9 @@ class Ledger:
         if not math.isfinite(worst):
             vacuous = "the bound is infinite"
         elif not np.all(np.isfinite(unknown)):
-            vacuous = "the surrogate is not known with this window"
+            vacuous = "the error of the surrogate is unknown with this window"
         elif left[step] > 0 and worst < self.precision * DIFFERENCE * scale:
-            vacuous = "the bound is below the rounding of the run's numbers"
+            vacuous = "the bound is below the rounding error of the run's numbers"
         elif worst >= trivial:
             vacuous = says
         self.rows.append(
@@ -106,7 +106,7 @@ class Ledger:
         return next(row for row in self.rows if row.name == name)
 
     def _by_source(self, uses: tuple[str, ...], source: str) -> tuple[str, ...]:
-        """Names of constants; "all" is every one of them, "contraction" is C̄, ρ and R_S, "joint" is a `Joint`."""
+        """The constants with this source. "all": every constant; "contraction": C̄, ρ, R_S; "joint": a `Joint`."""
         found = ["joint"] if "joint" in uses and source == "given" else []
         if self.k is not None:
             names = [name for name in NAMES if name in uses or "all" in uses]
@@ -117,5 +117,5 @@ class Ledger:
 
 
 def times(factor: float, values: np.ndarray) -> np.ndarray:
-    """The product, where nothing of something unbounded is nothing."""
+    """The product, with 0 · ∞ = 0."""
     return np.where(values == 0, 0.0, factor * np.where(values == 0, 1.0, values))

@@ -1,4 +1,4 @@
-"""Lower estimates of the constants, by looking for the worst: many starts, then ascent on the norm."""
+"""Lower estimates of the constants by a search for the worst case: many random starts, then gradient ascent."""
 
 import functools
 import math
@@ -31,14 +31,14 @@ def sample_constants(
     ascents: int = 16,
     iterations: int = 60,
 ) -> Constants:
-    r"""L and ℓ of φ, ψ, f and h (Assumption "Lipschitz and smoothness"), as far as a search finds them.
+    r"""Lower estimates of L and ℓ of φ, ψ, f and h (Assumption "Lipschitz and smoothness"), found by a search.
 
-    The operator norm of the Jacobian, and of the second derivative, is evaluated at `starts` random points of the sets
-    and of the scenario's contexts, and from the best `ascents` of them climbed by projected gradient ascent. What comes
-    out was attained somewhere, so it is a *lower estimate*, and is labelled `sampled`. A kink, as in `jnp.clip`, bends
-    at one point only, and the search does not see it: ℓ is then infinite, whatever is found.
+    The operator norms of the Jacobian and of the second derivative are evaluated at `starts` random points of the sets
+    and of the scenario's contexts, and maximized by projected gradient ascent from the best `ascents` of them. Each
+    result is attained at some point, so it is a *lower estimate*, labelled `sampled`. The search does not see a kink,
+    as in `jnp.clip`, because it is at a single point: ℓ is then infinite, whatever the search finds.
 
-    **Arguments:** `theta`: policy parameters, for their shape. `scenario`: for the shapes of x and a, and for the
+    **Arguments:** `theta`: policy parameters, only for their shape. `scenario`: for the shapes of x and a, and for the
     contexts t.
 
     !!! Example
@@ -61,7 +61,7 @@ def sample_constants(
         arguments.count(name, v) for name, v in {"starts": starts, "ascents": ascents, "iterations": iterations}.items()
     ]
     if counts[1] > counts[0]:
-        raise ValueError(f"ascents: expected at most as many as starts, {counts[0]}, got {counts[1]}")
+        raise ValueError(f"ascents: expected at most the number of starts, {counts[0]}, got {counts[1]}")
     a, x = jax.tree.map(lambda leaf: leaf[0], scenario.a_star), scenario.x0
     u = jnp.zeros(system.check(x, theta, a, jax.eval_shape(lambda: scenario.row(0)).t).m, x.dtype)
     blocks = {
@@ -97,7 +97,7 @@ def _search(
     """The largest norms, (blocks,), of the Jacobian in each block and of the second derivative in it and in all."""
     like = {name: value for name, (value, _) in blocks.items()}
     flat_like, unravel = ravel_pytree(like)
-    # In the order of `ravel_pytree`, which sorts by name; `blocks` keeps the caller's.
+    # In the order of `ravel_pytree`, which sorts by name; `blocks` has the caller's order.
     sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(like[name])) for name in sorted(like)}
     owner = np.concatenate([np.full(size, list(like).index(name)) for name, size in sizes.items()])
     masks = jnp.asarray(owner[None] == np.arange(len(like))[:, None], flat_like.dtype)
@@ -133,7 +133,7 @@ def _search(
                 s, v = _top(known @ delta)
                 return _unit(jnp.einsum("kij,k,i->j", known, s, v) * mask)
 
-            # One turn is exact where the function or the block has one number.
+            # One turn is exact if the function or the block has one number.
             delta = jax.lax.fori_loop(0, 8, turn, _unit(probe * mask))
             s, v = _top(known @ delta)
             return s @ (known @ delta) @ v, s, v, delta
@@ -157,7 +157,7 @@ def _search(
         _, values = jax.lax.scan(step, z[order], rates)
         return jnp.maximum(first[0], jnp.max(values))
 
-    # All of it, draws included, in one compilation, and one that does not try hard: compiling is most of the time.
+    # One compilation for everything, the draws too, with few optimizations: most of the time is compilation.
     @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
     def largest(key: Array) -> list[Array]:
         z, contexts = draw(key)
@@ -192,16 +192,17 @@ def sample_contraction(
     sequences: int = 64,
     horizon: int = 500,
 ) -> Contraction:
-    r"""$(\bar C, \rho)$ and $R_S$ of Assumption "contractive and stability", as far as a search finds them.
+    r"""Lower estimates of $(\bar C, \rho)$ and $R_S$ of Assumption "contractive and stability", found by a search.
 
     From random $x \in B(0, R_x)$ and random steps τ, the closed loop with the exact model runs along `sequences` of θ
-    in $S_{\epsilon_\theta}$: a third constant, at random points of Θ and at its edge, the others walking in it by
-    $\epsilon_\theta$ a step, one half straight and one half at random. With N(k) the largest
-    $\|\partial g^*_{\tau+k|\tau} / \partial x\|$, the product of k Jacobians, ρ and $\bar C = \max_k N(k) \rho^{-k}$
-    are the pair with the smallest $\bar C / (1 - \rho)$, the leading term of the theory's constants. Where products do
-    not shrink within the horizon, ρ ≥ 1 says so. $R_S$ is the largest $\|g^*_{t|\tau}(0, \theta)\|$.
+    in $S_{\epsilon_\theta}$. A third of them are constant, at random points of Θ and at its edge. A third move
+    straight and a third at random, by $\epsilon_\theta$ at each step. Let N(k) be the largest
+    $\|\partial g^*_{\tau+k|\tau} / \partial x\|$, a product of k Jacobians. ρ and $\bar C = \max_k N(k) \rho^{-k}$ are
+    the pair with the smallest $\bar C / (1 - \rho)$, the leading term of the theory's constants. If the products do not
+    shrink within the horizon, ρ ≥ 1. $R_S$ is the largest $\|g^*_{t|\tau}(0, \theta)\|$.
 
-    A *lower estimate*, labelled `sampled`. **Arguments:** as in `sample_constants`; `horizon`: the longest product.
+    The result is a *lower estimate*, labelled `sampled`. **Arguments:** as in `sample_constants`; `horizon`: the length
+    of the longest product.
 
     !!! Example
 
@@ -278,7 +279,7 @@ def fit_contraction(norms: np.ndarray) -> tuple[float, float]:
     if logs[-1] >= 0:
         rate = float(np.exp(logs[-1] / k[-1]))
         return float(np.exp(np.max(logs - k * np.log(rate)))), rate
-    # Candidates: the rates at which one k alone would be tight, and a grid between them.
+    # Candidates: the rates at which a single k would be tight, and a grid between them.
     single = np.exp(logs[1:] / k[1:])
     rates = np.concatenate([single[(single > 0) & (single < 1)], 1 - np.geomspace(1e-6, 1 - 1e-3, 400)])
     worst = np.max(np.where(np.isfinite(logs), logs, -np.inf)[None] - k[None] * np.log(rates)[:, None], axis=1)
@@ -287,10 +288,10 @@ def fit_contraction(norms: np.ndarray) -> tuple[float, float]:
 
 
 def edge_or_inside(constraint: AbstractConstraint, like: PyTree, key: Array) -> PyTree:
-    """A random point of a bounded set, at its edge as often as not."""
+    """A random point of a bounded set, in half of the cases at its edge."""
     k1, k2, k3, k4 = jax.random.split(key, 4)
     inside, unravel = ravel_pytree(constraint.sample(k1, like))
-    # Far out along a random direction and back: a point of the edge, often a corner.
+    # Go far in a random direction and project back: the result is on the edge, often a corner.
     reach = 1e6 * (1 + jnp.linalg.norm(ravel_pytree(constraint.sample(k2, like))[0] - inside))
     far = unravel(inside + reach * _unit(jax.random.normal(k3, inside.shape, inside.dtype)))
     edge = ravel_pytree(constraint.project(far))[0]
@@ -305,7 +306,7 @@ def check_bounded(name: str, constraint: AbstractConstraint, like: PyTree) -> No
 def _problem(system: Any, scenario: Any, sets: Any, theta: Any, key: Any) -> tuple[Scenario, PyTree, Array]:
     if not isinstance(system, MatchedSystem):
         raise ValueError(
-            f"system: expected a MatchedSystem, which the theory is about, got {arguments.describe(system)}"
+            f"system: expected a MatchedSystem, to which the theory applies, got {arguments.describe(system)}"
         )
     if not isinstance(sets, Sets):
         raise ValueError(f"sets: expected Sets, got {arguments.describe(sets)}")

@@ -1,4 +1,4 @@
-"""Which learning rate: what the theory admits, and what the run suggests."""
+"""Suggestions for the learning rate: the largest that the theory admits, and one from a run."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,18 +21,18 @@ from .measure import Problem
 
 @dataclass(frozen=True)
 class LearningRates:
-    r"""Two answers for η, each the smaller of a limit on the step of θ and one on the curvature."""
+    r"""Two suggestions for η. Each is the smaller of a limit from the step of θ and a limit from the curvature."""
 
     admissible: float
-    r"""$\bar\eta = \min\{\epsilon_\theta / L_F, 1 / (2 \ell_F)\}$, of the theory: safe, and often tiny."""
+    r"""$\bar\eta = \min\{\epsilon_\theta / L_F, 1 / (2 \ell_F)\}$ of the theory: safe, and often tiny."""
     measured: float
-    """The same with the gradients and curvatures that were seen: what to try, below a guard."""
+    """The same formula with the measured gradients and curvatures: a rate to try with a guard."""
     gradient: tuple[float, float]
     r"""$L_F$, and the largest $\|\nabla F_t(\theta_t)\|$ or $\|G_t\|$ of the run."""
     curvature: tuple[float, float]
     r"""$\ell_F$, and the largest $\|\nabla F_t(\theta + \delta) - \nabla F_t(\theta)\| / \|\delta\|$ around the run."""
     sampled: bool
-    """Whether the theory's constants were sampled, so that `admissible` may be too large."""
+    """Whether the theory's constants were sampled; `admissible` may then be too large."""
 
     def __str__(self) -> str:
         source = "sampled constants" if self.sampled else "given constants"
@@ -56,15 +56,15 @@ def suggest_learning_rate(
     directions: int = 4,
     window: int | str | None = "auto",
 ) -> LearningRates:
-    r"""η for M-GAPS: from the admissible range of Lemma "matched-disturbance robustness", and from what a run measured.
+    r"""Suggest η for M-GAPS: the limit of Lemma "matched-disturbance robustness", and a value measured on a run.
 
     $$\bar\eta = \min\left\{\frac{\epsilon_\theta}{L_F}, \frac{1}{2 \ell_F}\right\}$$
 
-    once with the theory's constants, which hold wherever the sets allow, and once with the largest gradient and
-    curvature of the surrogate that were seen: along the run, and at `directions` random points of Θ each a hundredth of
-    its size away.
+    once with the theory's constants, which hold on the whole sets, and once with the largest measured gradient and
+    curvature of the surrogate: along the run, and at points that are 1/100 of the size of Θ away, in `directions`
+    random directions.
 
-    **Arguments:** as in `certify`; `key`: for the directions, and for whatever is sampled.
+    **Arguments:** as in `certify`; `key`: for the directions, and for everything that is sampled.
 
     !!! Example
 
@@ -103,7 +103,7 @@ def suggest_learning_rate(
     largest = max(np.linalg.norm(here, axis=1).max(), float(jnp.linalg.norm(run.gradient, axis=1).max()))
     reach, curvature = float(sets.theta.diameter(theta)) / 100, 0.0
     for each in keys[2:]:
-        # Towards a random point of Θ, so that a convex set is not left.
+        # Move towards a random point of Θ, so that the point stays in a convex set.
         target = ravel_pytree(sets.theta.sample(each, theta))[0]
 
         def shift(theta: Any, target: jax.Array = target) -> Any:
@@ -115,7 +115,7 @@ def suggest_learning_rate(
         there = np.asarray(surrogate(problem.system, problem.scenario, moved, window=window).gradient, float)
         step = jax.vmap(lambda a, b: jnp.linalg.norm(ravel_pytree(a)[0] - ravel_pytree(b)[0]))(moved, run.theta)
         step = np.asarray(step, float)
-        far = step > reach / 1e3  # what is too close divides rounding by next to nothing
+        far = step > reach / 1e3  # for shorter steps, rounding errors would dominate the quotient
         if far.any():
             curvature = max(curvature, float((np.linalg.norm(there - here, axis=1)[far] / step[far]).max()))
     return LearningRates(

@@ -1,4 +1,4 @@
-r"""The theorems on the paper's example, with constants worked out by hand.
+r"""The theorems on the paper's example, with constants derived by hand.
 
 The closed loop with the exact model is $x' = (1 - \Delta\theta) x + w$, so on $\Theta = [\theta_l, \theta_h]$ it
 contracts with $\bar C = 1$ and $\rho = \max_\Theta |1 - \Delta\theta|$ everywhere, and stays within
@@ -20,12 +20,12 @@ from .. import paper
 from . import informative
 
 LOWEST, HIGHEST = 0.5, 20.0
-"""Θ of the theory: the gain 0, which the tuner's Θ admits, does not contract."""
+"""Θ for the theory. The tuner's Θ also contains the gain 0, which does not contract."""
 LARGEST = 0.25
 
 
 def example_constants(radius: float) -> st.Constants:
-    r"""Of φ = x + Δv, ψ = −θx, f = a_0 + a_1 sin x + a_2 sin 2x and h = x² + 0.1 u², for |x| ≤ R.
+    r"""The constants of φ = x + Δv, ψ = −θx, f = a_0 + a_1 sin x + a_2 sin 2x and h = x² + 0.1 u², for |x| ≤ R.
 
     $\|(1, \sin x, \sin 2x)\|^2$ is largest, 41/16, where $\sin^2 x = 5/8$; $\|\partial_x \nabla f\|$ is largest, √5, at
     $x = 0$.
@@ -44,7 +44,7 @@ def _control(radius: float) -> float:
 
 
 def certify_example(*, noise_inside: bool, steps: int, seed: int, gain: float = 1.0) -> st.Certificate:
-    """One run of M-GAPS with the gradient estimator on the paper's example, and what the theory says about it."""
+    """The certificate of one run of M-GAPS with the gradient estimator on the paper's example."""
     settings = paper.Settings(period=max(steps // 2, 1), periods=2, horizons=(2,))
     scenario = paper.scenario(settings, jax.random.key(seed), "inside" if noise_inside else "outside")
     controller = paper.controllers(settings)["M-GAPS"]
@@ -52,7 +52,7 @@ def certify_example(*, noise_inside: bool, steps: int, seed: int, gain: float = 
     w = np.abs(np.asarray(scenario.w[:, 0], float))
     rho = max(abs(1 - paper.DELTA * LOWEST), abs(1 - paper.DELTA * HIGHEST))
     stable = float(fading_sum(rho, 1.0, 0.0, w).max())
-    radius = 2.0 * stable * (1 + 1e-9)  # room for a trajectory that starts where another is
+    radius = 2.0 * stable * (1 + 1e-9)  # room for a trajectory that starts at a state of another one
     sets = st.Sets(
         x_radius=radius,
         u_radius=_control(radius),
@@ -68,7 +68,7 @@ def certify_example(*, noise_inside: bool, steps: int, seed: int, gain: float = 
         sets,
         constants=example_constants(radius),
         contraction=st.Contraction(C_bar=1.0, rho=rho, R_S=stable),
-        # What is new in w is Gaussian: no bound holds for ever, and the largest |w| of the run stands for one.
+        # The innovations of w are Gaussian and have no bound, so the largest |w| of the run is used as the bound.
         noise=st.Noise(bound=float(w.max()), covariance=min(sigma**2, float(w.max()) ** 2)),
         variation=0.0,
     )
@@ -119,7 +119,7 @@ _MADE_FOR_IT = st.MatchedSystem(
 
 
 def certify_paper(*, steps: int = 20_000, seed: int = 0) -> dict[str, st.Certificate]:
-    """Of the paper's example, by the form of the noise."""
+    """The certificates of the paper's example, by the form of the noise."""
     return {noise: certify_example(noise_inside=noise == "inside", steps=steps, seed=seed) for noise in paper.NOISES}
 
 

@@ -1,4 +1,4 @@
-r"""Two problems on which the regret bounds say something: each bound is below $T L_F^2$, which holds for every θ.
+r"""Two problems with informative regret bounds: each bound is below $T L_F^2$, which holds for every θ.
 
 The bounds grow as $V_w / \eta$ and as $\eta T$. A problem with a bound below $T L_F^2$ therefore needs noise that is
 small against η, an η that is small against the curvature, and a cost that is steep at the edge of the sets. In both
@@ -16,15 +16,15 @@ LONG = 300_000
 
 
 def informative_regret(*, steps: int = EARLY, seed: int = 0) -> st.Certificate:
-    r"""A problem on which the bound on the regret of M-GAPS says something.
+    r"""A problem on which the bound on the regret of M-GAPS is informative.
 
     $x' = x/4 + v/2 + w$, $\psi = \theta \in [0, 0.6]$, $f = a \sin x$ with $|a| \le 10^{-3}$,
     $h = (x - 0.3)^2 / 2 + 0.05 u^2$, $\bar\epsilon = 2 \cdot 10^{-4}$, $\eta = 2 \cdot 10^{-3}$, $\iota = 0.01$. The
     optimum is θ = 18/49. The bound is below $T L_F^2$ from about 1,500 steps on.
 
     The noise is too small for Theorem 2 (the estimator's loss is above $\bar\epsilon^3 T$), so the main theorem's rows
-    use $T k \beta_e^2$ in place of $R_1$. $\epsilon_\theta$ is chosen just above $L_F \eta$: a larger one would allow a
-    larger $\bar\zeta$, and the main theorem's bound grows with $\bar\zeta$.
+    use $T k \beta_e^2$ instead of $R_1$. $\epsilon_\theta$ is chosen just above $L_F \eta$: a larger value would allow
+    a larger $\bar\zeta$, and the main theorem's bound grows with $\bar\zeta$.
     """
     noise, highest, model, target = 2e-4, 0.6, 1e-3, 0.3
     stable = (highest / 2 + noise) / 0.75
@@ -43,18 +43,19 @@ def informative_regret(*, steps: int = EARLY, seed: int = 0) -> st.Certificate:
 
 
 def informative_main_theorem(*, steps: int = LONG, seed: int = 0) -> st.Certificate:
-    r"""A problem on which every hypothesis of the main theorem holds and its regret bound says something.
+    r"""A problem on which every hypothesis of the main theorem holds and its regret bound is informative.
 
     $x' = (x + v)/64 + w$, $\psi = \theta \in [0, 0.03]$, $f = 10^{-3} a x$ with $|a| \le 70$,
     $h = 0.01 - x + 0.45 u^2$, $\bar\epsilon = 1.6 \cdot 10^{-3}$, observation noise up to a tenth of the largest $|f|$,
-    one switch of a*, and the ι that makes the estimator's bound smallest. The main theorem's bound then uses the lemma
-    on the gradient estimator and Theorem 2, and each of the two says more than the sets do.
+    one switch of a*, and the ι that minimizes the estimator's bound. The main theorem's bound then uses the lemma on
+    the gradient estimator and Theorem 2. Both give smaller bounds than the sets alone.
 
     The numbers were found by a search over the formulas. Three choices matter:
 
-    - The control moves the state little (b = 1/64). The cost of the control itself then decides the curvature.
-    - The contraction's ρ is given as 0.35, although 1/64 is true: the constants have powers of 1/ρ.
-    - a counts in thousandths: $\ell_{f,x}$ bounds the derivative of $\partial f / \partial a$ too, and is smaller so.
+    - The control moves the state little (b = 1/64), so the cost of the control itself decides the curvature.
+    - The contraction's ρ is given as 0.35, although 1/64 is true, because the constants contain powers of 1/ρ.
+    - a is in units of 1/1000: $\ell_{f,x}$ also bounds the derivative of $\partial f / \partial a$, and this unit makes
+      $\ell_{f,x}$ smaller.
     """
     noise, highest, model, push, effort = 1.6e-3, 0.03, 70.0, 1 / 64, 0.9
     stable = (push * highest + noise) / (1 - push)

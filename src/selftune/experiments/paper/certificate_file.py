@@ -1,4 +1,4 @@
-"""`certificate.json`: what the theory says about a run of the paper's example, and which run that was."""
+"""`certificate.json`: the theory's certificates for a run of the paper's example, and the settings of that run."""
 
 import json
 from pathlib import Path
@@ -10,9 +10,9 @@ NAME = "certificate.json"
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The file of a run's folder: `certificates` by the form of the noise, their `settings` and `versions`.
+    """The content of the file in a run's folder: `certificates` by the form of the noise, `settings` and `versions`.
 
-    None where there is no file; one that is something else is a `StoreError`.
+    None if there is no file. Raises `StoreError` if the file has another content.
     """
     path = folder / NAME
     if not path.exists():
@@ -20,10 +20,10 @@ def read(folder: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise StoreError(f"{path}: not readable as JSON ({error}); delete it, and it is made anew") from None
+        raise StoreError(f"{path}: not readable as JSON ({error}); delete the file, and it is written again") from None
     if not isinstance(value, dict) or not _is_whole(value):
         raise StoreError(
-            f"{path}: not a file of certificates (it has no lists of rows); delete it, and it is made anew"
+            f"{path}: not a file of certificates (it has no lists of rows); delete the file, and it is written again"
         )
     return value
 

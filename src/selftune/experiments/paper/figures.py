@@ -1,6 +1,6 @@
-"""The figures of the paper's simulation appendix, for print: one column wide, and told apart with any colour vision.
+"""The figures of the paper's simulation appendix for print: one column wide, in colours for colour-blind readers too.
 
-Each function takes the dataset that `selftune reproduce` keeps and returns a matplotlib figure; `draw_all` saves them.
+Each function takes the dataset that `selftune reproduce` stores and returns a matplotlib figure; `draw_all` saves them.
 Bands are 95 % bootstrap intervals of the mean over seeds (`selftune.bands`).
 """
 
@@ -42,10 +42,10 @@ def draw_all(
     certificates: Mapping[str, dict] | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> list[Path]:
-    """Every figure as PNG and PDF into `folder`; the files, in the order of the figures.
+    """Draw every figure as PNG and PDF into `folder`, and return the files in the order of the figures.
 
-    The files depend on the data alone: no date, no machine. The bounds are drawn for each certificate,
-    which go by the form of the noise. `progress` is called with (done, total), in files.
+    The files depend only on the data, not on date or machine. One figure of bounds is drawn for each certificate;
+    `certificates` are by the form of the noise. `progress` is called with (done, total), in files.
     """
     quantities.check(dataset)
     dataset = dataset.load()
@@ -61,7 +61,7 @@ def draw_all(
 
 
 def files(folder: Path, certificates: Mapping[str, dict] | None = None) -> list[Path]:
-    """What `draw_all` makes."""
+    """The files that `draw_all` writes."""
     names = [*_figures(), *(f"bounds-{noise}" for noise in certificates or {})]
     return [path for name in names for path in files_of(Path(folder) / name)]
 
@@ -80,9 +80,9 @@ def _figures() -> dict[str, Callable[[xr.Dataset], Figure]]:
 
 @styled
 def parameters(dataset: xr.Dataset, *, seed: int | None = None, gain: float | None = None) -> Figure:
-    """a* and â of M-GAPS's estimator on one seed, and below the distance between them over all seeds.
+    """a* and â of M-GAPS's estimator on one seed, and below it the distance between them over all seeds.
 
-    Every seed has an a* of its own, so only the distance has a mean that says something.
+    Every seed has its own a*, so only the distance has a meaningful mean.
     """
     data, gain = _prepared(dataset, gain)
     seed = int(data.seed[0]) if seed is None else seed
@@ -93,7 +93,7 @@ def parameters(dataset: xr.Dataset, *, seed: int | None = None, gain: float | No
         name = int(feature) + 1
         axes[0].plot(ours.time, one.a_hat.sel(feature=feature), color=color, label=rf"$\hat a_{name}$")
         truth = one.a_star.sel(feature=feature)
-        # Wide and pale: where â has found a* both are seen.
+        # Wide and pale, so that both lines are visible where â equals a*.
         axes[0].plot(ours.time, truth, color=color, linewidth=3.5, alpha=0.35, zorder=1, label=rf"$a^*_{name}$")
     axes[0].set_ylabel(r"$a^*$, $\hat a$")
     axes[0].set_ylim(-0.29, 0.29)
@@ -113,7 +113,7 @@ def parameters(dataset: xr.Dataset, *, seed: int | None = None, gain: float | No
 
 @styled
 def gain_traces(dataset: xr.Dataset) -> Figure:
-    """θ of M-GAPS from each start, the gain that stays at the start, and the best static gain in hindsight."""
+    """θ of M-GAPS from each start, the fixed gain at each start, and the best static gain in hindsight."""
     data, _ = _prepared(dataset, None)
     thinned = datasets.thin(data, 300)
     figure, axes = stack(data.sizes["noise"], height=1.75)
@@ -134,7 +134,7 @@ def gain_traces(dataset: xr.Dataset) -> Figure:
 
 @styled
 def model_error(dataset: xr.Dataset, *, gain: float | None = None) -> Figure:
-    """|φ(x)â − φ(x)a*| over seeds; a* is drawn anew at the dotted lines."""
+    """|φ(x)â − φ(x)a*|, mean over seeds. At the dotted lines a new a* is drawn."""
     data, gain = _prepared(dataset, gain)
     thinned = datasets.thin(data)
     figure, axes = stack(data.sizes["noise"], height=1.6)
@@ -153,9 +153,9 @@ def model_error(dataset: xr.Dataset, *, gain: float | None = None) -> Figure:
 
 @styled
 def tracking_error(dataset: xr.Dataset, *, seed: int | None = None, gain: float | None = None) -> Figure:
-    """x on one seed, and in words its root mean square over all seeds and recorded steps.
+    """x on one seed, with its root mean square over all seeds and recorded steps in the title.
 
-    The sign of x is different on every seed, so that a mean of x over seeds would say nothing.
+    The sign of x differs between seeds, so a mean of x over seeds has no meaning.
     """
     data, gain = _prepared(dataset, gain)
     seed = int(data.seed[0]) if seed is None else seed
@@ -180,7 +180,7 @@ def tracking_error(dataset: xr.Dataset, *, seed: int | None = None, gain: float 
 
 @styled
 def regret_difference(dataset: xr.Dataset) -> Figure:
-    """Cumulative cost of M-GAPS minus that of the fixed gain it started from; below zero M-GAPS has paid less."""
+    """Cumulative cost of M-GAPS minus the cost of the fixed gain at its start; below zero M-GAPS has the lower cost."""
     data, _ = _prepared(dataset, None)
     difference = datasets.thin(quantities.regret_difference(data), 300)
     rows, columns = data.sizes["gain"], data.sizes["noise"]
@@ -194,7 +194,7 @@ def regret_difference(dataset: xr.Dataset) -> Figure:
             axis.yaxis.set_major_formatter(powers())
         row[0].set_ylabel(rf"$\theta_0 = {gain:.3g}$")
     for axis, noise in zip(axes[0], data.noise.values, strict=True):
-        # Above the power of ten that stands at the axis's end.
+        # Above the power of ten at the end of the axis.
         axis.set_title(str(NOISE.get(noise, noise)), loc="left", y=1.26, pad=0)
     for axis in axes[-1]:
         time_axis(axis, data)
@@ -204,7 +204,7 @@ def regret_difference(dataset: xr.Dataset) -> Figure:
 
 @styled
 def local_regret(dataset: xr.Dataset) -> Figure:
-    r"""$R^L_\eta(T)$ of M-GAPS against T, with the slope that fits it, and the slope 1 of no progress."""
+    r"""$R^L_\eta(T)$ of M-GAPS against T, with the fitted slope, and a line of slope 1 (no progress)."""
     data, _ = _prepared(dataset, None)
     regret, slope = datasets.present(data.local_regret), quantities.slopes(data)
     horizon = regret.horizon.values
@@ -241,7 +241,7 @@ def local_regret(dataset: xr.Dataset) -> Figure:
 
 @styled
 def overview(dataset: xr.Dataset) -> Figure:
-    """Total cost of every algorithm from every start, as a multiple of the best static gain's in hindsight."""
+    """Total cost of every algorithm from every start / total cost of the best static gain in hindsight."""
     data, _ = _prepared(dataset, None)
     figure = Figure(figsize=(WIDTH, 0.75 + 0.36 * data.sizes["gain"] * data.sizes["noise"]), layout="constrained")
     axes = figure.subplots(data.sizes["noise"], 1, sharex=True, squeeze=False)[:, 0]
@@ -263,14 +263,14 @@ def overview(dataset: xr.Dataset) -> Figure:
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
-    axes[-1].set_xlabel("total cost / that of the best static gain")
+    axes[-1].set_xlabel("total cost / total cost of the best static gain")
     legend(figure, axes[-1], ncols=2)
     return figure
 
 
 @styled
 def bounds(certificate: dict, title: str = "") -> Figure:
-    """Each inequality of the theory as measured and as bounded; hollow where the bound says nothing here."""
+    """The measured value and the bound of each inequality of the theory; hollow squares are vacuous bounds."""
     rows = quantities.inequalities(certificate)
     figure = Figure(figsize=(WIDTH, 0.85 + 0.26 * len(rows)), layout="constrained")
     axis = figure.subplots()
@@ -301,14 +301,14 @@ def bounds(certificate: dict, title: str = "") -> Figure:
 
 
 def _square(verdict: str) -> dict[str, Any]:
-    """A bound's mark, hollow where it is vacuous."""
+    """The marker of a bound; hollow if the bound is vacuous."""
     color = quantities.VERDICTS[verdict]
     fill = "white" if verdict == "vacuous" else color
     return dict(marker="s", linestyle="none", color=color, markerfacecolor=fill, markersize=4.5)
 
 
 def _prepared(dataset: xr.Dataset, gain: float | None) -> tuple[xr.Dataset, float]:
-    """The seeds that ended well, and the start to show: by default the one nearest to 1."""
+    """The seeds without failed runs, and the start to show, by default the start nearest to 1."""
     quantities.check(dataset)
     data, _ = datasets.usable(dataset)
     gain = quantities.start(data) if gain is None else gain

@@ -1,4 +1,4 @@
-"""The report's plots: the same data as the printed figures, to hover over and to zoom into."""
+"""The report's plots: the same data as the printed figures, with hover texts and zoom."""
 
 from html import escape
 from typing import Any
@@ -16,21 +16,22 @@ from .quantities import EXACT, FIXED, NOISE, OURS
 
 
 def make_panels(dataset: xr.Dataset, gain: float) -> list[Panel]:
-    """Everything that the paper's appendix shows, and the regret; `gain` is the start where one is shown."""
+    """All figures of the paper's appendix, and the regret. `gain`: the start, in panels that show only one."""
     thinned = datasets.thin(dataset)
     start = f"from θ<sub>0</sub> = θ<sub>a</sub> = {gain:.3g}"
     return [
         Panel(
             "Cost against the best static gain",
-            "Total cost of each algorithm from each start, as a multiple of the best static gain's in hindsight. "
-            "Dots are means of the ratio within a seed, whiskers 95 % intervals. Inside Δ(…) noise is Δ times weaker "
-            "and the gradient Δ<sup>2</sup> times smaller; M-GAPS, η/Δ² makes up for that.",
+            "Total cost of each algorithm from each start, as a multiple of the cost of the best static gain in "
+            "hindsight. Dots are means of ratios paired by seed; whiskers are 95 % intervals. With the noise inside "
+            "Δ(…), the noise is Δ times weaker and the gradient Δ<sup>2</sup> times smaller. M-GAPS, η/Δ² compensates "
+            "with its learning rate.",
             _each(dataset, "overview", "total cost relative to the best static gain", _overview),
         ),
         Panel(
             "Parameters: a* and â",
-            "Left, one seed: a* (wide and pale) is drawn anew each period, and â follows. Right, the distance. "
-            "â need not reach a*: it only has to predict φ(x)a* where the state goes.",
+            "Left, one seed: a* (wide and pale) has a new value in each period, and â follows. Right: the distance. "
+            "â need not reach a*. It only has to predict φ(x)a* on the states that occur.",
             [
                 Plot("parameters", _one(dataset), "traces of a* and â on one seed", _parameters(thinned, gain)),
                 Plot("distance", "all seeds", "distance of â from a* over time", _distance(thinned, gain)),
@@ -38,41 +39,41 @@ def make_panels(dataset: xr.Dataset, gain: float) -> list[Panel]:
         ),
         Panel(
             "Gain: θ",
-            "M-GAPS from each start, the gain held there (dashed), and the best static gain in hindsight.",
+            "M-GAPS from each start, the fixed gain at each start (dashed), and the best static gain in hindsight.",
             _each(thinned, "gain", "the gain over time", _gains),
         ),
         Panel(
             "Model error: φ(x)â − φ(x)a*",
-            f"Its size, mean over seeds, {start}. The dotted lines are where a* changes.",
+            f"The absolute value, mean over seeds, {start}. At the dotted lines a* changes.",
             _each(thinned, "model-error", "size of the model error over time", lambda d, n: _model_error(d, n, gain)),
         ),
         Panel(
             "Tracking error: x",
-            f"On seed {int(dataset.seed[0])}, {start}. In brackets, the root mean square over all seeds and steps.",
+            f"On seed {int(dataset.seed[0])}, {start}. In brackets: the root mean square over all seeds and steps.",
             _each(dataset, "tracking-error", "x over time on one seed", lambda d, n: _tracking_error(d, n, gain)),
         ),
         Panel(
             "Regret difference",
-            "Cumulative cost of M-GAPS minus that of the fixed gain it started from. Below zero, M-GAPS has paid less. "
-            "A click on a name hides its line.",
+            "Cumulative cost of M-GAPS minus the cost of the fixed gain at its start. Below zero, M-GAPS has the lower "
+            "cost. Click a name to hide its line.",
             _each(thinned, "regret-difference", "cumulative cost difference over time", _regret_difference),
         ),
         Panel(
             "Local regret",
             "R<sup>L</sup><sub>η</sub>(T) of M-GAPS, the sum of squared projected gradients of the surrogate cost, "
-            "with the slope that fits it on these axes. Below 1, the gradients shrink on average. Noise that goes on "
-            "keeps them from vanishing: a gain that has settled has slope 1.",
+            "with the fitted slope on these axes. A slope below 1 means that the gradients shrink on average. "
+            "Persistent noise keeps them from vanishing, so a gain that has settled has slope 1.",
             _each(dataset, "local-regret", "local regret against the horizon", _local_regret),
         ),
     ]
 
 
 def bounds(certificate: dict, noise: str) -> Panel:
-    """Measured against bound."""
+    """The panel of the measured values and bounds of a certificate."""
     return Panel(
         f"Measured against bound, {quantities.NOISE.get(noise, noise)}",
-        "One line for each inequality of the theory, on a logarithmic axis. A hollow square is a vacuous bound: true, "
-        "but weaker than what is known without it.",
+        "One line for each inequality of the theory, on a logarithmic axis. A hollow square is a vacuous bound: larger "
+        "than a bound that holds without the theorem.",
         [
             Plot(
                 f"bounds-{noise}",
@@ -85,7 +86,7 @@ def bounds(certificate: dict, noise: str) -> Panel:
 
 
 def traces(dataset: xr.Dataset) -> list[Panel]:
-    """Any dataset: each variable over time, mean and band over seeds."""
+    """Panels for any dataset: each variable over time, with its mean and band over seeds."""
     made = []
     for name, values in dataset.data_vars.items():
         if not {"seed", "time"} <= set(values.dims) or values.dtype.kind not in "fiu" or not values.sizes["seed"]:
@@ -116,7 +117,7 @@ def _each(dataset: xr.Dataset, name: str, description: str, draw: Any) -> list[P
 
 def _overview(dataset: xr.Dataset, noise: Any) -> go.Figure:
     shown = quantities.standings(dataset)[str(noise)]
-    figure = plotly_figures.figure("", "total cost / that of the best static gain")
+    figure = plotly_figures.figure("", "total cost / total cost of the best static gain")
     rows, symbols = np.arange(dataset.sizes["gain"]), ("circle", "square", "diamond", "triangle-up", "triangle-down")
     for i, (name, costs) in enumerate(shown.items()):
         mean, low, high = costs.to_static.transpose("band", "gain").values
@@ -196,7 +197,7 @@ def _gains(dataset: xr.Dataset, noise: Any) -> go.Figure:
 def _model_error(dataset: xr.Dataset, noise: Any, gain: float) -> go.Figure:
     figure = plotly_figures.figure("|φ(x)â − φ(x)a*|")
     for i, name in _under(dataset):
-        if name != EXACT:  # it has none
+        if name != EXACT:  # the exact model has no model error
             error = abs(dataset.model_error.sel(noise=noise, gain=gain, algorithm=name))
             plotly_figures.band(
                 figure,
@@ -212,7 +213,7 @@ def _model_error(dataset: xr.Dataset, noise: Any, gain: float) -> go.Figure:
 
 
 def _under(dataset: xr.Dataset) -> list[tuple[int, str]]:
-    """The algorithms with their places, the first last: it lies on top, and the legend turns them back."""
+    """The algorithms with their indices, in reverse: the first is drawn last, on top. The legend reverses the order."""
     return [(i, str(name)) for i, name in enumerate(dataset.algorithm.values)][::-1]
 
 
@@ -292,7 +293,7 @@ def _bounds(rows: list[dict]) -> go.Figure:
             groups["bound, none or infinite"][2].append((i, ends[1]))
     for group, (color, symbol, points) in groups.items():
         if points:
-            # What stands at an edge has no number of its own.
+            # A triangle at an edge stands for zero or infinity, so its position is not its value.
             value = "" if symbol.startswith("triangle") else ": %{x:.4g}"
             figure.add_scatter(
                 x=[value for _, value in points],

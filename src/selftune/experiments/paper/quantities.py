@@ -1,4 +1,4 @@
-"""The numbers that the figures and the report both show, of a dataset as `selftune reproduce` keeps it."""
+"""The numbers that both the figures and the report show, from a dataset of `selftune reproduce`."""
 
 from typing import Any
 
@@ -35,12 +35,12 @@ NOISE = {"outside": "noise outside Δ(…)", "inside": "noise inside Δ(…)"}
 
 
 def is_paper(dataset: xr.Dataset) -> bool:
-    """Whether it is the paper's simulation, rather than a run of anything."""
+    """Whether the dataset is a run of the paper's simulation."""
     return all(name in dataset.dims for name in CELL)
 
 
 def check(dataset: xr.Dataset) -> None:
-    """Refuse what is not the paper's simulation, by the first variable that is not as expected."""
+    """Raise `ValueError` about the first missing or unexpected variable, unless this is the paper's simulation."""
     for name, dims in DIMENSIONS.items():
         if name not in dataset:
             raise ValueError(f"dataset: expected a variable {name!r} with dimensions {dims}, got {list(dataset)}")
@@ -50,16 +50,16 @@ def check(dataset: xr.Dataset) -> None:
         if name not in dataset.algorithm.values:
             raise ValueError(f"dataset: expected an algorithm {name!r}, got {list(dataset.algorithm.values)}")
     if not usable(dataset)[0].sizes["seed"]:
-        raise ValueError(f"dataset: expected a seed whose runs all ended well, got none of {dataset.sizes['seed']}")
+        raise ValueError(f"dataset: expected a seed without failed runs, got none of {dataset.sizes['seed']}")
 
 
 def root_mean_square(data: xr.DataArray) -> float:
-    """Over all seeds and recorded steps."""
+    """The root mean square over all seeds and recorded steps."""
     return float(np.sqrt(np.mean(data.values.astype(float) ** 2)))
 
 
 def switches(dataset: xr.Dataset) -> np.ndarray:
-    """The recorded steps at which a* is a new one."""
+    """The recorded steps at which a* changes."""
     changed = (dataset.a_star.diff("time") != 0).any(["seed", "feature"])
     return changed.time.values[changed.values]
 
@@ -70,7 +70,7 @@ def distance(dataset: xr.Dataset) -> xr.DataArray:
 
 
 def regret_difference(dataset: xr.Dataset) -> xr.DataArray:
-    """Cumulative cost of M-GAPS minus that of the same gain held fixed, seed by seed."""
+    """Cumulative cost of M-GAPS minus the cost of the same gain held fixed, for each seed."""
     cost = dataset.cumulative_cost
     return cost.sel(algorithm=OURS, drop=True) - cost.sel(algorithm=FIXED, drop=True)
 
@@ -78,19 +78,19 @@ def regret_difference(dataset: xr.Dataset) -> xr.DataArray:
 def table(dataset: xr.Dataset) -> xr.Dataset:
     """Total costs and their ratios, each with its interval: (noise, gain, algorithm, band).
 
-    A ratio is taken within a seed, between runs on the same a* and w, and then averaged over seeds.
+    Ratios are paired: both runs have the same seed, and so the same a* and w. The ratios are averaged over seeds.
     """
     return _compared(dataset, dataset.period_cost, dataset.total_cost)
 
 
 def rescaled(dataset: xr.Dataset) -> xr.Dataset:
-    """The same for M-GAPS with the learning rate η/Δ² and the noise inside Δ(…): (gain, band)."""
+    """The values of `table` for M-GAPS with the learning rate η/Δ² and the noise inside Δ(…): (gain, band)."""
     costs = dataset.rescaled_period_cost
     return _compared(dataset.sel(noise="inside", drop=True), costs, costs.sum("period"))
 
 
 def standings(dataset: xr.Dataset) -> dict[str, dict[str, xr.Dataset]]:
-    """`table` and `rescaled` by noise and by name, in the order in which they are shown: each (gain, band)."""
+    """`table` and `rescaled` by noise and by algorithm, in the order of display: each (gain, band)."""
     costs = table(dataset)
     made = {
         str(noise): {str(name): costs.sel(noise=noise, algorithm=name) for name in costs.algorithm.values}
@@ -102,7 +102,7 @@ def standings(dataset: xr.Dataset) -> dict[str, dict[str, xr.Dataset]]:
 
 
 def _compared(dataset: xr.Dataset, periods: xr.DataArray, total: xr.DataArray) -> xr.Dataset:
-    """Costs against the yardsticks of `dataset`."""
+    """Costs, and their ratios to the reference costs of `dataset`."""
     later = slice(1, None)
     ratios = {
         "total_cost": total,
@@ -120,11 +120,11 @@ def _compared(dataset: xr.Dataset, periods: xr.DataArray, total: xr.DataArray) -
 
 
 def slopes(dataset: xr.Dataset) -> xr.DataArray:
-    """d log R / d log T of the local regret, by least squares for each seed, then over seeds: (noise, gain, band)."""
+    """d log R / d log T of the local regret, fitted by least squares for each seed: (noise, gain, band)."""
     regret = present(dataset.local_regret).transpose("seed", "noise", "gain", "horizon")
     centred = np.log(regret.horizon.values)
     centred = centred - centred.mean()
-    # The least number stands for a zero, of which there is no logarithm.
+    # Zero has no logarithm, so the smallest positive number replaces it.
     logs = np.log(np.maximum(regret.values, np.finfo(float).tiny))
     fitted = (logs * centred).sum(-1) / (centred**2).sum()
     coords: dict[str, Any] = {"noise": dataset.noise, "gain": dataset.gain, "band": list(Band._fields)}
@@ -132,26 +132,27 @@ def slopes(dataset: xr.Dataset) -> xr.DataArray:
 
 
 def color(name: str, index: int) -> str:
-    """An algorithm's own, or for one that has none the next of the palette."""
+    """The colour of an algorithm; algorithms without a colour of their own take one from the palette."""
     return COLORS.get(name, PALETTE[(4 + index) % len(PALETTE)])
 
 
 def placeable(value: Any) -> float | None:
-    """A number that has a place on a logarithmic axis, or 0; None for what is missing, infinite or below zero."""
+    """A number that fits on a logarithmic axis, or 0; None for missing, infinite or negative numbers."""
     return None if value is None or not np.isfinite(float(value)) or float(value) < 0 else float(value)
 
 
 def edges(rows: list[dict]) -> tuple[float, float]:
-    """A decade beyond all numbers of a certificate's rows: the places of zero and of infinity."""
+    """The places of zero and of infinity on the axis: one decade beyond all numbers of the rows."""
     both = [placeable(row[key]) for row in rows for key in ("measured", "bound")]
     numbers = [value for value in both if value] or [10.0]
     return min(numbers) / 10, max(numbers) * 10
 
 
 def verdict(row: dict) -> str:
-    """What became of a row of a certificate: it holds, is vacuous (true, and says nothing) or fails.
+    """The verdict on a row of a certificate: "holds", "vacuous", "fails", "not promised" or "not checked".
 
-    An inequality that does not hold, but whose hypotheses do not either, was not promised.
+    A vacuous bound holds, but a bound without the theorem is smaller. An inequality was not promised if it does not
+    hold and a hypothesis of it does not hold either.
     """
     if row.get("holds") is None:
         return "not checked"
@@ -161,11 +162,11 @@ def verdict(row: dict) -> str:
 
 
 def inequalities(certificate: dict) -> list[dict]:
-    """The rows that have a bound to be measured against."""
+    """The rows with a bound, without the hypotheses."""
     return [row for row in certificate["rows"] if row.get("kind") != "hypothesis"]
 
 
 def start(dataset: xr.Dataset) -> float:
-    """The start that is shown where only one is: the one nearest to 1."""
+    """The start nearest to 1, for figures that show only one."""
     gains = dataset.gain.values
     return float(gains[np.abs(gains - 1).argmin()])

@@ -1,10 +1,10 @@
-r"""The paper's simulation (Example "nonlinear control" and appendix "Simulation Results"), whole.
+r"""The paper's simulation (Example "nonlinear control" and appendix "Simulation Results").
 
-`selftune reproduce` runs it: both forms of the noise, several gains, seeds and algorithms, the best static gain in
-hindsight and the local regret, into one stored run.
+`selftune reproduce` runs both forms of the noise, several gains, seeds and algorithms, the best static gain in
+hindsight and the local regret, and stores all of them as one run.
 
-What the paper gives: φ(x) = [1, sin x, sin 2x], Δ = 0.01, Ornstein–Uhlenbeck noise with γ = 0.95 and σ = 0.1, a* drawn
-anew in [−0.25, 0.25]³ every 40,000 steps, h = x² + 0.1u², η = 1e-4. What it does not give is chosen here: `Settings`.
+Given by the paper: φ(x) = [1, sin x, sin 2x], Δ = 0.01, Ornstein–Uhlenbeck noise with γ = 0.95 and σ = 0.1, a new a* in
+[−0.25, 0.25]³ every 40,000 steps, h = x² + 0.1u², η = 1e-4. `Settings` chooses all values that the paper does not give.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DELTA = 0.01
 NOISES = ("outside", "inside")
-"""x + Δ(u + f) + w as the appendix writes it, and x + Δ(u + f + w) as the example does."""
+"""x + Δ(u + f) + w, as in the appendix, and x + Δ(u + f + w), as in the example."""
 GIVEN = ("learning_rate", "decay", "sigma", "period")
 """The settings that the paper gives."""
 ALGORITHMS = ("M-GAPS", "fixed gain", "exact model", "GAPS")
@@ -34,7 +34,7 @@ ALGORITHMS = ("M-GAPS", "fixed gain", "exact model", "GAPS")
 
 @dataclass(frozen=True)
 class Settings:
-    """The appendix's numbers and, marked, the ones it leaves open."""
+    """The numbers of the appendix. A comment marks the numbers that the paper leaves open."""
 
     learning_rate: float = 1e-4
     decay: float = 0.95
@@ -48,10 +48,10 @@ class Settings:
     x0: float = 0.0  # open
     a_hat: float = 0.0  # open: every entry of â_0
     buffer: int = 100  # open: B of GAPS
-    rows: int = 1_000  # open: how many steps of each run are kept
-    regret_seeds: int = 8  # open: the first ones, of which the local regret is computed
-    horizons: tuple[int, ...] = (1_250, 2_500, 5_000, 10_000, 20_000)  # open: T at which it is given
-    regret_tolerance: float = 0.01  # open: of its gradients, as a share of the tuner's root mean square
+    rows: int = 1_000  # open: how many steps of each run are stored
+    regret_seeds: int = 8  # open: the local regret is computed for the first seeds, this many
+    horizons: tuple[int, ...] = (1_250, 2_500, 5_000, 10_000, 20_000)  # open: T of the local regret
+    regret_tolerance: float = 0.01  # open: error of the local regret's gradients / root mean square of the tuner's
 
     def __post_init__(self) -> None:
         for name in ("period", "periods", "seeds", "buffer", "rows"):
@@ -86,7 +86,7 @@ def _residual(x, a, t):
     return jnp.stack([a[0] + a[1] * jnp.sin(x[0]) + a[2] * jnp.sin(2 * x[0])])
 
 
-# One system for all callers: what was compiled for one is there for the next.
+# One system for all callers, so that its compiled programs are reused.
 _SYSTEM = st.MatchedSystem(
     dynamics=lambda x, v, t: x + DELTA * v,
     residual=_residual,
@@ -96,7 +96,7 @@ _SYSTEM = st.MatchedSystem(
 
 
 def scenario(settings: Settings, key: jax.Array, noise: str = "outside") -> st.Scenario:
-    """One draw of what nature decides."""
+    """One draw of a* and of the noise."""
     if noise not in NOISES:
         raise ValueError(f"noise: expected one of {NOISES}, got {noise!r}")
     ka, kw = jax.random.split(key)
@@ -109,13 +109,13 @@ def scenario(settings: Settings, key: jax.Array, noise: str = "outside") -> st.S
 
 
 def given(settings: Mapping[str, Any]) -> list[str]:
-    """Those of the settings that the paper gives, and that are as it gives them; the others were chosen."""
+    """The names of the settings that have the paper's values. All other settings were chosen here."""
     return [name for name in GIVEN if settings[name] == getattr(Settings, name)]
 
 
 def controllers(settings: Settings) -> dict[str, st.Controller]:
-    """M-GAPS, the benchmark without tuning, ALG* with the model known, and GAPS."""
-    # The appendix's â − Δ P φ (φâ − φa*) is a gradient step of rate Δ/2: the loss's square has the other factor 2.
+    """M-GAPS, a fixed gain, M-GAPS with the exact model (ALG*), and GAPS."""
+    # The appendix's â − Δ P φ (φâ − φa*) is a gradient step of rate Δ/2: the square in the loss gives the factor 2.
     estimator = st.GradientEstimator(
         learning_rate=DELTA / 2, preconditioner=settings.preconditioner, constraint=st.Box(-0.25, 0.25)
     )
@@ -137,9 +137,9 @@ def compute(
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> "Manifest":
-    """Compute what is not yet in `folder`, in float64, and give its manifest.
+    """Compute the tasks that `folder` does not have yet, in float64, and return the manifest.
 
-    A task is a seed. `progress` is called with (done, total), in runs of the closed loop or what takes as long as one.
+    A task is a seed. `progress` is called with (done, total). Its unit is the time of one run of the closed loop.
     """
     from ...storage.store import RunStore
     from ...storage.tasks import run_tasks
@@ -157,7 +157,7 @@ _RUN, _GAPS, _STATIC, _REGRET = 1, 3, 8, 25
 
 
 def _work(settings: Settings, seed: int) -> int:
-    """How long a seed takes, in runs of the closed loop, roughly: for the bar."""
+    """A rough estimate of the time of a seed, in runs of the closed loop, for the progress bar."""
     gains = len(settings.gains)
     regret = _REGRET if seed < settings.regret_seeds else 0
     return len(NOISES) * (gains * (3 * _RUN + _GAPS + regret) + _STATIC) + gains * _RUN
@@ -204,7 +204,7 @@ def layout(settings: Settings) -> "Layout":
 
 
 def one_seed(settings: Settings, seed: int, tell: Callable[[int], Any] = lambda work: None) -> dict[str, np.ndarray]:
-    """All arrays of one seed; `tell` is called with the work that was done."""
+    """All arrays of one seed. `tell` is called after each part, with its amount of work."""
     shapes = layout(settings)
     arrays: dict[str, np.ndarray] = {}
     for name, variable in shapes.variables.items():
@@ -271,7 +271,7 @@ def _by_period(settings: Settings, cost: np.ndarray) -> np.ndarray:
 
 
 def _best_static_gain(settings: Settings, nature: st.Scenario, ours: st.Run) -> float:
-    # From the run's mean and last gain; the cost has one minimum in the gain (a test looks at a grid), so two suffice.
+    # Two starts suffice, the run's mean gain and last gain: the cost has one minimum in the gain (tested on a grid).
     found = st.static_regret(_SYSTEM, nature, ours, constraint=settings.constraint, starts=2)
     return float(found.theta[0])
 
@@ -279,7 +279,7 @@ def _best_static_gain(settings: Settings, nature: st.Scenario, ours: st.Run) -> 
 def _local_regret(settings: Settings, nature: st.Scenario, ours: st.Run) -> st.LocalRegret:
     longest = max(settings.horizons)
     theta = ours.theta[:longest]
-    # Inside Θ a step is η times the gradient: what the tuner saw, and the scale for the error.
+    # Inside Θ, a step is η times the gradient. So the steps give the tuner's gradients, which scale the tolerance.
     gradients = np.diff(np.asarray(theta)[:, 0]) / settings.learning_rate
     tolerance = settings.regret_tolerance * float(np.sqrt(np.mean(gradients**2))) or settings.regret_tolerance
     return st.local_regret(
@@ -290,5 +290,5 @@ def _local_regret(settings: Settings, nature: st.Scenario, ours: st.Run) -> st.L
         constraint=settings.constraint,
         window="auto",
         tolerance=tolerance,
-        workers=1,  # seeds are what runs side by side
+        workers=1,  # seeds run in parallel already
     )

@@ -1,4 +1,4 @@
-"""What the paper's simulation shows, in numbers: the table, and the checks on it."""
+"""The summary of the paper's simulation: a table of costs and ratios, and the checks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,18 +12,18 @@ from .run import GIVEN, given
 
 
 class Row(BaseModel):
-    """One noise and one gain: costs in the mean over seeds, and paired ratios."""
+    """One form of the noise and one gain: mean costs over seeds, and ratios paired by seed."""
 
     noise: str
     gain: float
     cost: dict[str, Interval]
     static_cost: Interval
     ratio: Interval
-    """M-GAPS over the fixed gain, whole run."""
+    """Cost of M-GAPS / cost of the fixed gain, over the whole run."""
     after: Interval | None
-    """M-GAPS over the best static gain, from the second period on, where there is one."""
+    """Cost of M-GAPS / cost of the best static gain, from the second period on; None if there is only one period."""
     rescaled: Interval | None
-    """The same with learning rate η/Δ², for the noise inside."""
+    """The same ratio with learning rate η/Δ², for the noise inside."""
 
 
 class Summary(BaseModel):
@@ -36,7 +36,7 @@ class Summary(BaseModel):
 
 
 def summarize(dataset: xr.Dataset, settings: Mapping[str, Any]) -> Summary:
-    """Of a stored run and its manifest's settings."""
+    """Return the summary of a stored run. `settings`: those of its manifest."""
     with jax.enable_x64(True):
         rows = [
             _row(dataset, str(noise), float(gain)) for noise in dataset.noise.values for gain in dataset.gain.values
@@ -86,7 +86,7 @@ def _checks(dataset: xr.Dataset, rows: list[Row], judged: bool) -> list[Check]:
         if row.after is not None and row.noise == "outside":
             check(f"{start} M-GAPS / static *", "≤ 1.05", row.after, row.after.highest <= 1.05)
         if row.rescaled is not None:
-            # With η itself M-GAPS is still on its way: the noise inside is Δ times smaller, and so its gradients Δ².
+            # With η, M-GAPS has not settled yet: the noise inside is Δ times smaller, so the gradients are Δ² smaller.
             holds = row.rescaled.highest <= 1.05
             check(f"{start} η/Δ² / static *", "≤ 1.05", row.rescaled, holds)
     return found

@@ -1,12 +1,12 @@
-r"""How tight Theorem 1 is: an estimator that is allowed a mismatch ε and uses it against the tuner.
+r"""How tight Theorem 1 is: an estimator that may have a mismatch ε uses it against the tuner.
 
-The theorem takes any sequence of $\hat a_t$ in 𝒜. The adversary knows a*, the companion and the tuner. At every step it
-looks at many directions of the parameter space, goes in each as far as $\varepsilon_t \le \epsilon$ and
-$\varepsilon_t' \le \epsilon$ allow, and takes the $\hat a_t$ that maximizes
+The theorem allows any sequence of $\hat a_t$ in 𝒜. The adversary knows a*, the companion and the tuner. At every step
+it tries many directions of the parameter space. In each direction it goes as far as $\varepsilon_t \le \epsilon$ and
+$\varepsilon_t' \le \epsilon$ allow. It takes the $\hat a_t$ that maximizes
 
 $$p \|\zeta_t\| + g \|(x_{t+1}, y_{t+1}) - (\tilde x_{t+1}, \tilde y_{t+1})\|$$
 
-(greedily: a lower estimate of what the worst sequence does). Its run is then held against the theorem by `certify`.
+The choice is greedy, so the result is a lower estimate of the worst sequence. `certify` then checks the run.
 
 The problem: $x' = x/4 + v/2 + w$, $\psi = \theta_0 - \theta_1 x$ with Θ = [0, 0.6] × [0, 0.5], $f = a_0 + a_1 \sin x$
 with $|a_i| \le 1$, $a^* = 0$, $h = (x - 0.3)^2/2 + 0.05 u^2$. The closed loop's factor $1/4 - \theta_1/2$ is within
@@ -37,7 +37,7 @@ TUNER = st.MGAPS(RATE, constraint=GAINS)
 
 
 class Replay(st.AbstractEstimator):
-    r"""Estimates that were decided before: $\hat a_{t+1}$ is row t + 1 of `rows`, the last row after them."""
+    r"""An estimator that replays given estimates: $\hat a_{t+1}$ is row t + 1 of `rows`; at the end, the last row."""
 
     rows: Float[Array, "T p"]
 
@@ -53,21 +53,21 @@ class Replay(st.AbstractEstimator):
 
 @dataclass(frozen=True)
 class Probe:
-    """What the adversary reached with one ε."""
+    """The results of the adversary for one ε."""
 
     epsilon: float
     allowed: float
-    """The largest ε = ε' that both small-mismatch conditions of Theorem 1 admit."""
+    """The largest ε = ε' that both small-mismatch conditions of Theorem 1 allow."""
     distance: float
-    """Σ of the distance over its bound: 1 is tight."""
+    """Σ of the distance / its bound; 1 means that the bound is tight."""
     perturbation: float
-    """Σ ‖ζ_t‖ over its bound."""
+    """Σ ‖ζ_t‖ / its bound."""
     largest_perturbation: float
-    """max ‖ζ_t‖ / ζ̄: Theorem 1 promises at most 1 where ε is allowed."""
+    """max ‖ζ_t‖ / ζ̄. Theorem 1 promises at most 1 if ε is allowed."""
     state: float
-    """max ‖x_t‖ / R_x, likewise."""
+    """max ‖x_t‖ / R_x. Theorem 1 promises at most 1 if ε is allowed."""
     certificates: dict[str, st.Certificate]
-    """By the adversary's goal."""
+    """The certificates by the goal of the adversary."""
 
     @property
     def is_allowed(self) -> bool:
@@ -75,9 +75,9 @@ class Probe:
 
     @property
     def ok(self) -> bool:
-        """Whether every inequality that must hold did, and the promised conclusions came where ε was allowed."""
-        kept = max(self.largest_perturbation, self.state) <= 1
-        return all(each.ok for each in self.certificates.values()) and (kept or not self.is_allowed)
+        """Whether every required inequality holds and, if ε is allowed, also the conclusions of Theorem 1."""
+        bounded = max(self.largest_perturbation, self.state) <= 1
+        return all(each.ok for each in self.certificates.values()) and (bounded or not self.is_allowed)
 
 
 def probe(
@@ -87,7 +87,7 @@ def probe(
     seed: int = 0,
     progress: Callable[[int, int], Any] = lambda done, total: None,
 ) -> list[Probe]:
-    """The table: how much of Theorem 1's bounds an adversary reaches, by ε.
+    """For each ε, the share of Theorem 1's bounds that the adversary reaches.
 
     !!! Example
 
@@ -111,7 +111,7 @@ def probe(
 def find(
     *, workers: int | None = None, progress: Callable[[int, int], Any] = lambda done, total: None, steps: int = 1000
 ) -> Finding:
-    """The finding: every bound of Theorem 1 stands against the adversary, and how much of it the adversary reaches."""
+    """The finding: the bounds of Theorem 1 hold, and the share of each that the adversary reaches."""
     probes = probe(epsilons=EPSILONS, steps=steps, seed=FIRST_SEED, progress=progress)
     parts = {"distance": "Σ‖ξ−ξ̃‖ / bound", "perturbation": "Σ‖ζ‖ / bound", "largest_perturbation": "max ‖ζ‖ / ζ̄"}
     columns = ["ε", "Theorem 1 allows", *parts.values(), "max ‖x‖ / R_x"]
@@ -132,7 +132,7 @@ def find(
         title="How tight is Theorem 1? An estimator that works against the tuner",
         claim=(
             "Theorem 1 holds for any estimates with mismatches of at most ε. An adversary that knows the true "
-            "parameters uses such a mismatch against the tuner at every step. The damage stays below the bounds."
+            "parameters uses such a mismatch against the tuner at every step. The effect stays below the bounds."
         ),
         columns=columns,
         rows=rows,
@@ -142,7 +142,7 @@ def find(
 
 
 def _probe(epsilon: float, scenario: st.Scenario, theta: Array, exact: st.Certificate) -> Probe:
-    # How much a distance is worth in later perturbations, by the theorem.
+    # The theorem's factor from a distance to later perturbations.
     known = exact.derived
     worth = 2**0.5 * (known["L_θx"] + known["L_θy"]) * known["C"]
     goals = {"distance": (0.0, 1.0), "update": (1.0, 0.0), "both": (1.0, worth)}
@@ -170,10 +170,10 @@ def _probe(epsilon: float, scenario: st.Scenario, theta: Array, exact: st.Certif
 
 def _certify(scenario: st.Scenario, theta: Array, rows: Array) -> st.Certificate:
     controller = st.Controller(_SYSTEM, TUNER, Replay(rows))
-    # By XLA: the native engine would compile a program for each array of rows.
+    # With XLA, because the native engine would compile a program for each array of rows.
     run = st.simulate(controller, scenario, theta=theta, a_hat=rows[0], engine="xla")
     stable = (0.3 + NOISE) / 0.75
-    radius = 2.0 * stable + 0.7  # room for what the largest mismatch, 1, adds: (1/2) / (3/4)
+    radius = 2.0 * stable + 0.7  # room for the effect of the largest mismatch, 1: (1/2) / (3/4)
     control = 0.6 + 0.5 * radius + 2.0
     constants = st.Constants(
         L_phi_x=1 / 4, L_phi_u=1 / 2, ell_phi_x=0, ell_phi_u=0,
@@ -203,14 +203,14 @@ def worst_estimates(
     weights: Float[Array, "2"],
     directions: int = 64,
 ) -> Float[Array, "T p"]:
-    r"""$\hat a_{0:T-1}$, chosen greedily against the tuner within $\varepsilon_t, \varepsilon_t' \le \epsilon$.
+    r"""Return $\hat a_{0:T-1}$, chosen greedily against the tuner with $\varepsilon_t, \varepsilon_t' \le \epsilon$.
 
-    For a residual that is affine in a, parameters that are one vector, and M-GAPS. **Arguments:** `weights`: p and g of
-    the module's formula; `directions`: how many directions from a* are tried, besides a* itself.
+    Requires a residual that is affine in a, parameters in one vector, and M-GAPS. **Arguments:** `weights`: p and g of
+    the module's formula; `directions`: the number of directions from a* that are tried, in addition to a* itself.
     """
     p = scenario.row(0).a_star.shape[0]
     ways = jax.random.normal(jax.random.key(0), (directions, p), theta.dtype)
-    # Along the axes and against them too, and the last that was taken keeps its place: ties do not flip signs.
+    # The axes in both directions come first: with a fixed order, ties between candidates do not flip signs.
     ways = jnp.concatenate([jnp.zeros((1, p)), jnp.eye(p), -jnp.eye(p), ways]).astype(theta.dtype)
 
     def step(carry: Any, tau: Array) -> tuple[Any, Array]:
@@ -226,7 +226,7 @@ def worst_estimates(
 
             slope, bend = jnp.linalg.norm(change(x)), jnp.linalg.norm(jax.jacfwd(change)(x))
             reach = epsilon / jnp.maximum(jnp.maximum(slope, bend), 1e-12)
-            # Not beyond the edge of 𝒜, along the way.
+            # Stay inside 𝒜 along this direction.
             room: Array = (1 - jnp.sign(way) * now.a_star) / jnp.abs(way)
             edge = jnp.min(jnp.where(way != 0, room, jnp.inf))
             return now.a_star + jnp.minimum(reach, jnp.where(jnp.isfinite(edge), edge, 0.0)) * way

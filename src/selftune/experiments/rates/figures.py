@@ -17,7 +17,7 @@ from .finding import Finding
 
 WIDE = 7.0  # inches: two columns
 THEORY: dict[str, Any] = dict(color="black", linestyle=(0, (4, 1.5)), linewidth=0.9)
-STARTS = {"near": ("start near the optimum", BLUE, "o"), "far": ("start far from it", VERMILLION, "s")}
+STARTS = {"near": ("start near the optimum", BLUE, "o"), "far": ("start far from the optimum", VERMILLION, "s")}
 NAMES = {
     "Σε²": r"$\sum\varepsilon_t^2$",
     "Σε′²": r"$\sum\varepsilon_t'^{\,2}$",
@@ -29,20 +29,20 @@ POWERS = {0.5: "1/2", 5 / 6: "5/6", 11 / 12: "11/12"}
 
 
 def draw(finding: Finding, folder: Path) -> list[Path]:
-    """The finding's figure as PNG and PDF."""
+    """Draw the finding's figure as PNG and PDF."""
     return save(FIGURES[finding.name](finding), Path(folder) / finding.name)
 
 
 @styled
 def rates(finding: Finding) -> Figure:
-    """Each sum against T with the theory's slope, and the fitted slopes beside the theory's."""
+    """Each sum against T with the theory's slope, and a comparison of the fitted slopes with the theory's."""
     data = finding.data
     horizons = np.array(data["horizons"])
     figure = Figure(figsize=(WIDE, 4.3), layout="constrained")
     axes = figure.subplots(2, 3)
     for axis, (name, by_start) in zip(axes.flat, data["sums"].items(), strict=False):
         near, power = np.array(by_start["near"]), data["powers"][name]
-        # The theory says nothing about the constant: its line is drawn above the data, to compare the slopes.
+        # The theory does not give the constant. Its line is drawn above the data, so that slopes can be compared.
         line = 1.6 * max(np.mean(by_start[start], axis=0)[0] for start in STARTS)
         axis.plot(horizons, line * (horizons / horizons[0]) ** power, label="slope of the theory", **THEORY)
         for start, (label, color, marker) in STARTS.items():
@@ -67,7 +67,7 @@ def _slopes(fits: dict[str, Any], power: float) -> str:
 
 
 def _compare(axis: Axes, data: dict[str, Any]) -> None:
-    """Fitted slopes with their intervals; the theory's are bars."""
+    """Fitted slopes with their intervals; bars show the theory's slopes."""
     names = list(data["slopes"])
     for i, name in enumerate(names):
         axis.plot([data["powers"][name]] * 2, [i - 0.32, i + 0.32], color="black", linewidth=1.4)
@@ -83,12 +83,12 @@ def _compare(axis: Axes, data: dict[str, Any]) -> None:
     axis.set_xlim(0.3, max(1.05, untuned + 0.03))
     axis.tick_params(axis="y", length=0)
     axis.spines["left"].set_visible(False)
-    axis.set_xlabel("slope; the bar is the theory's")
+    axis.set_xlabel("slope (bar: theory)")
 
 
 @styled
 def gradient_errors(finding: Finding) -> Figure:
-    """E Σε′² against T between the theorem's bound and zero, with the bound that 𝒜 alone gives."""
+    """E Σε′² against T, with the theorem's bound and the trivial bound from 𝒜 alone."""
     data = finding.data
     horizons = np.array(data["horizons"])
     figure = Figure(figsize=(WIDTH, 3.7), layout="constrained")

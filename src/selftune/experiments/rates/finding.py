@@ -1,4 +1,4 @@
-"""The common form of what the experiments find: data, a table, checks."""
+"""The common form of the experiments' findings: data, a table, checks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from ...reporting.statistics import Check, Interval, interval
 DEVELOPMENT_SEEDS = range(100)
 """The experiments were designed on these seeds."""
 FIRST_SEED = 1_000
-"""The first of the seeds that are reported: none of them was used in the design."""
+"""The first seed of the reported results. No reported seed was used in the design."""
 
 
 class Finding(BaseModel):
@@ -20,16 +20,16 @@ class Finding(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """Also the name of the figure's files."""
+    """The name; also of the figure's files."""
     title: str
     claim: str
-    """The statement of the paper that the experiment shows, in words."""
+    """The statement of the paper that the experiment tests, in words."""
     columns: list[str]
     rows: list[list[str]]
-    """A table of the main numbers, as text."""
+    """The cells of a table of the main numbers, as text."""
     checks: list[Check]
     data: dict[str, Any]
-    """Everything that the figure draws: numbers and lists of numbers."""
+    """All numbers that the figure draws."""
 
     @property
     def failed(self) -> list[Check]:
@@ -44,7 +44,7 @@ def slopes(horizons: Sequence[float], values: np.ndarray) -> np.ndarray:
 
 
 def at_most(name: str, limit: float, values: Any, *, said: str | None = None) -> Check:
-    """A promise about a mean over seeds: the upper end of its interval may not exceed the limit."""
+    """A check that the upper end of the interval of a mean over seeds is at most the limit."""
     return judged(name, limit, interval(values), said=said)
 
 
@@ -58,14 +58,14 @@ def judged(name: str, limit: float, measured: Interval, *, said: str | None = No
 
 
 def about(name: str, value: float, values: Any, margin: float) -> Check:
-    """A power that a computation predicts: the mean over seeds must be within the margin."""
+    """A check that the mean over seeds is within the margin of a predicted value."""
     measured = interval(values)
     holds = bool(abs(measured.mean - value) <= margin)
     return Check(name=name, expected=f"{value:.4g} ± {margin:g}", measured=measured, holds=holds)
 
 
 def by_horizon(horizons: Sequence[int], columns: Mapping[str, np.ndarray]) -> tuple[list[str], list[list[str]]]:
-    """A table of means over seeds, one row for each T."""
+    """Column names and rows of a table of means over seeds, one row for each T."""
     rows = [
         [f"{steps:,}", *(f"{float(np.mean(values[:, j])):.4g}" for values in columns.values() if j < values.shape[1])]
         for j, steps in enumerate(horizons)

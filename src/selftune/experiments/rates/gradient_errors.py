@@ -1,19 +1,19 @@
-r"""Theorem 2, from the errors of f to those of its gradient, where its bound says more than the sets do.
+r"""Theorem 2, from the errors of f to the errors of its gradient, on a problem where its bound is informative.
 
 $$x_{t+1} = \tfrac12 v_t + w_t, \qquad f = a x, \qquad |a| \le 0.45, \qquad \psi = 0$$
 
 With w uniform of size $\bar\epsilon$, $|x| \le \bar\epsilon / 0.55$. The error of f is linear in x ($\gamma_e = 0$),
-its slope at most $\beta_e = 0.9$, so the theorem's bound is $6 \bar\epsilon T$ and the trivial one $\beta_e^2 T$. The
-gradient estimator starts at the other end of 𝒜 with the ι that minimizes its own bound $R_0$, so that the hypothesis
-$R_0 \le \bar\epsilon^3 T$ is a computation, and not a measurement. Observations are exact, or have a noise that is
-uniform in [-0.02, 0.02].
+its slope is at most $\beta_e = 0.9$. So the theorem's bound is $6 \bar\epsilon T$ and the trivial bound $\beta_e^2 T$.
+The gradient estimator starts at the other end of 𝒜. Its ι minimizes its own bound $R_0$, so that the hypothesis $R_0
+\le \bar\epsilon^3 T$ can be computed and need not be measured. Observations are exact, or have noise that is uniform in
+[-0.02, 0.02].
 
 At T = 20,000 and $\bar\epsilon = 0.05$: $R_0 = 1.89 \le 2.5$, and the bound 6,000 is below the trivial 16,200. Over T,
 $\bar\epsilon = 0.05 (T / 20000)^{-1/6}$ as in the corollary, which then gives $O(T^{5/6})$.
 
-The gradient estimator does better than that. An estimator that keeps an error with $\delta^2 = 2.7 \bar\epsilon$,
-nearly the largest that the hypothesis admits, has $\sum \varepsilon'^2 = 2.7 \bar\epsilon T$: the power 5/6 cannot be
-improved, and the constant of the bound not by a factor of 2.3.
+The gradient estimator has smaller errors than this. An estimator with a constant error $\delta^2 = 2.7 \bar\epsilon$,
+nearly the largest error that the hypothesis allows, has $\sum \varepsilon'^2 = 2.7 \bar\epsilon T$. So the power 5/6
+cannot be improved, and the constant of the bound cannot be improved by a factor of 2.3.
 """
 
 import math
@@ -33,11 +33,11 @@ from .finding import FIRST_SEED, Finding, about, at_most, judged, slopes
 
 HORIZONS = (20_000, 80_000, 320_000)
 SEEDS = {20_000: 50}
-"""Runs for each T; `FEWER` where it is not here."""
+"""Runs for each T; a T that is not listed has `FEWER`."""
 FEWER = 16
 LARGEST = 0.45
 HELD = 2.7
-"""δ²/ε̄ of the estimator whose error stays."""
+"""δ²/ε̄ of the estimator with a constant error."""
 
 
 class Case(NamedTuple):
@@ -46,7 +46,7 @@ class Case(NamedTuple):
     name: str
     noise: float
     held: bool = False
-    """Whether the error stays as it is, in place of the gradient estimator."""
+    """Whether the error stays constant; otherwise the gradient estimator runs."""
 
 
 CASES = (
@@ -82,7 +82,7 @@ def constants(steps: int, noise: float) -> dict[str, Any]:
 
 
 def learning_rate(steps: int, noise: float) -> float:
-    """ι that minimizes the estimator's bound."""
+    """The ι that minimizes the estimator's bound."""
     return theory.estimator_learning_rate(**constants(steps, noise))
 
 
@@ -100,12 +100,12 @@ def gradient_bound(steps: int) -> float:
 
 
 def trivial(steps: int) -> float:
-    """What 𝒜 alone says about Σε′²."""
+    """The bound on Σε′² that follows from 𝒜 alone."""
     return (2 * LARGEST) ** 2 * steps
 
 
 def one_run(steps: int, case: Case, key: jax.Array) -> tuple[float, float]:
-    """Σε² and Σε′², both from t = 1 on, as the theorem has them: x₀ is not random."""
+    """Σε² and Σε′², both from t = 1 on, as in the theorem, because x₀ is not random."""
     key_w, key_v = jax.random.split(key)
     nature = st.Scenario(
         jnp.zeros(1),
@@ -138,10 +138,10 @@ def find(
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> Finding:
-    """E Σε′² over runs against the theorem's bound, for each T, and its growth against the corollary's 5/6."""
+    """The finding: E Σε′² against the theorem's bound for each T, and its growth against the corollary's 5/6."""
     counts = [(SEEDS if seeds is None else seeds).get(steps, FEWER) for steps in horizons]
     workers = worker_pool.check(workers, progress)
-    # A T after the other, so that two threads rarely compile the same program at once.
+    # All T in turn for each seed, so that two threads rarely compile the same program at the same time.
     items = [
         (case, steps, i)
         for i in range(max(counts))
@@ -170,7 +170,7 @@ def find(
         measured[case.name] = [interval(values[:, 1]).model_dump() for values in sums]
         fits[case.name] = checks[-1].measured.model_dump()
     ratios = [gradient_bound(steps) / trivial(steps) for steps in horizons]
-    checks.append(judged("the bound over the trivial one", 1.0, interval([max(ratios)]), said="1"))
+    checks.append(judged("the bound / the trivial bound", 1.0, interval([max(ratios)]), said="1"))
     return Finding(
         name="gradient-errors",
         title="From the errors of f to the errors of its gradient",
@@ -191,7 +191,7 @@ def find(
 
 
 def _judge(case: Case, horizons: Sequence[int], sums: list[np.ndarray]) -> list[Check]:
-    """The hypothesis on E Σε² and the theorem's inequality, as the largest ratio over T."""
+    """Checks of the hypothesis on E Σε² and of the theorem's inequality, each by the largest ratio over all T."""
     allowed = [size(steps) ** 3 * steps for steps in horizons]
     loss = [values[:, 0] for values in sums]
     gradient = [values[:, 1] for values in sums]

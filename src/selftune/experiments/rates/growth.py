@@ -1,16 +1,16 @@
-r"""How the regret and the errors grow with T, on a family of problems that follows the main theorem as T grows.
+r"""How the regret and the errors grow with T, on a family of problems that satisfies the main theorem for every T.
 
 $$x_{t+1} = \tfrac14 x_t + \tfrac12 v_t + w_t, \quad f = a_0 \sin 2x + a_1 \cos x, \quad \psi = \theta_0 - \theta_1 x,
 \quad h = \tfrac12 (x - 1)^2 + 0.1 u^2$$
 
 on $\Theta = [0, 1.5] \times [0, 0.4]$, where the closed loop contracts with $\rho \le 1/4$. $a^*$ makes one circle of
 radius 0.3 in T steps, so its path length does not depend on T, and $V_{sys} = 0$. With $q = T / 1000$ the noise w is
-uniform of size $\bar\epsilon = 0.25 q^{-1/6}$, the smallest size that the assumption on the environment admits; the
+uniform of size $\bar\epsilon = 0.25 q^{-1/6}$, the smallest size that the assumption on the environment allows. The
 learning rates are $\eta = 0.05 q^{-1/12}$, which minimizes the theorem's bound for this noise, and $\iota = 0.3
-q^{-1/2}$. Observations of f have a noise that is uniform in [-0.05, 0.05] for every T.
+q^{-1/2}$. Observations of f have noise that is uniform in [-0.05, 0.05] for every T.
 
-The optimum keeps x near 1, where $\nabla_\theta F$ does not vanish with the noise. Regulation to 0 would not do: its
-gradients vanish with $\bar\epsilon^2$, and any θ would have a small regret.
+The optimum keeps x near 1, where $\nabla_\theta F$ does not vanish with the noise. A problem of regulation to 0 would
+not be a test: its gradients vanish with $\bar\epsilon^2$, so every θ would have a small regret.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,19 +30,19 @@ from .finding import FIRST_SEED, Finding, at_most, by_horizon, slopes
 HORIZONS = (1_000, 4_000, 16_000, 64_000, 256_000, 1_024_000)
 SEEDS = 16
 LAST = 3
-"""The slope is also taken over the last horizons alone, which no transient of the first ones can improve."""
+"""The slope is also fitted to the last horizons alone, so that a transient at the first horizons cannot improve it."""
 FAR_LIMIT = 64_000
-"""From far the horizons end here: the way to the optimum takes some hundred steps and no longer matters."""
+"""The longest horizon of the far start. Longer runs add nothing: the optimum is some hundred steps away."""
 RADIUS = 0.3
 CONSTRAINT = st.Box(np.array([0.0, 0.0]), np.array([1.5, 0.4]))
 UNTUNED_LIMIT = 64_000
-"""The comparison without tuning ends here: three horizons and more show that its regret grows with T."""
+"""The longest horizon of the comparison without tuning: enough to show that its regret grows linearly with T."""
 LINEAR = 0.95
-"""Without tuning the slope must be at least this: the experiment can tell linear growth from the theorem's."""
+"""The least slope without tuning. It shows that the experiment can tell linear growth from the theorem's growth."""
 FAR = (0.0, 0.4)
-"""θ₀ of the start that is far from the optimum: a corner of Θ, at the largest distance."""
+"""θ₀ of the far start: the corner of Θ at the largest distance from the optimum."""
 WINDOW = 10
-"""The rollouts of the surrogate begin this many steps back: ρ¹⁰ is below 10⁻⁶."""
+"""The surrogate's rollouts begin this many steps back: ρ¹⁰ is below 10⁻⁶."""
 
 SYSTEM = st.MatchedSystem(
     dynamics=lambda x, v, t: x / 4 + v / 2,
@@ -53,11 +53,11 @@ SYSTEM = st.MatchedSystem(
 
 
 class Quantity(NamedTuple):
-    """A sum over t whose growth a theorem bounds."""
+    """A sum over t, and the growth that a theorem gives as its bound."""
 
     name: str
     power: Fraction
-    """The exponent of T that the theory gives."""
+    """The theory's exponent of T."""
     source: str
 
 
@@ -86,7 +86,7 @@ def controller(steps: int) -> st.Controller:
 
 
 def scenario(steps: int, key: jax.Array) -> st.Scenario:
-    """One circle of a*, and the noises."""
+    """One circle of a*, with noise."""
     angle = jnp.linspace(0.0, 2 * jnp.pi, steps, endpoint=False)
     key_w, key_v = jax.random.split(key)
     return st.Scenario(
@@ -98,7 +98,7 @@ def scenario(steps: int, key: jax.Array) -> st.Scenario:
 
 
 def optimum(steps: int) -> jax.Array:
-    """The best fixed θ for a* held at its first value, and the noise for T = `steps`: the start near the optimum."""
+    """The start near the optimum: the best fixed θ for a constant a* (its first value) and the noise of T = `steps`."""
     trial = 2_000
     drawn = st.Uniform(noise_size(steps))(jax.random.key(0), trial, 1)
     held = st.Scenario(jnp.zeros(1), a_star=jnp.tile(jnp.array([RADIUS, 0.0]), (trial, 1)), w=drawn)
@@ -115,7 +115,7 @@ class Start(NamedTuple):
 
 
 def starts(steps: int) -> list[Start]:
-    """Near: the optimum, and a* known. Far: a corner of Θ, and the point of 𝒜 that is farthest from a*₀."""
+    """Near: the optimum, with a* known. Far: a corner of Θ, and the point of 𝒜 that is farthest from a*₀."""
     first = jnp.array([RADIUS, 0.0])
     made = [Start("near", optimum(steps), first)]
     if steps <= FAR_LIMIT:
@@ -124,7 +124,7 @@ def starts(steps: int) -> list[Start]:
 
 
 def one_run(steps: int, nature: st.Scenario, start: Start) -> np.ndarray:
-    """The five sums of one run, in the order of `QUANTITIES`; and the largest error of R_L by its window."""
+    """The five sums of one run, in the order of `QUANTITIES`, and the largest error of R_L due to its window."""
     control, rate = controller(steps), learning_rate(steps)
     run = st.simulate(
         control,
@@ -152,12 +152,12 @@ def one_run(steps: int, nature: st.Scenario, start: Start) -> np.ndarray:
 
 
 def untuned(steps: int, nature: st.Scenario) -> float:
-    """R_L of the far start's θ, held for the whole run."""
+    """R_L of the far start's θ, held fixed for the whole run."""
     return float(local_regret(steps, nature, jnp.tile(jnp.array(FAR), (steps, 1))).cumulative[-1])
 
 
 def local_regret(steps: int, nature: st.Scenario, thetas: jax.Array) -> st.LocalRegret:
-    """R_L on one thread, as the seeds run side by side."""
+    """R_L, on one thread because the seeds run in parallel."""
     return st.local_regret(
         SYSTEM, nature, thetas, learning_rate=learning_rate(steps), constraint=CONSTRAINT, window=WINDOW, workers=1
     )
@@ -171,13 +171,13 @@ def measure(
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """For each start the sums of all runs: (seeds, horizons, 6), as `one_run` gives them.
+    """The sums of all runs for each start: (seeds, horizons, 6), as `one_run` returns them.
 
-    "untuned" has R_L alone, of the far start's θ without tuning: (seeds, horizons, 1).
+    "untuned" has only R_L, of the far start's θ without tuning: (seeds, horizons, 1).
     """
     workers = worker_pool.check(workers, progress)
     origins = {steps: starts(steps) for steps in horizons}
-    # Seed by seed and the longest first: two threads then rarely compile the same program at once.
+    # All horizons in turn for each seed, the longest first: two threads then rarely compile the same program at once.
     items = [(i, j) for i in range(seeds) for j in reversed(range(len(horizons)))]
 
     def task(item: tuple[int, int]) -> dict[str, np.ndarray]:
@@ -205,13 +205,13 @@ def find(
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> Finding:
-    """Slopes over seeds against the theory's. Horizons ascend, at least two of them within `UNTUNED_LIMIT`."""
+    """The finding: slopes against the theory's. `horizons` ascend; at least two are within `UNTUNED_LIMIT`."""
     found = measure(horizons=horizons, seeds=seeds, first_seed=first_seed, workers=workers, progress=progress)
     return judge(found, horizons)
 
 
 def judge(found: dict[str, np.ndarray], horizons: Sequence[int]) -> Finding:
-    """The sums that `measure` gives, against the theory."""
+    """Compare the sums of `measure` with the theory."""
     held, found = found["untuned"], {name: found[name] for name in ("near", "far")}
     checks, sums, fits = [], {}, {}
     for k, quantity in enumerate(QUANTITIES):
@@ -241,7 +241,7 @@ def judge(found: dict[str, np.ndarray], horizons: Sequence[int]) -> Finding:
         title="How regret and errors grow with T",
         claim="The main theorem: with noise of size T^(−1/6) and η ~ T^(−1/12) the expected local regret of M-GAPS "
         "with the gradient estimator is O(T^(11/12)), and so is the distance to the trajectory with the exact model. "
-        "On the way there, Σε² is O(T^(1/2)) and Σε′² is O(T^(5/6)).",
+        "Along the way, Σε² is O(T^(1/2)) and Σε′² is O(T^(5/6)).",
         columns=columns,
         rows=rows,
         checks=checks,

@@ -1,4 +1,4 @@
-"""Run the experiments, and keep what they find in a folder."""
+"""Run the experiments, and store their findings in a folder."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ EXPERIMENTS: dict[str, Callable[..., Finding]] = {
     "switches": switches.find,
     "adversary": adversary.find,
 }
-"""By name, each a function of `workers` and `progress`. The longest comes first."""
+"""The experiments by name, each a function of `workers` and `progress`. The longest comes first."""
 NAME = "findings.json"
 
 
@@ -31,14 +31,14 @@ def compute(
 
 
 def write(folder: Path, findings: dict[str, Finding], *, data_only: bool = False) -> Path:
-    """`findings.json` and, unless `data_only`, a figure for each finding and `report.html`; the last file written.
+    """Write `findings.json` and, unless `data_only`, the figures and `report.html`; return the last file written.
 
     Findings of other experiments stay in the folder if the same code made them.
     """
     path = Path(folder) / NAME
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = read(folder, versions=manifest.versions()) | findings
-    findings = {name: kept[name] for name in EXPERIMENTS if name in kept}
+    stored = read(folder, versions=manifest.versions()) | findings
+    findings = {name: stored[name] for name in EXPERIMENTS if name in stored}
     plain = {name: json.loads(one.model_dump_json()) for name, one in findings.items()}
     files.write(path, files.as_json({"versions": manifest.versions(), "findings": plain}))
     if data_only:
@@ -51,13 +51,15 @@ def write(folder: Path, findings: dict[str, Finding], *, data_only: bool = False
 
 
 def read(folder: Path, *, versions: dict[str, str] | None = None) -> dict[str, Finding]:
-    """The findings that `write` kept; none where there is no file, or where it is not of the given versions."""
+    """The findings that `write` stored. Empty if there is no file, or if other than the given versions made it."""
     path = Path(folder) / NAME
     if not path.is_file():
         return {}
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        findings = {name: Finding.model_validate(one) for name, one in kept["findings"].items()}
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        findings = {name: Finding.model_validate(one) for name, one in stored["findings"].items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise manifest.StoreError(f"{path}: not a file of findings ({error}); delete it, and it is made anew") from None
-    return {} if versions is not None and kept.get("versions") != versions else findings
+        raise manifest.StoreError(
+            f"{path}: not a file of findings ({error}); delete the file, and it is written again"
+        ) from None
+    return {} if versions is not None and stored.get("versions") != versions else findings

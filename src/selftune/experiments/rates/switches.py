@@ -1,13 +1,13 @@
-r"""Switches of $a^*$: how long the loop takes to recover and what a switch costs, against ι, its size and their number.
+r"""Switches of $a^*$: the time to recover and the cost of a switch, against ι, the size and the number of switches.
 
-The system is that of `growth`, with noises of fixed size. $a^*$ switches between $(s/2, 0)$ and $(-s/2, 0)$, where s is
-the size of the switch. Near the optimum $x \approx 1$, and the error $\varepsilon$ that a switch causes falls by the
-factor $1 - 2 \iota \|(\sin 2x, \cos x)\|^2$ at each step: the time to recover is proportional to $1/\iota$ and does not
-depend on s, and $\sum \varepsilon^2$ is proportional to $s^2 / \iota$. What a switch costs is measured against the same
-loop with $a^*$ known.
+The system is that of `growth`, with noise of fixed size. $a^*$ switches between $(s/2, 0)$ and $(-s/2, 0)$, where s is
+the size of the switch. Near the optimum $x \approx 1$. There, the error $\varepsilon$ after a switch falls by the
+factor $1 - 2 \iota \|(\sin 2x, \cos x)\|^2$ at each step. So the time to recover is proportional to $1/\iota$ and does
+not depend on s, and $\sum \varepsilon^2$ is proportional to $s^2 / \iota$. The cost of a switch is the excess over the
+cost of the same loop with $a^*$ known.
 
-With N switches in T steps the path length is $P_T = N s$, and the lemma on the gradient estimator gives $E \sum
-\varepsilon_t^2 = O(\sqrt{(1 + P_T) T})$ for $\iota \sim \sqrt{(1 + P_T) / T}$: for $N \sim T^\alpha$ the power is $(1 +
+With N switches in T steps the path length is $P_T = N s$. The lemma on the gradient estimator gives $E \sum
+\varepsilon_t^2 = O(\sqrt{(1 + P_T) T})$ for $\iota \sim \sqrt{(1 + P_T) / T}$. For $N \sim T^\alpha$ the power is $(1 +
 \alpha) / 2$, which is 1 when switches come at a constant rate.
 """
 
@@ -29,14 +29,14 @@ from .growth import CONSTRAINT, SYSTEM
 RATES = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 SIZES = (0.05, 0.1, 0.2, 0.4)
 RATE, SIZE = 0.02, 0.2
-"""ι and the size of a switch, where the other is varied."""
+"""The value of ι when the size varies, and the size of a switch when ι varies."""
 SPACING, SWITCHES = 2_000, 16
 SEEDS = 16
 HORIZONS = (4_000, 16_000, 64_000, 256_000)
 POWERS = (Fraction(0), Fraction(1, 2), Fraction(1))
 """α: the number of switches grows as T^α."""
 FEWEST = 4
-"""Switches at the first T."""
+"""The number of switches at the first T."""
 THETA = (1.3, 0.25)
 NOISE, OBSERVATION = 0.1, 0.05
 
@@ -47,7 +47,7 @@ def controller(rate: float, *, known: bool = False) -> st.Controller:
 
 
 def scenario(steps: int, switches: int, size: float, key: jax.Array) -> st.Scenario:
-    """Equally spaced switches, the first one after one spacing."""
+    """Equally spaced switches; the first switch comes after one spacing."""
     part = (np.arange(steps) * (switches + 1)) // steps
     first = np.where(part % 2 == 0, size / 2, -size / 2)
     key_w, key_v = jax.random.split(key)
@@ -63,7 +63,7 @@ class Trace(NamedTuple):
     squared_error: np.ndarray
     """ε_t²."""
     excess: np.ndarray
-    """The cost of step t, minus that of the loop with a* known."""
+    """The cost of step t minus the cost of the loop with a* known."""
 
 
 def trace(steps: int, switches: int, size: float, rate: float, key: jax.Array) -> Trace:
@@ -77,19 +77,19 @@ def trace(steps: int, switches: int, size: float, rate: float, key: jax.Array) -
 
 
 class Recovery(NamedTuple):
-    """Of one switch, in the mean over the switches of a run."""
+    """The recovery after a switch, as the mean over the switches of a run."""
 
     time: float
     """Steps until ε² has fallen to a tenth."""
     squared_error: float
-    """Σε² until the next switch, less what there is without a switch."""
+    """Σε² until the next switch, minus its level without a switch."""
     cost: float
-    """The excess cost until the next switch. It has a part of the switch, which falls with ι, and a part of the
-    observations' noise, which rises with ι."""
+    """The excess cost until the next switch. One part comes from the switch and falls with ι; the other part comes from
+    the noise of the observations and rises with ι."""
 
 
 def recovery(made: Trace) -> Recovery:
-    """Of a run with a switch every `SPACING` steps; the level without a switch is that of the last quarter of each."""
+    """The recovery in a run with a switch every `SPACING` steps. The last quarter of each gives the base level."""
     squares, excess = (values.reshape(-1, SPACING) for values in made)
     error = squares[1:].mean(axis=0) - squares[:, -SPACING // 4 :].mean()
     tenth = 0.1 * error[0]
@@ -99,7 +99,7 @@ def recovery(made: Trace) -> Recovery:
 
 
 def loss_bound(steps: int, switches: int, rate: float) -> float:
-    """The lemma's: 𝒜 is the ball of radius 0.3, and ‖(sin 2x, cos x)‖ is at most 5/4, where cos² x = 5/8."""
+    """The lemma's bound: 𝒜 is the ball of radius 0.3, and ‖(sin 2x, cos x)‖ is at most 5/4, where cos² x = 5/8."""
     return theory.estimator_loss_bound(
         learning_rate=rate,
         diameter=0.6,
@@ -112,7 +112,7 @@ def loss_bound(steps: int, switches: int, rate: float) -> float:
 
 
 class Growth(NamedTuple):
-    """T, and how many switches and which ι it has."""
+    """T, with its number of switches and its ι."""
 
     steps: int
     switches: int
@@ -139,7 +139,7 @@ def find(
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> Finding:
-    """Recovery against ι and the size of a switch; the growth with T for a number of switches that grows as T^α."""
+    """The finding: recovery against ι and the size of a switch; growth with T for N ~ T^α switches."""
     workers = worker_pool.check(workers, progress)
     steps = SPACING * (switches + 1)
     single = [(steps, switches, SIZE, rate) for rate in rates]
@@ -188,7 +188,7 @@ def find(
         title="Switches of a*",
         claim="After a switch of a* the gradient estimator recovers in a time that is proportional to 1/ι and does not "
         "depend on the size of the switch. If the number of switches grows as T^α, and ι with it, then Σε² is "
-        "O(T^((1+α)/2)): sublinear as long as the switches become rarer.",
+        "O(T^((1+α)/2)): sublinear if the switches become rarer.",
         columns=["ι", "size", "steps to recover", "Σε² of a switch", "excess cost until the next"],
         rows=rows,
         checks=checks,

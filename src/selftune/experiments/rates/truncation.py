@@ -3,10 +3,10 @@ r"""GAPS against M-GAPS with the exact model, as the appendix "Useful Lemmas" co
 $$x_{t+1} = 0.8 x_t + 0.2 v_t + w_t, \qquad \psi = \theta_0 - \theta_1 x, \qquad f = a x, \qquad
 h = \tfrac12 (x - 1)^2 + 0.1 u^2$$
 
-Both tuners replace $\nabla F_t(\theta_t)$ by a derivative along the actual trajectory; GAPS also forgets what is older
-than B steps. The first replacement costs $O(\eta)$, the second $O(\rho^B)$, where $\rho = 0.8 - 0.2 \theta_1$ here.
-With $\eta = \tfrac12 T^{-1/2}$ GAPS is as near to $\nabla F_t$ as M-GAPS only if B exceeds $\ln T / (2 \ln \rho^{-1})$
-plus a constant, so that its time and memory grow with $\ln T$.
+Both tuners replace $\nabla F_t(\theta_t)$ by a derivative along the actual trajectory. GAPS also drops the terms that
+are older than B steps. The first replacement costs $O(\eta)$, the second $O(\rho^B)$, where $\rho = 0.8 - 0.2
+\theta_1$ here. With $\eta = \tfrac12 T^{-1/2}$, GAPS is as near to $\nabla F_t$ as M-GAPS only if B exceeds $\ln T /
+(2 \ln \rho^{-1})$ plus a constant. So its time and memory grow with $\ln T$.
 
 The errors depend on T through η alone, so all runs have the same length.
 """
@@ -32,11 +32,11 @@ STEPS = 3_000
 WINDOW = 80
 """ρ⁸⁰ is below 10⁻⁷."""
 KEPT = 8
-"""A buffer that does not grow: its error must not fall with η. One of the buffers."""
+"""A constant buffer, one of `BUFFERS`: its error must not fall with η."""
 NEAR = 1.05
-"""GAPS is as good as M-GAPS where its error is at most this many times that of M-GAPS."""
+"""GAPS counts as good as M-GAPS if its error is at most this many times the error of M-GAPS."""
 TIMED = (8, 16, 32, 64, 128)
-"""Buffers whose cost for a step is measured."""
+"""The buffers whose time for a step is measured."""
 CONSTRAINT = st.Box(np.array([0.0, 0.0]), np.array([2.0, 0.5]))
 
 SYSTEM = st.MatchedSystem(
@@ -55,7 +55,7 @@ class Errors(NamedTuple):
     gradient: np.ndarray
     """(seeds, horizons): the mean over t of ‖G − ∇F‖."""
     rho: np.ndarray
-    """The same of the closed loop's factor, 0.8 − 0.2 θ₁."""
+    """(seeds, horizons): the mean over t of the closed loop's factor, 0.8 − 0.2 θ₁."""
 
 
 def scenario(key: jax.Array, steps: int = STEPS) -> st.Scenario:
@@ -63,7 +63,7 @@ def scenario(key: jax.Array, steps: int = STEPS) -> st.Scenario:
 
 
 def start() -> jax.Array:
-    """Where M-GAPS settles: so the runs have no transient."""
+    """The θ at which M-GAPS settles, so that the runs have no transient."""
     controller = st.Controller(SYSTEM, st.MGAPS(0.02, constraint=CONSTRAINT), st.Known())
     run = st.simulate(controller, scenario(jax.random.key(0), 40_000), theta=jnp.array([1.2, 0.1]), record=("theta",))
     return jnp.mean(run.theta[20_000:], axis=0)
@@ -72,7 +72,7 @@ def start() -> jax.Array:
 def errors(
     tuner: Callable[[Any], st.AbstractTuner], theta: jax.Array, horizons: Sequence[int], seeds: int, first_seed: int
 ) -> Errors:
-    """Of the tuner that is made of a learning rate; runs side by side, over seeds and T."""
+    """The errors of the tuner that `tuner` makes from a learning rate, in one batch of runs over seeds and T."""
     keys = jnp.stack([jax.random.key(first_seed + i) for i in range(seeds)])
     rates = jnp.array([learning_rate(steps) for steps in horizons])
 
@@ -83,7 +83,7 @@ def errors(
 
     thetas, gradients = jax.vmap(lambda key: jax.vmap(lambda rate: one(key, rate))(rates))(keys)
     exact = _exact_gradients(jax.vmap(scenario)(keys), thetas)
-    # Until the buffers are full GAPS is M-GAPS.
+    # GAPS equals M-GAPS until the buffers are full.
     apart = jnp.linalg.norm(gradients - exact, axis=-1)[:, :, max(BUFFERS) :]
     return Errors(np.asarray(apart.mean(axis=-1)), np.asarray(0.8 - 0.2 * thetas[..., 1].mean(axis=-1)))
 
@@ -97,16 +97,16 @@ def _exact_gradients(natures: st.Scenario, thetas: jax.Array) -> jax.Array:
 
 
 def cost_ratios(buffers: Sequence[int], theta: jax.Array, *, steps: int = 200_000, repeats: int = 3) -> list[float]:
-    """The time of a step of GAPS over one of M-GAPS, each the least of a few runs, in turns.
+    """The time of a step of GAPS divided by that of M-GAPS. Each is the minimum of a few runs, which take turns.
 
-    It is the CPU time of this thread, in which the native engine runs: other experiments may run at the same time.
+    The time is the CPU time of this thread, where the native engine runs, because other experiments may run as well.
     """
     nature = scenario(jax.random.key(0), steps)
     tuners = [st.MGAPS(1e-3, constraint=CONSTRAINT)]
     tuners += [st.GAPS(buffer, 1e-3, constraint=CONSTRAINT) for buffer in buffers]
     controllers = [st.Controller(SYSTEM, tuner, st.Known()) for tuner in tuners]
     least = [math.inf] * len(controllers)
-    for turn in range(repeats + 1):  # the first one compiles
+    for turn in range(repeats + 1):  # the first turn compiles
         for i, controller in enumerate(controllers):
             begin = time.thread_time()
             jax.block_until_ready(st.simulate(controller, nature, theta=theta, record=(), engine="native").final.x)
@@ -116,7 +116,7 @@ def cost_ratios(buffers: Sequence[int], theta: jax.Array, *, steps: int = 200_00
 
 
 def needed(buffers: Sequence[int], truncated: np.ndarray, whole: float) -> float:
-    """The least B at which the error is at most `NEAR` times M-GAPS's; between two buffers, on the exponential."""
+    """The smallest B whose error is at most `NEAR` times that of M-GAPS, interpolated exponentially between buffers."""
     excess = np.maximum(truncated / whole - 1, 1e-12)
     after = int(np.argmax(excess <= NEAR - 1))
     if excess[after] > NEAR - 1:
@@ -138,7 +138,7 @@ def find(
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> Finding:
-    """Errors against B and T, the B that GAPS needs, and what it costs. `workers` is ignored: the engine uses all."""
+    """The finding: errors against B and T, the B that GAPS needs, and its cost. `workers` is ignored."""
     theta, total = start(), len(buffers) + 2
 
     def tell(done: int) -> None:
@@ -166,7 +166,7 @@ def find(
     checks = [
         about("slope of ‖G − ∇F‖ of M-GAPS in T", -0.5, slopes(horizons, whole.gradient), 0.02),
         about(f"slope of ‖G′ − ∇F‖ of GAPS, B = {KEPT}, last two T", 0.0, stays, 0.02),
-        # What is oldest in the sum belongs to the oldest θ: to forget it may even help, by a few percent.
+        # The oldest terms of the sum belong to the oldest θ, so dropping them may even reduce the error a little.
         at_most("‖G − ∇F‖ over the least ‖G′ − ∇F‖ of all B", 1.1, 1 / closest),
         about(
             "B that GAPS needs: growth over ln T / (2 ln 1/ρ)",
@@ -184,8 +184,9 @@ def find(
     return Finding(
         name="gaps",
         title="GAPS against M-GAPS",
-        claim="With the exact model M-GAPS is about as near to ∇F as GAPS with the best buffer, and the cost of a step "
-        "does not depend on T. GAPS needs a buffer B that grows with ln T to be as near, and its cost grows with B.",
+        claim="With the exact model, M-GAPS is about as near to ∇F as GAPS with the best buffer, and the cost of a "
+        "step does not depend on T. To be as near, GAPS needs a buffer B that grows with ln T, and its cost grows with "
+        "B.",
         columns=["T", "η", "‖G − ∇F‖", *(f"‖G′ − ∇F‖, B = {b}" for b in _shown(buffers)), "B needed"],
         rows=rows,
         checks=checks,

@@ -1,4 +1,4 @@
-"""One case and seed of the robots' comparison: agents, their runs, how they are measured, and the best static gains."""
+"""One case and seed of the robots' comparison: agents, runs, their evaluation, and the best static gains."""
 
 import logging
 import math
@@ -24,7 +24,7 @@ def fill_arrays(
     settings: Settings, name: str, robot: Robot, condition: str, seed: int, arrays: dict[str, np.ndarray]
 ) -> None:
     """Fill the arrays of one case and seed."""
-    logging.getLogger("selftune").setLevel(logging.ERROR)  # what the guards decide is not news here
+    logging.getLogger("selftune").setLevel(logging.ERROR)  # the guards' interventions are expected here
     length = steps(settings, robot)
 
     def go(algorithm: str, theta: np.ndarray) -> Drive:
@@ -69,26 +69,26 @@ def _is_too_large(settings: Settings, robot: Robot, algorithm: str) -> bool:
 def _go(
     settings: Settings, name: str, condition: str, algorithm: str, seed: int, theta: np.ndarray, length: int
 ) -> Drive:
-    """A run of `length` steps, on a new plant."""
+    """A run of `length` steps on a new plant."""
     robot = load(name)
     agent = _agent(settings, name, algorithm, _scale(settings, name, condition) if algorithm == "OPRF" else None)
     plant = robot.make_plant(condition, seed, length)
     state = guarded_step.start(agent.controller, agent.guard, plant.reset(), theta, robot.a_hat, context(0))
     if isinstance(agent.controller.tuner, st.OPRF):
-        # Its directions depend on its key, which is compiled in, and on how many episodes there were.
+        # OPRF's directions depend on its key, which is compiled in, and on the number of past episodes.
         many = jnp.full_like(state.controller.tuner.episodes, 100_000 * seed)
         state = eqx.tree_at(lambda s: s.controller.tuner.episodes, state, many)
     agent._machine.set_state(state)
     return drive(robot, agent, plant, length, stride=max(1, steps(settings, robot) // settings.rows))
 
 
-@cache  # an agent takes seconds to make, and is used again for every start and seed
+@cache  # an agent takes seconds to make, and every start and seed uses it again
 def _agent(settings: Settings, name: str, algorithm: str, scale: float | None) -> st.Agent:
     robot = load(name)
     tuner, estimator, episode = _parts(settings, robot, algorithm, scale)
     limits = dict(robot.guard)
     if (rate := limits.get("rate", st.Guard().rate)) is not None:
-        limits["rate"] = episode * rate  # who steps once in H steps may go as far as who does H times
+        limits["rate"] = episode * rate  # one step after H control steps may be as large as H steps together
     return st.Agent(
         robot.controller(tuner, estimator),
         x=robot.make_plant(robot.conditions[0], 0, 2).reset(),
@@ -99,7 +99,7 @@ def _agent(settings: Settings, name: str, algorithm: str, scale: float | None) -
 
 
 def _parts(settings: Settings, robot: Robot, algorithm: str, scale: float | None) -> tuple[Any, Any, int]:
-    """Tuner and estimator, None for the robot's own, and the steps between two of the tuner's."""
+    """Tuner, estimator (None means the robot's own), and the number of control steps between two steps of the tuner."""
     rate, box = robot.learning_rate, robot.theta_box
     if algorithm == OURS:
         return None, None, 1
@@ -121,7 +121,7 @@ def _parts(settings: Settings, robot: Robot, algorithm: str, scale: float | None
 
 @cache
 def _scale(settings: Settings, name: str, condition: str) -> float:
-    """The mean cost of the first start's gains, held fixed, on the first seed, to one digit: what OPRF is told."""
+    """The scale of the cost for OPRF: the mean cost of the first start's fixed gains on seed 0, to one digit."""
     robot = load(name)
     short = round(min(settings.search_seconds, settings.seconds) / robot.dt)
     made = _go(settings, name, condition, ESTIMATOR, 0, robot.detuned(settings.starts[0]), short)
@@ -135,10 +135,10 @@ def best_static(
     short: Callable[[np.ndarray], float],
     whole: Callable[[np.ndarray], float],
 ) -> tuple[np.ndarray, int]:
-    """The gains of least cost that the budget finds, and how many were tried; never worse than a candidate.
+    """The gains of least cost within the search budget, and the number of gains tried; never worse than a candidate.
 
-    COBYQA, which needs no derivatives, goes from the candidate that is best for a short time; what it finds is held
-    against all candidates for the whole time.
+    COBYQA, which needs no derivatives, starts at the candidate with the least cost in short runs. Its result and all
+    candidates are then compared in whole runs.
     """
     from scipy.optimize import minimize
 
@@ -149,7 +149,7 @@ def best_static(
     def value(theta: np.ndarray) -> float:
         inside = np.clip(theta, low, high)
         tried.append((short(inside), inside))
-        # Of costs by the factor, and of a crash something that a quadratic model survives.
+        # The logarithm compares costs by their ratio. The cap keeps a crash finite, for COBYQA's quadratic model.
         return math.log(min(tried[-1][0], 1e3 * tried[0][0]))
 
     first = min(tried, key=lambda one: one[0])[1]
@@ -170,7 +170,7 @@ def best_static(
 
 
 def _settled(made: Drive) -> np.ndarray:
-    """The mean of the second half's gains."""
+    """The mean gains in the second half of the run."""
     return made.theta[len(made.theta) // 2 :].mean(axis=0)
 
 
@@ -179,13 +179,13 @@ def _mean(made: Drive) -> float:
 
 
 def _value(made: Drive, length: int) -> float:
-    """For the search: infinite where it did not get through."""
+    """The mean cost for the search; infinite if the run failed."""
     total = float(np.mean(made.cost))
     return total if len(made.cost) == length and not made.crashed and math.isfinite(total) else math.inf
 
 
 def judge(made: Drive, length: int, level: float) -> int:
-    """How a run ended, by its cost too: a robot may leave its path and never be called crashed."""
+    """The result code of a run. A high cost is also a failure: a robot may leave its path without a crash."""
     if not np.all(np.isfinite(made.cost)) or not np.all(np.isfinite(made.theta)):
         return Result.NON_FINITE
     return Result.DIVERGED if made.crashed or len(made.cost) < length or _mean(made) > level else Result.OK
@@ -210,7 +210,7 @@ def _keep(
     code: int,
     best: Drive,
 ) -> None:
-    """One run's numbers; of a time that it did not see, none."""
+    """Store one run's numbers. The time after a crash stays NaN."""
     length = steps(settings, robot)
     driven = len(made.cost)
     edges = np.arange(settings.rows + 1) * length // settings.rows
@@ -236,7 +236,7 @@ def _keep(
 
 
 def _keep_laps(robot: Robot, arrays: dict[str, np.ndarray], made: Drive, length: int) -> None:
-    """The first lap and the last whole one."""
+    """Store the first lap and the last whole lap."""
     last = length // robot.lap - 1
     for k, lap in enumerate((0, last)):
         at = lap * robot.lap + np.arange(POINTS) * robot.lap // POINTS

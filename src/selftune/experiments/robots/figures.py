@@ -1,6 +1,6 @@
-"""The figures of the robots' comparison, in the style of `plots`.
+"""The figures of the robots' comparison, in the style of the paper's figures.
 
-Bands are 95 % bootstrap intervals of the mean over the seeds whose run ended well; how many did not stands beside.
+Bands are 95 % bootstrap intervals of the mean over the seeds whose run did not fail. Labels count the failed runs.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,12 +36,12 @@ COLORS = {
 }
 STARTS = (BLUE, SKY, VERMILLION, ORANGE, PURPLE, GREEN)
 SHOWN = (FIXED, ESTIMATOR, TUNER, OURS, STATIC)
-"""Where every start is shown; the last lie on top."""
+"""The algorithms in figures that show every start. Later ones are drawn on top."""
 MARKS = "osD^vPX*<>"
 
 
 def color(algorithm: str) -> str:
-    """The same everywhere."""
+    """The colour of an algorithm, the same in all figures."""
     return COLORS.get(algorithm, PINK)
 
 
@@ -52,7 +52,7 @@ def draw_all(
     *,
     progress: Callable[[int, int], Any] | None = None,
 ) -> list[Path]:
-    """Every figure as PNG and PDF into `folder`; the quadrotor's path by MuJoCo where it can draw, as PNG alone."""
+    """Draw every figure as PNG and PDF into `folder`; with MuJoCo, also the quadrotor's path as PNG."""
     dataset, folder = dataset.load(), Path(folder)
     draw: dict[str, Callable[[], Figure]] = {"overview": partial(overview, dataset, settings)}
     for case in map(str, dataset.case.values):
@@ -86,7 +86,7 @@ def start_name(factor: float) -> str:
 
 
 def about(settings: Mapping[str, Any], case: str) -> Mapping[str, Any]:
-    """What the settings say of a case's robot."""
+    """The part of the settings about a case's robot."""
     return settings["robots"][case.split()[0]]
 
 
@@ -97,7 +97,7 @@ def lap_seconds(settings: Mapping[str, Any], case: str) -> float:
 
 @styled
 def costs(dataset: xr.Dataset, settings: Mapping[str, Any], case: str) -> Figure:
-    """Cost over time, the mean of the last lap, from each start."""
+    """Cost over time, averaged over the last lap, from each start."""
     starts = dataset.start.values
     figure = Figure(figsize=(2 * WIDTH, 0.5 + 1.75 * -(-len(starts) // 2)), layout="constrained")
     axes = figure.subplots(-(-len(starts) // 2), 2, sharex=True, sharey=True, squeeze=False)
@@ -112,7 +112,7 @@ def costs(dataset: xr.Dataset, settings: Mapping[str, Any], case: str) -> Figure
 
 @styled
 def others(dataset: xr.Dataset, settings: Mapping[str, Any], case: str) -> Figure:
-    """The same from the first start, for every tuner."""
+    """Cost over time from the first start, for every tuner."""
     figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
     axes = figure.subplots(1, 1, squeeze=False)
     names = [str(name) for name in dataset.algorithm.values if name not in (TUNER, FIXED)]
@@ -125,7 +125,7 @@ def others(dataset: xr.Dataset, settings: Mapping[str, Any], case: str) -> Figur
 def traces(
     dataset: xr.Dataset, settings: Mapping[str, Any], case: str, start: float, names: Any
 ) -> dict[str, tuple[np.ndarray, Band, int]]:
-    """For each algorithm seconds, the cost with its band, and how many runs failed; without those that all did."""
+    """For each algorithm with a successful run: seconds, the cost with its band, and the number of failed runs."""
     made = {}
     for name in names:
         here = dataset.sel(case=case, start=start, algorithm=name)
@@ -170,7 +170,7 @@ def end(dataset: xr.Dataset) -> float:
 
 @styled
 def gains(dataset: xr.Dataset, settings: Mapping[str, Any], case: str) -> Figure:
-    """Each gain of M-GAPS + EST, as a multiple of the nominal one, from each start; and the best static one."""
+    """Each gain of M-GAPS + EST from each start, and the best static gain, as multiples of the nominal gain."""
     robot = about(settings, case)
     names, nominal = robot["gains"], np.asarray(robot["theta"])
     rows = -(-len(names) // 2)
@@ -196,13 +196,13 @@ def gains(dataset: xr.Dataset, settings: Mapping[str, Any], case: str) -> Figure
         axis.remove()
     for axis in axes[-1]:
         axis.set_xlabel("time (s)")
-    figure.supylabel("gain / the nominal one", fontsize=9)
+    figure.supylabel("gain / nominal gain", fontsize=9)
     legend(figure, axes[0, 0], ncols=5)
     return figure
 
 
 def standings(dataset: xr.Dataset, case: str, start: float) -> dict[str, tuple[Band, int]]:
-    """Each algorithm's cost over that of the best static gains, with its band, and how many runs failed."""
+    """Each algorithm's cost / that of the best static gains, with its band, and the number of failed runs."""
     here = dataset.sel(case=case, start=start)
     static, made = here.sel(algorithm=STATIC), {}
     for name in map(str, here.algorithm.values):
@@ -218,7 +218,7 @@ def standings(dataset: xr.Dataset, case: str, start: float) -> dict[str, tuple[B
 
 @styled
 def overview(dataset: xr.Dataset, settings: Mapping[str, Any]) -> Figure:
-    """The mean cost of every algorithm, as a multiple of the best static gains', by case and start."""
+    """The mean cost of every algorithm, as a multiple of the cost of the best static gains, by case and start."""
     cases = [str(case) for case in dataset.case.values]
     starts = [float(start) for start in dataset.start.values]
     height = 0.9 + sum(0.25 + 0.42 * len(starts) for _ in cases)
@@ -249,18 +249,18 @@ def overview(dataset: xr.Dataset, settings: Mapping[str, Any]) -> Figure:
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
-    axes[-1].set_xlabel("mean cost / that of the best static gains")
+    axes[-1].set_xlabel("mean cost / mean cost of the best static gains")
     figure.legend(list(known.values()), list(known), loc="outside upper center", ncols=4)
     return figure
 
 
 def has_path(dataset: xr.Dataset, case: str) -> bool:
-    """Whether the state begins with a position, of which the tracking error is that of all of it."""
+    """Whether the state and the tracking error begin with a position, and both laps are complete."""
     return case.split()[0] == "quadrotor" and bool(np.isfinite(laps(dataset, case)[0][:, :, :3]).all())
 
 
 def laps(dataset: xr.Dataset, case: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """States (first or last lap, point, state) of M-GAPS + EST, and the positions that were wanted."""
+    """States (first or last lap, point, state) of M-GAPS + EST, and the desired positions."""
     one = dataset.sel(case=case).isel(seed=seed)
     state = one.lap_state.values.astype(float)
     return state, state[:, :, :3] - one.lap_error.values.astype(float)[:, :, :3]
@@ -268,7 +268,7 @@ def laps(dataset: xr.Dataset, case: str, seed: int = 0) -> tuple[np.ndarray, np.
 
 @styled
 def path(dataset: xr.Dataset, case: str) -> Figure:
-    """The quadrotor's first lap and its last, from above and from the side, with what was wanted."""
+    """The quadrotor's first and last lap, from above and from the side, with the desired path."""
     state, wanted = laps(dataset, case)
     figure = Figure(figsize=(2 * WIDTH, 3.0), layout="compressed")
     axes = figure.subplots(2, 2, sharex=True, sharey="row")
@@ -277,7 +277,7 @@ def path(dataset: xr.Dataset, case: str) -> Figure:
             axis = axes[row, column]
             for line, style in ((wanted, dict(color=GREY, linewidth=3, alpha=0.35)), (state, dict(color=BLUE))):
                 closed = line[column][[*range(len(line[column])), 0] if line is wanted else slice(None)]
-                axis.plot(closed[:, i], closed[:, j], label="wanted" if line is wanted else "flown", **style)
+                axis.plot(closed[:, i], closed[:, j], label="desired" if line is wanted else "flown", **style)
             axis.set_aspect("equal")
         axes[0, column].set_title(words, loc="left", pad=3)
         axes[1, column].set_xlabel("x (m)")
@@ -288,13 +288,13 @@ def path(dataset: xr.Dataset, case: str) -> Figure:
 
 
 def render(dataset: xr.Dataset, case: str, file: Path) -> bool:
-    """The same by MuJoCo's renderer, where there is one."""
+    """Draw the same paths with MuJoCo's renderer; False if there is none."""
     try:
         from ...robots.render import flight
     except ImportError:
         return False
     state, _ = laps(dataset, case)
-    # As many points as the renderer expects of a flight.
+    # The renderer expects ten times as many points.
     fine, coarse = np.linspace(0, 1, 10 * state.shape[1]), np.linspace(0, 1, state.shape[1])
     before, after = (np.stack([np.interp(fine, coarse, column) for column in lap.T], axis=1) for lap in state[:, :, :3])
     return bool(np.isfinite(state[:, :, :3]).all() and flight(before, after, file))

@@ -1,4 +1,4 @@
-"""The page about the robots' comparison: what `report` writes of such a run."""
+"""The page about the robots' comparison, for `report.write`."""
 
 import base64
 from html import escape
@@ -48,7 +48,7 @@ def render(manifest: Manifest, dataset: xr.Dataset, figures: Path, about: str) -
 
 
 def command(settings: dict[str, Any]) -> str:
-    """What makes the same run, as far as the command line has options for it."""
+    """The command that repeats the run, as far as the command line has options for the settings."""
     robots = dict.fromkeys(case.split()[0] for case in settings["cases"])
     names = " ".join(f"--robots {name}" for name in robots)
     return f"selftune bench robots {names} --seeds {settings['seeds']} --seconds {settings['seconds']:g}"
@@ -59,21 +59,23 @@ def _rows(summary: RobotsSummary, case: str, start: float) -> list[Row]:
 
 
 def _answer(summary: RobotsSummary, dataset: xr.Dataset) -> list[str]:
-    """What came out, in a sentence for each case, with the data's own numbers."""
-    start, said = float(dataset.start[0]), []
+    """A sentence on the result of each case, with the numbers of the data."""
+    start, sentences = float(dataset.start[0]), []
     for case in map(str, dataset.case.values):
         ours = next(row for row in _rows(summary, case, start) if row.algorithm == OURS)
         if ours.cost is None or ours.to_estimator is None or ours.to_static is None:
-            said.append(f"{escape(case)}: from {escape(robots_figures.start_name(start))}, every run of {OURS} failed.")
+            sentences.append(
+                f"{escape(case)}: from {escape(robots_figures.start_name(start))}, every run of {OURS} failed."
+            )
             continue
-        after = "" if ours.convergence is None else f", and in the median came near them after {ours.convergence:.1f} s"
+        after = "" if ours.convergence is None else f". The median time to come near them is {ours.convergence:.1f} s"
         failed = f"; {ours.failed} of {ours.runs} runs failed" if ours.failed else "; no run failed"
-        said.append(
-            f"{escape(case)}: from {escape(robots_figures.start_name(start))}, {OURS} cost "
-            f"<b>{html_parts.number(ours.to_estimator.mean)}</b> of what the same gains cost when held fixed, and "
-            f"<b>{html_parts.number(ours.to_static.mean)}</b> times what the best static gains do{after}{failed}."
+        sentences.append(
+            f"{escape(case)}: from {escape(robots_figures.start_name(start))}, {OURS} costs "
+            f"<b>{html_parts.number(ours.to_estimator.mean)}</b> times as much as the same gains held fixed, and "
+            f"<b>{html_parts.number(ours.to_static.mean)}</b> times as much as the best static gains{after}{failed}."
         )
-    return said
+    return sentences
 
 
 def _headlines(summary: RobotsSummary) -> list[tuple[str, str]]:
@@ -87,7 +89,7 @@ def _headlines(summary: RobotsSummary) -> list[tuple[str, str]]:
     ]
     if known:
         worst = max(known, key=lambda row: _mean(row.to_static))
-        words = f"of the best static gains' cost, at worst: {escape(worst.case)}, from {worst.start:g}"
+        words = f"times the best static gains' cost in the worst case: {escape(worst.case)}, from {worst.start:g}"
         cards.append((html_parts.number(_mean(worst.to_static)), words))
     return cards
 
@@ -106,9 +108,10 @@ def _size(dataset: xr.Dataset) -> str:
 
 def _results(summary: RobotsSummary, dataset: xr.Dataset) -> str:
     made = [
-        '<p class="caption">Means over the seeds whose run did not fail, with 95 % bootstrap intervals. A ratio is '
-        "taken within a seed, between runs on the same plant; below 1 is cheaper. Converged: seconds after which the "
-        "cost of a lap stays near that of the best static gains, the median over seeds, before the change halfway.</p>"
+        '<p class="caption">Means over the seeds whose run did not fail, with 95 % bootstrap intervals. Ratios are '
+        "paired: both runs have the same seed and the same plant. A ratio below 1 means a lower cost. Converged after: "
+        "the time after which the cost of a lap stays near the cost of the best static gains, in the first half of the "
+        "run; the median over seeds.</p>"
     ]
     head = "".join(f'<th scope="col" class="left">{title}</th>' for title in ("start", "algorithm"))
     head += "".join(f'<th scope="col">{title}</th>' for title in COLUMNS.values())
@@ -142,8 +145,8 @@ def _cell(row: Row, name: str) -> str:
 
 
 _CHECKED = (
-    "Of M-GAPS + EST, from a multiple of the nominal gains. They are judged where the settings are those of the full "
-    "comparison, and of the mean."
+    "The checks are about M-GAPS + EST, from a multiple of the nominal gains. The mean is checked, and only if the "
+    "settings are those of the full comparison."
 )
 
 
@@ -152,8 +155,8 @@ def _panels(dataset: xr.Dataset, settings: dict[str, Any]) -> list[Panel]:
     made = [
         Panel(
             "Cost against the best static gains",
-            "Mean cost of each algorithm as a multiple of that of the best static gains, by start. Dots are means of "
-            "the ratio within a seed, whiskers 95 % intervals; runs that failed are not in them.",
+            "Mean cost of each algorithm as a multiple of the cost of the best static gains, by start. Dots are means "
+            "of ratios paired by seed; whiskers are 95 % intervals. Failed runs are left out.",
             [
                 Plot(f"overview-{i}", case, f"cost relative to the best static gains, {case}", _overview(dataset, case))
                 for i, case in enumerate(map(str, dataset.case.values))
@@ -174,8 +177,8 @@ def _panels(dataset: xr.Dataset, settings: dict[str, Any]) -> list[Panel]:
         made.append(
             Panel(
                 f"{case}: cost over time",
-                f"Of a step, in the mean of the last lap ({lap:g} s) and over seeds; on the dotted line, halfway, the "
-                "plant changes.",
+                f"The cost of a step, averaged over the last lap ({lap:g} s) and over seeds. At the dotted line, "
+                "halfway, the plant changes.",
                 plots,
             )
         )
@@ -183,8 +186,8 @@ def _panels(dataset: xr.Dataset, settings: dict[str, Any]) -> list[Panel]:
         made.append(
             Panel(
                 f"{case}: other tuners",
-                f"The same from {escape(robots_figures.start_name(first))}. DiffTune's number is its episode's length, "
-                "in laps. A click on a name hides its line.",
+                f"The cost over time from {escape(robots_figures.start_name(first))}. The number after DiffTune is the "
+                "length of its episode in laps. Click a name to hide its line.",
                 [
                     Plot(
                         f"others-{i}",
@@ -198,7 +201,7 @@ def _panels(dataset: xr.Dataset, settings: dict[str, Any]) -> list[Panel]:
         made.append(
             Panel(
                 f"{case}: gains",
-                f"Each gain of {OURS}, as a multiple of the nominal one, from each start; green, the best static one.",
+                f"Each gain of {OURS} from each start, as a multiple of the nominal gain. Green: the best static gain.",
                 _gains(dataset, settings, case, i),
             )
         )
@@ -206,7 +209,7 @@ def _panels(dataset: xr.Dataset, settings: dict[str, Any]) -> list[Panel]:
 
 
 def _overview(dataset: xr.Dataset, case: str) -> go.Figure:
-    figure = plotly_figures.figure("", "mean cost / that of the best static gains")
+    figure = plotly_figures.figure("", "mean cost / mean cost of the best static gains")
     starts = [float(start) for start in dataset.start.values]
     shown = [robots_figures.standings(dataset, case, start) for start in starts]
     for name in dict.fromkeys(name for one in shown for name in one):
@@ -259,7 +262,7 @@ def _gains(dataset: xr.Dataset, settings: dict[str, Any], case: str, index: int)
     robot, made = robots_figures.about(settings, case), []
     for k, name in enumerate(robot["gains"]):
         nominal = robot["theta"][k]
-        figure = plotly_figures.figure("gain / the nominal one")
+        figure = plotly_figures.figure("gain / nominal gain")
         best = dataset.theta.sel(case=case, algorithm=STATIC).isel(start=0, gain=k, time=0).values
         ends = np.array([0.0, robots_figures.end(dataset)])
         plotly_figures.line(figure, ends, np.full(2, np.exp(best - nominal).mean()), GREEN, STATIC)
@@ -282,7 +285,7 @@ def _seconds(figure: go.Figure, dataset: xr.Dataset) -> go.Figure:
 
 
 def _flights(dataset: xr.Dataset, figures: Path) -> str:
-    """The pictures of the first lap and the last, inside the page."""
+    """The pictures of the first and last lap, embedded in the page."""
     made = []
     for case in map(str, dataset.case.values):
         for kind in ("flight", "path"):
@@ -291,8 +294,8 @@ def _flights(dataset: xr.Dataset, figures: Path) -> str:
                 data = base64.b64encode(file.read_bytes()).decode()
                 made.append(
                     f'<section class="panel"><h3>{escape(case)}: the path</h3><figure><figcaption class="caption">'
-                    f"{OURS} on the first seed, from {escape(robots_figures.start_name(float(dataset.start[0])))}: its "
-                    'first lap, and its last.</figcaption><img style="max-width:100%;background:white" '
+                    f"{OURS} on the first seed, from {escape(robots_figures.start_name(float(dataset.start[0])))}: the "
+                    'first lap and the last lap.</figcaption><img style="max-width:100%;background:white" '
                     f'alt="paths of the first and of the last lap, {escape(case)}" src="data:image/png;base64,{data}">'
                     "</figure></section>"
                 )
@@ -301,20 +304,20 @@ def _flights(dataset: xr.Dataset, figures: Path) -> str:
 
 
 def _algorithms(settings: dict[str, Any]) -> str:
-    """Who is compared, with the learning rate that each was given."""
+    """A table of the compared algorithms, with the learning rate of each."""
     words = {
         OURS: "M-GAPS with the robot's learning rate, and the estimator",
-        TUNER: "the same without the estimator: the model stays as it is",
-        ESTIMATOR: "gains held fixed, and the estimator",
-        FIXED: "gains held fixed, and no estimator",
-        "GAPS": f"a buffer of {settings['buffer']} steps, the same learning rate, and the estimator; "
-        f"not where it has more than {settings['buffer_limit']:,} numbers",
+        TUNER: "M-GAPS without the estimator: the model stays unchanged",
+        ESTIMATOR: "fixed gains, and the estimator",
+        FIXED: "fixed gains, and no estimator",
+        "GAPS": f"a buffer of {settings['buffer']} steps, the learning rate of M-GAPS, and the estimator; left out if "
+        f"the buffer would have more than {settings['buffer_limit']:,} numbers",
         "DiffTune": f"episodes of {', '.join(f'{laps:g}' for laps in settings['episodes'])} laps, "
-        f"{settings['difftune_rate']:g} times the learning rate on a sum of gradients, and the estimator",
+        f"{settings['difftune_rate']:g} times the learning rate of M-GAPS on a sum of gradients, and the estimator",
         "OPRF": f"episodes of {settings['oprf_episode']:g} laps, radius {settings['oprf_radius']:g}, learning rate "
         f"{settings['oprf_rate']:g} divided by the cost of an episode at the start, and the estimator",
-        STATIC: f"found offline, for each seed: {settings['search']} gains tried for {settings['search_seconds']:g} s "
-        "each by COBYQA, beside the nominal ones and those that M-GAPS came to; with the estimator",
+        STATIC: f"found offline for each seed, with the estimator: COBYQA tries {settings['search']} gains for "
+        f"{settings['search_seconds']:g} s each; the nominal gains and the gains that M-GAPS found are candidates too",
     }
     rows = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td class="left">{text}</td></tr>' for name, text in words.items()
@@ -324,8 +327,8 @@ def _algorithms(settings: dict[str, Any]) -> str:
         for name, robot in settings["robots"].items()
     }
     return (
-        '<p class="caption">All have the same guard. It lets the gains move equally far in a second: who steps once in '
-        "an episode may step as far as who does at every step of it.</p>"
+        '<p class="caption">All algorithms have the same guard, which limits how far the gains move in a second. An '
+        "episodic tuner may move the gains by as much in one episode as an online tuner may in the same time.</p>"
         + html_parts.scroll(f"<table><tbody>{rows}</tbody></table>", "algorithms")
         + "<h3>The robots' own settings</h3>"
         + html_parts.mapping(rates)

@@ -1,7 +1,7 @@
-"""The robots' comparison: tuners with and without an estimator, from gains that are wrong, on plants that nobody knows.
+"""The robots' comparison: tuners with and without an estimator, from wrong gains, on plants with unknown physics.
 
-`selftune bench robots` runs it, into one stored run. A task is a case, which is a robot and what happens to it, and a
-seed: every algorithm from every start on the same plant, and the best static gains for it, found offline.
+`selftune bench robots` stores the comparison as one run. A task is a case (a robot and a condition) and a seed: every
+algorithm from every start on the same plant, and the best static gains for this plant, found offline.
 """
 
 import dataclasses
@@ -24,54 +24,54 @@ if TYPE_CHECKING:
 
 ROBOTS = ("arm", "quadrotor", "car")
 CONDITIONS = {"arm": ("payload",), "quadrotor": ("wind", "payload"), "car": ("slippery",)}
-"""What is run of a robot's conditions, where that is not all: the full comparison is to take half an hour."""
+"""The conditions that run by default, for robots with more: the full comparison should take half an hour."""
 OURS, TUNER, ESTIMATOR, FIXED, STATIC = "M-GAPS + EST", "M-GAPS", "EST", "fixed", "best static"
 EVERYWHERE = (OURS, ESTIMATOR, STATIC)
-"""What runs from every start; the others run from the first one."""
+"""The algorithms that run from every start. All others run only from the first start."""
 HALVES = ("first", "second")
 LAPS = ("first", "last")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that determines the numbers, but for the robots' own settings. All were chosen here."""
+    """All numbers that determine the results, except the robots' own settings. All were chosen for this comparison."""
 
     cases: tuple[str, ...] = ()
-    """"robot condition", each; by default those of `ROBOTS`."""
+    """The cases, each "robot condition"; by default those of `ROBOTS`."""
     starts: tuple[float, ...] = (0.25, 0.5, 2.0, 1.0)
-    """What all feedback gains are multiplied by at the start; what is not run from all runs from the first."""
+    """The factors on all feedback gains at the start. Algorithms that run from one start use the first."""
     seeds: int = 10
     first_seed: int = 100
-    """The robots' own settings were chosen on seeds below."""
+    """The first seed. The robots' own settings were chosen on lower seeds."""
     seconds: float = 60.0
     rows: int = 300
-    """How many stretches of time the cost is kept of, and the gains at their starts."""
+    """The number of time intervals. The mean cost of each interval and the gains at its start are stored."""
     within: float = 1.2
-    """A run has converged when its cost over a lap stays below this multiple of the best static gains'."""
+    """A run has converged when its cost over a lap stays below this multiple of the cost of the best static gains."""
     recovered: float = 1.5
-    """And recovered, if it did not fail and its last quarter costs at most this multiple of theirs."""
+    """A run has recovered if it did not fail and its last quarter costs at most this multiple of theirs."""
     failure: float = 3.0
-    """A run fails that crashes, or costs more than this multiple of what the first start's gains cost when held fixed,
+    """A run fails if it crashes, or costs more than this multiple of the first start's gains held fixed,
     without the estimator."""
     buffer: int = 25
-    """Of GAPS, in steps, or 0 for none of it."""
+    """The buffer of GAPS in steps; 0 leaves GAPS out."""
     buffer_limit: int = 2_000
-    """GAPS is left out where its buffer has more numbers than this, as the quadrotor's would: minutes to compile."""
+    """GAPS is left out if its buffer has more numbers than this. The quadrotor's would take minutes to compile."""
     episodes: tuple[float, ...] = (0.25, 1.0, 4.0)
-    """Of DiffTune, in laps."""
+    """The episodes of DiffTune, in laps."""
     difftune_rate: float = 0.01
-    """Its learning rate, relative to the robot's own, which is that of M-GAPS and GAPS: it steps on a sum."""
+    """The learning rate of DiffTune / that of M-GAPS and GAPS. It is small because DiffTune steps on a sum."""
     oprf_episode: float = 1.0
-    """Of OPRF, in laps, or 0 for none of it."""
+    """The episode of OPRF in laps; 0 leaves OPRF out."""
     oprf_radius: float = 0.1
     oprf_rate: float = 0.005
-    """Its learning rate for the logarithm of the cost."""
+    """The learning rate of OPRF for the logarithm of the cost."""
     search: int = 30
-    """How many static gains are tried, beside the nominal ones and those that M-GAPS found."""
+    """How many static gains are tried, in addition to the nominal gains and the gains that M-GAPS found."""
     search_seconds: float = 12.0
-    """For how long each is; the best of them are then held against each other for the whole time."""
+    """The length of each try. The best gains are then compared over the whole time."""
     search_radius: float = 0.25
-    """In θ's units, of the first ones around the best known."""
+    """The initial radius of the search around the best candidate, in units of θ."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "rows"):
@@ -94,7 +94,7 @@ class Settings:
             if (name != "cases" and not all(value > 0 for value in values)) or len(set(values)) != len(values):
                 raise ValueError(f"{name}: expected different numbers > 0, got {values}")
         if not self.starts:
-            raise ValueError("starts: expected at least one, got none")
+            raise ValueError("starts: expected at least one factor, got none")
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class Settings:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is the comparison that the checks are for, on whichever cases."""
+        """Whether the checks apply: the settings are at least those of the full comparison. Any cases count."""
         least = Settings()
         shared = {"cases": least.cases, "seeds": least.seeds, "seconds": least.seconds}
         return (
@@ -117,7 +117,7 @@ class Settings:
 
 @cache
 def load(name: str) -> Robot:
-    """`arm`, `quadrotor`, `car`, or `module:function` of a robot of your own."""
+    """The robot `arm`, `quadrotor` or `car`, or the robot that your own `module:function` returns."""
     module, _, function = name.partition(":")
     if name in ROBOTS:
         module, function = f"selftune.robots.{name}", "make"
@@ -136,7 +136,7 @@ def load(name: str) -> Robot:
 
 
 def cases(robots: Sequence[str]) -> tuple[str, ...]:
-    """Those of the comparison, of these robots."""
+    """The cases of the comparison for these robots."""
     return tuple(f"{name} {condition}" for name in robots for condition in CONDITIONS.get(name, load(name).conditions))
 
 
@@ -147,7 +147,7 @@ def compute(
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> "Manifest":
-    """Compute what is not yet in `folder`, in float64 and in `workers` processes, and give its manifest."""
+    """Compute the tasks that `folder` does not have yet, in float64 in `workers` processes, and return the manifest."""
     from ...storage.store import RunStore
     from ...storage.tasks import run_in_processes
 
@@ -170,7 +170,7 @@ def compute(
 
 
 def describe(robot: Robot) -> dict[str, Any]:
-    """What the report says of a robot, and what determines the numbers."""
+    """The robot's own settings, which determine the numbers. The report shows them."""
     return {
         "dt": robot.dt,
         "lap": robot.lap,
@@ -185,12 +185,12 @@ def describe(robot: Robot) -> dict[str, Any]:
 
 
 def steps(settings: Settings, robot: Robot) -> int:
-    """Of a run."""
+    """The number of steps of a run."""
     return max(settings.rows, round(settings.seconds / robot.dt))
 
 
 def _work(settings: Settings, robots: dict[str, Robot], task: "Task") -> int:
-    """For the bar, in steps of the control."""
+    """The amount of work of a task in control steps, for the progress bar."""
     return steps(settings, robots[settings.cases[task[0]].split()[0]])
 
 
@@ -236,7 +236,7 @@ def layout(settings: Settings, robots: dict[str, Robot]) -> "Layout":
 
 
 POINTS = 200
-"""Of a lap that is kept whole."""
+"""The number of points of a stored lap."""
 
 
 def _state(robot: Robot) -> jax.Array:
@@ -244,7 +244,7 @@ def _state(robot: Robot) -> jax.Array:
 
 
 def one_task(settings: Settings, task: "Task") -> dict[str, np.ndarray]:
-    """All arrays of one case and seed: pure, and run in a process of its own."""
+    """All arrays of one case and seed. A pure function that runs in a separate process."""
     from .drives import fill_arrays
 
     case, seed = task

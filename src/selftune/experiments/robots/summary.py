@@ -1,4 +1,4 @@
-"""What the robots' comparison shows, in numbers: the table, and the checks on it."""
+"""The summary of the robots' comparison: a table of costs and ratios, and the checks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from .run import ESTIMATOR, OURS, STATIC, Settings
 
 
 class Row(BaseModel):
-    """One case, start and algorithm: means over the seeds whose runs ended well; ratios within a seed."""
+    """One case, start and algorithm: means over the seeds whose runs did not fail; ratios are paired by seed."""
 
     case: str
     start: float
@@ -21,21 +21,21 @@ class Row(BaseModel):
     runs: int
     failed: int
     cost: Interval | None
-    """Of a step, in the mean; None where every run failed, as all that follow."""
+    """The mean cost of a step. This and all following intervals are None if every run failed."""
     second_half: Interval | None
     rmse: Interval | None
     to_estimator: Interval | None
-    """The cost over that of the same gains held fixed, with the estimator."""
+    """The cost / the cost of the same gains held fixed, with the estimator."""
     to_static: Interval | None
-    """The cost over that of the best static gains."""
+    """The cost / the cost of the best static gains."""
     settled: Interval | None
-    """The same, of the last quarter alone: without what it costs to learn at first, and what changed halfway."""
+    """The same ratio in the last quarter of the run, after the first learning and after the change halfway."""
     regret: Interval | None
-    """Their difference, over the whole run: cost times seconds."""
+    """The cost minus the cost of the best static gains, over the whole run: cost times seconds."""
     converged: int
     convergence: float | None
-    """Seconds until the cost stays near that of the best static gains, before the change halfway: the median of all
-    runs; None where most did not."""
+    """Seconds until the cost stays near the cost of the best static gains, in the first half of the run: the median
+    over all runs; None if most runs did not converge."""
 
 
 class RobotsSummary(BaseModel):
@@ -48,7 +48,7 @@ class RobotsSummary(BaseModel):
 
 
 def summarize(dataset: xr.Dataset, settings: Mapping[str, Any]) -> RobotsSummary:
-    """Of a stored run and its manifest's settings."""
+    """Return the summary of a stored run. `settings`: those of its manifest."""
     asked = settings_of(settings)
     with jax.enable_x64(True):
         rows = [
@@ -62,7 +62,7 @@ def summarize(dataset: xr.Dataset, settings: Mapping[str, Any]) -> RobotsSummary
 
 
 def settings_of(kept: Mapping[str, Any]) -> Settings:
-    """The settings that a manifest keeps."""
+    """The settings in a manifest, as `Settings`."""
     made: dict[str, Any] = {name: kept[name] for name in Settings.__dataclass_fields__}
     for name in ("cases", "starts", "episodes"):
         made[name] = tuple(made[name])
@@ -70,7 +70,7 @@ def settings_of(kept: Mapping[str, Any]) -> Settings:
 
 
 def last_quarter(dataset: xr.Dataset) -> xr.DataArray:
-    """The mean cost of a step in it."""
+    """The mean cost of a step in the last quarter of the run."""
     return dataset.cost.isel(time=slice(3 * dataset.sizes["time"] // 4, None)).mean("time")
 
 
@@ -83,8 +83,8 @@ def _row(here: xr.Dataset, settings: Settings, case: str, start: float, algorith
     ok = ended_well(one)
 
     def over(values: xr.DataArray, others: xr.DataArray | None = None) -> Interval | None:
-        kept = values.values[(ok if others is None else ok & others).values]
-        return interval(kept) if kept.size else None
+        used = values.values[(ok if others is None else ok & others).values]
+        return interval(used) if used.size else None
 
     def ratio(name: str) -> Interval | None:
         other = here.sel(algorithm=name)
@@ -112,8 +112,9 @@ def _row(here: xr.Dataset, settings: Settings, case: str, start: float, algorith
 
 
 TARGETS = {"arm": (0.6, 1.2, 0.9), "quadrotor": (0.35, 1.4, 1.0)}
-"""From a quarter of the gains, the cost over that of the estimator alone, and in the last quarter over that of the best
-static gains, at most; and from twice the gains the share of runs that recover, at least."""
+"""Limits by robot. From a quarter of the gains: the largest ratio of the cost to that of the estimator alone, and in
+the last quarter of the run to that of the best static gains. From twice the gains: the least share of runs that
+recover."""
 
 
 def _checks(dataset: xr.Dataset, rows: list[Row], settings: Settings) -> list[Check]:
@@ -152,13 +153,13 @@ def _checks(dataset: xr.Dataset, rows: list[Row], settings: Settings) -> list[Ch
 
 
 def recovered(here: xr.Dataset, settings: Settings) -> np.ndarray:
-    """Of each seed, whether the run of M-GAPS + EST did not fail and ended near the best static gains."""
+    """For each seed, whether the run of M-GAPS + EST did not fail and ended near the best static gains."""
     one, static = here.sel(algorithm=OURS), here.sel(algorithm=STATIC)
     near = last_quarter(one) <= settings.recovered * last_quarter(static)
     return (ended_well(one) & near).values
 
 
 def smoothed(values: xr.DataArray, lap: float) -> xr.DataArray:
-    """The mean of the last lap, of so many seconds, or of the time so far: within a lap the cost has its own peaks."""
+    """The mean over the last `lap` seconds, or over the time so far: within a lap the cost has its own peaks."""
     step = float(values.time[1] - values.time[0]) if values.sizes["time"] > 1 else 1.0
     return values.rolling(time=max(1, min(round(lap / step), values.sizes["time"])), min_periods=1).mean()

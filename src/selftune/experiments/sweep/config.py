@@ -1,4 +1,4 @@
-"""`selftune sweep`'s configuration: that of `selftune run`, and a table of what varies in it."""
+"""The configuration of `selftune sweep`: that of `selftune run`, with a table of the settings that vary."""
 
 import copy
 import sys
@@ -27,19 +27,19 @@ _PLACES = {
     "run.theta": "theta",
     "run.a_hat": "a_hat",
 }
-"""What may vary, and what is made of it."""
+"""The keys that may vary, and the argument of `selftune.sweep` that each belongs to."""
 
 
 class SweepConfig:
-    """A configuration's sweep, as arguments of `selftune.sweep`."""
+    """The sweep of a configuration, as arguments of `selftune.sweep`."""
 
     def __init__(self, path: Path):
         self.loaded = loaded = Loaded(path)
         if loaded.config.sweep is None:
-            raise ConfigError(f"{path}: sweep: this table is missing; it says what varies")
+            raise ConfigError(f"{path}: sweep: this table is missing; it names the settings that vary")
         self.part = loaded.config.sweep
         with jax.enable_x64(True):
-            user.check(loaded)  # the point that all others are changes of
+            user.check(loaded)  # the base configuration; each point changes some of its values
         self.design = self._design()
 
     def arguments(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class SweepConfig:
             "guard": loaded.guard,
             "engine": self.part.engine,
             "lanes": self.part.lanes,
-            # A long list by default for one run, and too much for thousands.
+            # The default is a long list for a single run: too much data for thousands of runs.
             "record": run.record if "record" in run.model_fields_set else (),
             "stride": run.stride,
         }
@@ -75,10 +75,10 @@ class SweepConfig:
             over[name] = self._range(name, values) if ranged else values
         if part.design == "grid":
             if part.points is not None:
-                raise self.loaded.refuse("sweep.points", "a grid has as many as its lists give")
+                raise self.loaded.refuse("sweep.points", "expected none, because the lists of a grid decide the number")
             return self._refusing(lambda: grid(over))
         if part.points is None:
-            raise self.loaded.refuse("sweep", f"points is missing: how many the {part.design} design draws")
+            raise self.loaded.refuse("sweep", f"points is missing: the {part.design} design needs a number of points")
         points: int = part.points
         draw = st.random_design if part.design == "random" else st.latin_hypercube
         return self._refusing(lambda: draw(over, points, seed=part.seed))
@@ -96,7 +96,7 @@ class SweepConfig:
             raise self.loaded.refuse("sweep.over", str(error).removeprefix("grid: ")) from None
 
     def pack_modules(self) -> None:
-        """Let the user's own modules travel to workers, which have none of them."""
+        """Send the user's own modules to the workers, which do not have them."""
         import cloudpickle
 
         names = {Path(name).with_suffix("").as_posix().replace("/", ".") for name in self.loaded.sources}
@@ -106,18 +106,18 @@ class SweepConfig:
 
 
 def _kind(name: str) -> str | None:
-    """What is made of a key, by the longest place that it is in."""
+    """The argument that a key belongs to, or None if the key may not vary."""
     return next((kind for place, kind in _PLACES.items() if name == place or name.startswith(f"{place}.")), None)
 
 
 def _also(name: str) -> str | None:
-    """â₀ has as many numbers as a*, and so the scenario depends on it."""
+    """The scenario too depends on â₀, because a* has as many components."""
     return "scenario" if name == "run.a_hat" else None
 
 
 @dataclass(frozen=True)
 class _Maker:
-    """A function of settings: text and plain functions alone, so that it travels."""
+    """A function of settings. It holds only text and plain functions, so that it can be sent to a worker."""
 
     path: str
     text: str
@@ -127,7 +127,7 @@ class _Maker:
 
     @cached_property
     def _base(self) -> Loaded:
-        with jax.ensure_compile_time_eval():  # it outlives the trace that asks for it first
+        with jax.ensure_compile_time_eval():  # the cached value outlives the trace that first needs it
             return Loaded(Path(self.path), text=self.text, make=self.make)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -146,14 +146,14 @@ class _Maker:
                 return jnp.asarray(getattr(config.run, self.kind), float)
 
     def _loaded(self, setting: Setting) -> Loaded:
-        """The configuration with these values in place: checked, but for those that are being traced."""
+        """The configuration with the values of `setting`. All values are checked, except those that are traced."""
         base = self._base
         traced = {name: value for name, value in setting.items() if not arguments.is_known(value)}
         fixed = {name: value for name, value in setting.items() if name not in traced}
         loaded = base
         if fixed:
             raw = tomllib.loads(self.text)
-            for name in sorted(fixed, key=lambda name: name.count(".")):  # a table before what is in it
+            for name in sorted(fixed, key=lambda name: name.count(".")):  # a table before the keys in it
                 raw = _with(raw, name.split("."), fixed[name])
             loaded = base.changed(raw)
         for name, value in traced.items():
@@ -162,7 +162,7 @@ class _Maker:
 
 
 def _traced(loaded: Loaded, name: str, value: Any) -> Loaded:
-    """With a number in place that has no value yet, and what it is part of made anew."""
+    """The configuration with a traced number at `name`, and with the object that contains it made again."""
     other = copy.copy(loaded)
     other.config = _with(loaded.config, name.split("."), value)
     table, *rest = name.split(".")
@@ -178,7 +178,7 @@ def _traced(loaded: Loaded, name: str, value: Any) -> Loaded:
 
 
 def _with(part: Any, where: list[str], value: Any) -> Any:
-    """A part with one value replaced, which may be inside another."""
+    """A part with the value at the path `where` replaced."""
     head, *rest = where
     if isinstance(part, BaseModel):
         inner = _with(getattr(part, head), rest, value) if rest else value

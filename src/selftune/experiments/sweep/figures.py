@@ -1,7 +1,7 @@
-"""The figures of a sweep, in the style of `plots`: cost against each setting, over each pair of them, and over time.
+"""The figures of a sweep: cost against each setting, over each pair of settings, and over time.
 
-Bands are 95 % bootstrap intervals of the mean over seeds. Where settings are not shown they are at their best, point
-by point. A setting of which some run failed has no mean; how many runs did is written at the top edge or in the cell.
+Bands are 95 % bootstrap intervals of the mean over seeds. Settings that a figure does not show have their best values
+at each point. A setting with a failed run has no mean; the number of failed runs stands at the top edge or in the cell.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,14 @@ MARKS = "osD^vPX<"
 MOST_LINES = 8
 MOST_PAIRS = 15
 MOST_WORDS = 12
-"""More values than that along an axis leave no room for words in cells."""
+"""With more values than this along an axis, the cells have no room for text."""
 INK = "#202020"
-FAILED = "runs that failed"
-COLORMAP = "cividis_r"  # light is cheap, and told apart with any colour vision
+FAILED = "failed runs"
+COLORMAP = "cividis_r"  # light means a low cost; also for colour-blind readers
 
 
 class Curve(NamedTuple):
-    """Cost against a setting: the places of its values, the points there, and how many runs failed."""
+    """Cost against a setting: for each of its values, the best point (-1 if none) and the number of failed runs."""
 
     name: str
     rows: np.ndarray
@@ -43,7 +43,7 @@ class Curve(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """A point's cost over time, and what it is."""
+    """A point's cost over time, with its name."""
 
     name: str
     step: np.ndarray
@@ -51,7 +51,7 @@ class Trace(NamedTuple):
 
 
 def draw_all(sweep: Any, folder: Path, *, progress: Callable[[int, int], Any] | None = None) -> list[Path]:
-    """Every figure that there is something for, as PNG and PDF into `folder`. `sweep`: a `Sweep` or its dataset."""
+    """Draw every figure that has data as PNG and PDF into `folder`. `sweep`: a `Sweep` or its dataset."""
     dataset = dataset_of(sweep).load()
     found = points(dataset)
     draw: dict[str, Callable[[xr.Dataset], Figure]] = {}
@@ -74,14 +74,14 @@ def is_grid(dataset: xr.Dataset) -> bool:
 
 
 def line_setting(found: Points, across: str | None = None) -> str | None:
-    """The first setting whose values are words, and not too many: each has a line of its own; but not along itself."""
+    """The first setting with few text values: each value has its own line. None if this setting is `across`."""
     words = [name for name in found.varying if not found.is_numeric(name)]
     first = next((name for name in words if len(found.levels(name)[0]) <= MOST_LINES), None)
     return None if first == across else first
 
 
 def others(found: Points, *shown: str | None) -> str:
-    """What is at its best, in words; empty where nothing is."""
+    """A note on the settings that are not shown and have their best values; empty if there are none."""
     left = [name for name in found.varying if name not in shown]
     named = ", ".join(left) if len(left) < 3 else f"the {len(left)} others"
     return f"{named} at {'its' if len(left) == 1 else 'their'} best" if left else ""
@@ -99,31 +99,31 @@ def curves(found: Points, across: str) -> tuple[list[Any], list[Curve]]:
 
 
 def traces(dataset: xr.Dataset) -> list[Trace]:
-    """The best point over time, its nearest others, and the worst that did not fail."""
+    """The cost over time of the three best points and of the worst point without failed runs."""
     found = points(dataset)
     order = np.argsort(found.mean, kind="stable")[: int(found.ok.sum())]
-    kept, most = [*order[:3], *order[3:][-1:]], 4
+    rows, most = [*order[:3], *order[3:][-1:]], 4
     dims = [str(dim) for dim in dataset.mean_cost.dims if dim != "seed"]
     cost = dataset.part_cost.transpose(*dims, "seed", "part").values
     cost = cost.reshape(-1, *cost.shape[-2:])
     middle = dataset["part"].values + lengths(dataset) / 2
     made = []
-    for i, row in enumerate(kept):
-        said = ", ".join(f"{name} {show(value)}" for name, value in found.setting(row).items() if name in found.varying)
+    for i, row in enumerate(rows):
+        text = ", ".join(f"{name} {show(value)}" for name, value in found.setting(row).items() if name in found.varying)
         place = "worst" if i == most - 1 else ("best", "second", "third")[i]
-        made.append(Trace(f"{place}: {said}" if said else "the one point", middle, statistics.band(cost[row])))
+        made.append(Trace(f"{place}: {text}" if text else "the only point", middle, statistics.band(cost[row])))
     return made
 
 
 def chosen_pairs(found: Points) -> list[tuple[str, str]]:
-    """Each pair of settings that vary, the one with more values first: it has the longer axis."""
+    """Each pair of varying settings. The setting with more values comes first, because the x axis is longer."""
     size = {name: len(found.levels(name)[0]) for name in found.varying}
     return [(a, b) if size[a] >= size[b] else (b, a) for a, b in combinations(found.varying, 2)][:MOST_PAIRS]
 
 
 @styled
 def costs(dataset: xr.Dataset) -> Figure:
-    """Cost against each setting that varies; a line for each value of the first setting of words."""
+    """Cost against each varying setting, with a line for each value of the first text setting."""
     found, grid = points(dataset), is_grid(dataset)
     if not found.varying:
         raise ValueError("sweep: expected a setting with several values, got one point")
@@ -143,7 +143,7 @@ def _curves(axis: Axes, found: Points, name: str) -> None:
     values, lines = curves(found, name)
     places = np.asarray(values, float) if found.is_numeric(name) else np.arange(len(values), dtype=float)
     roomy = len(values) <= MOST_WORDS
-    own = name == line_setting(found)  # then each value has the colour that its line has elsewhere
+    own = name == line_setting(found)  # each value then has the colour of its line in the other panels
     for i, (label, rows, _) in enumerate(lines):
         known = rows >= 0
         band = Band(*np.full((3, len(rows)), np.nan))
@@ -173,7 +173,7 @@ def _curves(axis: Axes, found: Points, name: str) -> None:
 
 
 def _dots(axis: Axes, found: Points, name: str) -> None:
-    """Each point for itself, as no two need have a value in common."""
+    """Draw each point on its own, because in a random design points share no values."""
     by, ok = line_setting(found), found.ok
     codes = np.zeros(len(found), int) if by is None else found.levels(by)[1]
     labels = [None] if by is None else [_text(show(value)) for value in found.levels(by)[0]]
@@ -197,7 +197,7 @@ def _count(axis: Axes, words: str) -> None:
 
 
 def _cross(axis: Axes, place: float, count: int | None, color: str) -> None:
-    """At the top edge: failed, and how many runs; in the colour of a line if it was that line's alone."""
+    """A cross at the top edge with the number of failed runs; in the colour of a line if only that line failed."""
     across = axis.get_xaxis_transform()
     look: Any = dict(color=color, markersize=4.5, clip_on=False, zorder=5, label=FAILED)
     axis.plot([place], [1.0], "x", transform=across, **look)
@@ -216,7 +216,7 @@ def _scales(axis: Axes, found: Points, name: str, values: list[Any], means: np.n
         above = numbers[numbers > 0]
         if spans_decades(numbers):
             axis.set_xscale("log")
-        elif numbers.min() == 0 and spans_decades(above):  # a learning rate of zero beside the others
+        elif numbers.min() == 0 and spans_decades(above):  # for example a learning rate of zero among others
             axis.set_xscale("symlog", linthresh=float(above.min()), linscale=0.6)
     if means.size and spans_decades(means):
         axis.set_yscale("log")
@@ -230,7 +230,7 @@ def _scales(axis: Axes, found: Points, name: str, values: list[Any], means: np.n
 
 @styled
 def pairs(dataset: xr.Dataset) -> Figure:
-    """Cost over each pair of settings that vary: a map of a grid, the points of another design."""
+    """Cost over each pair of varying settings: a heat map for a grid, a scatter plot for other designs."""
     found, grid = points(dataset), is_grid(dataset)
     chosen = chosen_pairs(found)
     if not chosen:
@@ -246,9 +246,7 @@ def pairs(dataset: xr.Dataset) -> Figure:
     if means.size:
         shown = ScalarMappable(norm, COLORMAP)
         bar = figure.colorbar(shown, ax=axes, location="top", shrink=0.6, aspect=30, pad=0.02)
-        bar.set_label(
-            _text(f"{found.judged}; framed: the best") + ("; ×: runs that failed" if found.failed.any() else "")
-        )
+        bar.set_label(_text(f"{found.judged}; frame: the best") + ("; ×: failed runs" if found.failed.any() else ""))
         bar.outline.set_linewidth(0.6)  # pyright: ignore[reportCallIssue]
     return figure
 
@@ -288,7 +286,7 @@ def _heat(axis: Axes, found: Points, a: str, b: str, norm: Normalize) -> None:
 
 
 def _words(axis: Axes, mean: np.ndarray, failed: np.ndarray, norm: Normalize) -> None:
-    """The mean in each cell, and how many runs failed there."""
+    """Write the mean and the number of failed runs into each cell."""
     for (row, column), value in np.ndenumerate(mean):
         lost = f"× {failed[row, column]:,}" if failed[row, column] else ""
         if np.isfinite(value):
@@ -327,10 +325,10 @@ def _scatter(axis: Axes, found: Points, a: str, b: str, norm: Normalize) -> None
 
 @styled
 def time(dataset: xr.Dataset) -> Figure:
-    """The cost over time of the best point, its nearest others and the worst that did not fail."""
+    """The cost over time of the three best points and of the worst point without failed runs."""
     shown = traces(dataset)
     if not shown:
-        raise ValueError("sweep: expected a setting of which no run failed, got none")
+        raise ValueError("sweep: expected a setting without failed runs, got none")
     figure = Figure(figsize=(1.4 * WIDTH, 2.0 + 0.16 * len(shown)), layout="constrained")
     axis = figure.subplots()
     colors = [*PALETTE[: len(shown) - 1], GREY] if len(shown) == 4 else PALETTE
@@ -375,5 +373,5 @@ def _tick(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """As it is: a dollar sign in a name begins no formula."""
+    """The text with its dollar signs escaped, so that matplotlib reads no formula."""
     return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""The plots of a sweep's report: the same as `sweep_plots` prints, to hover over and to zoom into."""
+"""The plots of a sweep's report: the same data as the printed figures, with hover texts and zoom."""
 
 from html import escape
 from typing import Any
@@ -20,17 +20,17 @@ COLORS = "Cividis"
 
 def make_panels(dataset: xr.Dataset) -> list[Panel]:
     found, grid, made = points(dataset), figures.is_grid(dataset), []
-    best = "What is not on an axis is at its best. " if grid and len(found.varying) > 1 else ""
-    failed = "× is where runs failed. " if found.failed.any() else ""
+    best = "Settings that are not on an axis have their best values. " if grid and len(found.varying) > 1 else ""
+    failed = "× marks failed runs. " if found.failed.any() else ""
     if found.varying:
-        text = f"Mean over seeds, with its 95 % band. {best}{failed}A click on a name hides its line."
+        text = f"Mean over seeds, with its 95 % band. {best}{failed}Click a name to hide its line."
         draw = _against if grid else _dots
         plots = [
             Plot(f"cost-{i}", name, f"cost against {name}", draw(found, name)) for i, name in enumerate(found.varying)
         ]
         made.append(Panel("Cost against each setting", text, plots))
     if pairs := figures.chosen_pairs(found):
-        text = f"Mean over seeds; yellow is cheap. {best}{failed}Framed: the best. "
+        text = f"Mean over seeds; yellow means a low cost. {best}{failed}Frame: the best setting. "
         count = len(found.varying) * (len(found.varying) - 1) // 2
         text += f"The first {len(pairs)} of {count} pairs." if count > len(pairs) else ""
         draw = _heat if grid else _scatter
@@ -40,13 +40,13 @@ def make_panels(dataset: xr.Dataset) -> list[Panel]:
         ]
         made.append(Panel("Cost over each pair of settings", text, plots))
     if found.ok.any() and "part_cost" in dataset:
-        text = "The best setting, its nearest others, and the worst of which no run failed."
+        text = "The three best settings, and the worst setting without failed runs."
         made.append(Panel("Cost over time", text, [Plot("time", "", "cost over time", _time(dataset))]))
     return made
 
 
 def _places(figure: go.Figure, found: Points, name: str, values: list[Any]) -> np.ndarray:
-    """Of a setting's values along x: as numbers, if they are; zero has no place among powers of ten."""
+    """The places of a setting's values along x: numbers, or 0, 1, … for text and for zero on a log scale."""
     numbers = np.asarray(values, float) if found.is_numeric(name) else np.empty(0)
     apart = spans_decades(numbers[numbers > 0])
     if numbers.size and not (numbers.min() == 0 and apart):
@@ -77,7 +77,7 @@ def _against(found: Points, name: str) -> go.Figure:
                 plotly_figures.band(
                     figure, places[known], band, PALETTE[i], escape(label or "cost"), mode="lines+markers"
                 )
-            elif name == figures.line_setting(found):  # each value in the colour that its line has elsewhere
+            elif name == figures.line_setting(found):  # each value in the colour of its line in the other panels
                 for j, where in enumerate(np.flatnonzero(known)):
                     one = Band(*(part[[j]] for part in band))
                     _whiskers(figure, places[[where]], one, int(where), show(values[where]))
@@ -87,7 +87,7 @@ def _against(found: Points, name: str) -> go.Figure:
     crosses = []
     for j, (place, value) in enumerate(zip(places, values, strict=True)):
         if who := [f"{escape(line.name)} {line.failed[j]:,}".strip() for line in lines if line.failed[j]]:
-            crosses.append((place, f"{escape(name)} {_label(value)}, runs that failed: {', '.join(who)}"))
+            crosses.append((place, f"{escape(name)} {_label(value)}, failed runs: {', '.join(who)}"))
     _crosses(figure, crosses, top, GREY if len(lines) > 1 else VERMILLION)
     return figure.update_layout(showlegend=len(lines) > 1, hovermode="closest")
 
@@ -126,7 +126,7 @@ def _whiskers(figure: go.Figure, x: np.ndarray, band: Band, index: int, name: st
 
 
 def _finish(figure: go.Figure, shown: list[Band]) -> float:
-    """The scale of the costs, and the place above them all."""
+    """Set the scale of the cost axis, and return a place above all costs."""
     if not shown:
         figure.update_yaxes(visible=False, range=[0, 1.2])
         return 1.0
@@ -222,7 +222,7 @@ def _scatter(found: Points, a: str, b: str) -> go.Figure:
                 y=places[1][rows],
                 mode="markers",
                 marker=marker | (dict(color=low(found.mean[rows]), **bar) if good else {}),
-                text=[f"{_words(found, row)}: {said}" for row, said in zip(rows, end, strict=True)],
+                text=[f"{_words(found, row)}: {result}" for row, result in zip(rows, end, strict=True)],
                 hovertemplate="%{text}<extra></extra>",
             )
     if ok.any():
@@ -239,7 +239,7 @@ def _frame(figure: go.Figure, x: Any, y: Any, words: str, symbol: str) -> None:
 
 
 def _scale(found: Points) -> tuple[Any, dict[str, Any]]:
-    """From costs to colours, which go by logarithms if the costs do; the ends; and the bar."""
+    """A function from costs to colour values (logarithms if costs span decades), and the colour bar."""
     means = found.mean[found.ok]
     if not means.size:
         return (lambda values: values), dict(cmin=0, cmax=1, colorbar=dict())

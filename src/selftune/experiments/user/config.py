@@ -1,4 +1,4 @@
-"""`selftune run`'s configuration: TOML, checked by pydantic, refused with its place in the file."""
+"""The configuration of `selftune run`: TOML, validated by pydantic. Errors name the file and the line."""
 
 import copy
 import importlib
@@ -23,7 +23,7 @@ from ...foundation.errors import InputError
 
 
 class ConfigError(InputError):
-    """What is wrong in a configuration, and where."""
+    """An error in a configuration, with its place."""
 
 
 class _Part(BaseModel):
@@ -44,7 +44,7 @@ Numbers = Number | list[Number] | list[list[Number]]
 
 
 def _part(kind: type, tag: str, **types: Any) -> type[_Part]:
-    """A table that makes one `kind`: its constructor's arguments are the keys, which its own checks refuse or take."""
+    """The model of a TOML table for one `kind`. Its keys are the arguments of the constructor."""
     fields: dict[str, Any] = {tag: (Literal[kind.__name__], ...)}
     for parameter in inspect.signature(kind).parameters.values():
         needed = parameter.default is inspect.Parameter.empty and parameter.name != "constraint"
@@ -59,7 +59,7 @@ def _one_of(tag: str, *kinds: type, **types: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    # Made at run time, out of what the library has.
+    # At run time, these are made from the classes of the library.
     Tuner: TypeAlias = Any
     Estimator: TypeAlias = Any
     Process: TypeAlias = Any
@@ -92,7 +92,7 @@ else:
         normalized=bool,
     )
 
-    # `rate = false` is off: TOML has no None.
+    # `rate = false` switches the limit off, because TOML has no None.
     GuardPart = create_model(
         "GuardPart",
         __base__=_Part,
@@ -104,9 +104,9 @@ else:
 
 
 class SystemPart(_Part):
-    """Where the system comes from: a function of a module beside the configuration, or of any that is installed."""
+    """Where the system comes from: a function in a module beside the configuration, or in an installed module."""
 
-    make: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="module:function, which gives a System")
+    make: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="module:function that returns a System")
     arguments: dict[str, Number | str | bool | list[Number]] = {}
 
 
@@ -119,7 +119,7 @@ class ScenarioPart(_Part):
 
 
 class RunPart(_Part):
-    seeds: int | list[int] = Field(description="How many, from 0; or which.")
+    seeds: int | list[int] = Field(description="The number of seeds, from 0; or a list of seeds.")
     theta: list[Number]
     a_hat: list[Number]
     stride: int = Field(default=1, gt=0)
@@ -147,18 +147,18 @@ Value = bool | int | float | str | list[Any] | dict[str, Any]
 
 
 class SweepPart(_Part):
-    """Which settings a sweep runs: values, or ranges to draw from, by the key that they replace."""
+    """The settings that a sweep runs: values, or ranges to draw from, by the key that they replace."""
 
     over: dict[str, list[Value] | RangePart] = Field(min_length=1)
     design: Literal["grid", "random", "latin hypercube"] = "grid"
-    points: int | None = Field(default=None, gt=0, description="How many, where they are drawn.")
-    seed: int = Field(default=0, ge=0, description="Of the design.")
+    points: int | None = Field(default=None, gt=0, description="The number of points, for designs that draw.")
+    seed: int = Field(default=0, ge=0, description="The seed of the design.")
     engine: Literal["auto", "native", "xla"] = "auto"
     lanes: int | None = Field(default=None, gt=0)
 
 
 class Config(_Part):
-    """One controller on one scenario, over seeds; and what a sweep changes in it."""
+    """One controller on one scenario, with several seeds; and the settings that a sweep varies."""
 
     system: SystemPart
     tuner: Tuner
@@ -170,10 +170,10 @@ class Config(_Part):
 
 
 class Loaded:
-    """A configuration with the objects that it names, made once and so checked by their own constructors."""
+    """A configuration with the objects that it names. Their constructors check the values."""
 
     def __init__(self, path: Path, *, text: str | None = None, make: Callable[..., Any] | None = None):
-        """From the file at `path`; or from its `text`, with the function `make` in place of the one that it names."""
+        """Load the file at `path`; or use `text` as its content and `make` as the function that makes the system."""
         self.path = Path(path)
         try:
             self.text = self.path.read_text(encoding="utf-8") if text is None else text
@@ -187,7 +187,7 @@ class Loaded:
         self._make_all(raw)
 
     def changed(self, raw: dict[str, Any]) -> "Loaded":
-        """The same with other values, as TOML has them; complaints still point into the file."""
+        """The same configuration with the values of `raw`. Error messages still point into the file."""
         other = copy.copy(self)
         other._make_all(raw)
         return other
@@ -196,12 +196,12 @@ class Loaded:
         try:
             self.config = Config.model_validate(raw)
         except ValidationError as error:
-            # One line for each place: of a value that may have one of several forms, pydantic says what each expects.
+            # One line for each place: for a union of types, pydantic reports one error for each type.
             problems: dict[tuple[str, ...], str] = {}
             for problem in error.errors():
                 problems.setdefault((*_walk(problem["loc"])[0],), self._problem(problem))
             raise ConfigError("\n".join(problems.values())) from None
-        with jax.enable_x64(True):  # as the run will be
+        with jax.enable_x64(True):  # as in the run
             self.tuner = self.make("tuner", self.config.tuner)
             self.estimator = self.make("estimator", self.config.estimator)
             self.guard = None if self.config.guard is None else self.make("guard", self.config.guard)
@@ -216,12 +216,12 @@ class Loaded:
             self.system = self._made_system(self.make_system)
 
     def refuse(self, where: str, text: str) -> ConfigError:
-        """A `ConfigError` about the value at `where`, as `table.key`."""
+        """A `ConfigError` about the value at `where`, given as `table.key`."""
         line = line_of(self.text, tuple(where.split(".")))
         return ConfigError(f"{self.path}:{line}: {where}: {text}" if line else f"{self.path}: {where}: {text}")
 
     def blame(self, error: BaseException) -> str:
-        """An error of the user's code in words, with the last line of it that lies beside the configuration."""
+        """The message of an error in the user's code, with the last line in a file beside the configuration."""
         beside, place = self.path.resolve().parent, ""
         for frame in traceback.extract_tb(error.__traceback__):
             if Path(frame.filename).parent == beside:
@@ -229,7 +229,7 @@ class Loaded:
         return f"{place}{type(error).__name__}: {error}"
 
     def make(self, where: str, part: Any) -> Any:
-        """The object of a part. Its constructor's messages begin with the argument's name, which is the key here."""
+        """The object of a part. Its constructor's messages begin with the argument's name, which is also the key."""
         values = {name: value for name in type(part).model_fields if (value := getattr(part, name)) is not None}
         kind = values.pop("process", None) or values.pop("name", "Guard")
         if "constraint" in values:
@@ -246,13 +246,13 @@ class Loaded:
             raise self.refuse(f"{where}.{name}" if known else where, text if known else str(error)) from None
 
     def _load_maker(self) -> tuple[Callable[..., Any], dict[str, Path]]:
-        """What makes the system, and the files that it comes from: its module, and what that imports from beside this
-        file."""
+        """The function that makes the system, and its source files: its module, and the modules beside this file that
+        were imported."""
         beside = self.path.resolve().parent
         sys.path.insert(0, str(beside))
         try:
             function, source = self._import_maker(*self.config.system.make.split(":"))
-            self._made_system(function)  # now, as it may import more
+            self._made_system(function)  # here, because the function may import more modules
         finally:
             sys.path.remove(str(beside))
         sources = {} if source is None else {source.name: source}
@@ -281,7 +281,9 @@ class Loaded:
         except Exception as error:
             raise self.refuse("system.make", f"{name} failed ({self.blame(error)})") from error
         if not isinstance(system, st.System):
-            raise self.refuse("system.make", f"expected {name} to give a selftune.System, got {type(system).__name__}")
+            raise self.refuse(
+                "system.make", f"expected {name} to return a selftune.System, got {type(system).__name__}"
+            )
         return system
 
     def _problem(self, problem: Mapping[str, Any]) -> str:
@@ -316,7 +318,7 @@ class Loaded:
 
 
 def _modules_of(folder: Path) -> dict[str, Path]:
-    """The files of modules that were imported with `folder` on the path, by their place in it."""
+    """The files of all imported modules that lie in `folder`, by their path in it."""
     found = {}
     for name, module in list(sys.modules.items()):
         path = Path(getattr(module, "__file__", None) or "")
@@ -328,7 +330,7 @@ def _modules_of(folder: Path) -> dict[str, Path]:
 
 
 def _walk(loc: tuple[Any, ...]) -> tuple[list[str], list[str]]:
-    """The keys of a place in the file, without the kinds that pydantic puts between them; and the names valid there."""
+    """The keys of a place in the file, without the type names that pydantic inserts; and the valid names there."""
     keys, node, valid = [], Config, list(Config.model_fields)
     for item in loc:
         if isinstance(item, int):
@@ -344,7 +346,7 @@ def _walk(loc: tuple[Any, ...]) -> tuple[list[str], list[str]]:
 
 
 def _unwrap(annotation: Any) -> Any:
-    """A model; or, of a union of several, the dictionary of them by name."""
+    """The model in an annotation; for a union of several models, a dictionary of them by name."""
     models = [one for one in _leaves(annotation) if isinstance(one, type) and issubclass(one, BaseModel)]
     if len(models) == 1:
         return models[0]
@@ -357,7 +359,7 @@ def _leaves(annotation: Any) -> list[Any]:
 
 
 def line_of(text: str, keys: tuple[str, ...]) -> int | None:
-    """The line of the longest part of `keys` that can be found: TOML's parser keeps no places."""
+    """The line of the longest prefix of `keys` that is in the text: TOML's parser does not report lines."""
     table: tuple[str, ...] = ()
     best, line = 0, None
     for number, content in enumerate(text.splitlines(), start=1):

@@ -1,4 +1,4 @@
-"""A user's controller on a scenario, over seeds, as one stored run: what `selftune run CONFIG.toml` does."""
+"""A user's controller on a scenario, with several seeds, as one stored run (`selftune run CONFIG.toml`)."""
 
 import hashlib
 import math
@@ -30,11 +30,11 @@ def compute(
     workers: int | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> "Manifest":
-    """Compute what is not yet in `folder`, in float64, and give its manifest. A task is a seed."""
+    """Compute the seeds that `folder` does not have yet, in float64, and return the manifest. A task is a seed."""
     with jax.enable_x64(True):
         config, seeds = loaded.config, loaded.config.run.seed_list
         settings = _as_json_has_it(config.model_dump(exclude_none=True, exclude={"sweep"}))
-        # The system is code: if it changes, so do the numbers.
+        # The system is code. If the code changes, the numbers change.
         settings["system"]["sha256"] = {
             name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in loaded.sources.items()
         }
@@ -51,7 +51,7 @@ def compute(
 
 
 def _as_json_has_it(value: Any) -> Any:
-    """JSON has no infinite numbers: they become "inf" and "-inf"."""
+    """The value for JSON, which has no infinity: infinite numbers become "inf" and "-inf"."""
     if isinstance(value, dict):
         return {name: _as_json_has_it(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -60,7 +60,7 @@ def _as_json_has_it(value: Any) -> Any:
 
 
 def check(loaded: Loaded) -> st.Controller:
-    """The controller, once its values and what nature draws are known to fit it: before a folder is made."""
+    """The controller, after checking that all values and noise processes fit it. Runs before a folder is created."""
     config, sizes = loaded.config, sizes_of(loaded)
     x = jnp.asarray(config.scenario.x0, float)
     values = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
@@ -92,7 +92,7 @@ def check(loaded: Loaded) -> st.Controller:
 
 
 def widths_of(loaded: Loaded, sizes: dict[str, int]) -> dict[str, int]:
-    """How many numbers a row of each of nature's sequences has."""
+    """The number of components of each random sequence: a*, w and v."""
     return {"a_star": len(loaded.config.run.a_hat), "w": sizes["state"], "v": sizes["residual"]}
 
 
@@ -102,9 +102,9 @@ def sizes_of(loaded: Loaded) -> dict[str, int]:
     try:
         sizes = loaded.system.check(x, theta, a_hat, jax.ShapeDtypeStruct((), jnp.int32), thorough=True)
     except ValueError as error:
-        name, _, said = str(error).partition(": ")
+        name, _, text = str(error).partition(": ")
         if name in (places := {"theta": "run.theta", "a": "run.a_hat", "x": "scenario.x0"}):
-            raise loaded.refuse(places[name], said) from error
+            raise loaded.refuse(places[name], text) from error
         raise loaded.refuse("run", f"does not fit the system: {error}") from error
     return dict(
         state=sizes.n, control=sizes.m, residual=sizes.k, parameter=len(part.theta), model_parameter=len(part.a_hat)
@@ -147,7 +147,7 @@ def _one_seed(
     start: dict[str, Any] = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
     parts: dict[str, list[np.ndarray]] = {name: [] for name in dict.fromkeys((*fields, "cost"))}
     code, failed_at = 0, -1
-    # In chunks, which together are bit for bit what one go gives: so that a long run of one seed has something to tell.
+    # In chunks, for the progress of a long run. The result is bit-identical to one run over all steps.
     for chunk in _chunks(config.scenario.steps):
         done = st.simulate(controller, scenario[chunk], **start, guard=loaded.guard, record=tuple(parts), throw=False)
         for name, rows in parts.items():
@@ -166,7 +166,7 @@ def _one_seed(
 
 
 def draw(x0: Any, steps: int, processes: dict[str, Any], widths: dict[str, int], key: jax.Array) -> st.Scenario:
-    """What nature decides for a key."""
+    """The scenario that `processes` draw for a key."""
     keys: dict[str, Any] = dict(zip(("a_star", "w", "v"), jax.random.split(key, 3), strict=True))
     drawn = {name: process(keys[name], steps, widths[name]) for name, process in processes.items()}
     return st.Scenario(jnp.asarray(x0, float), drawn["a_star"], drawn["w"], drawn.get("v"))
