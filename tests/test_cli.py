@@ -92,7 +92,7 @@ def test_compare_divides_seed_by_seed(config, done):
     path = shutil.copytree(done, config.parent / "heavier") / "manifest.json"
     path.write_text(path.read_text().replace('"dt": 0.02', '"dt": 0.03'))
     rows = json.loads(invoke("compare", done, path.parent, "--json").stdout)
-    assert (rows[1]["ratio"], rows[1]["reason"]) == (None, "another system")
+    assert (rows[1]["ratio"], rows[1]["reason"]) == (None, "different system")
 
 
 def test_a_run_that_diverges_is_exit_code_1(config):

@@ -112,7 +112,7 @@ def test_a_bad_cell_is_said_in_the_table_and_at_the_end(write, tmp_path):
         ('"tuner.learning_rate" = { low = 1, high = 0 }\n', (), "low < high"),
         ('"tuner.learning_rate" = { low = 0.1, high = 1 }\n', (), "got a Range; use random_design to draw from it"),
         ('"tuner.learning_rate" = [0.1]\n', (('design = "grid"', 'design = "random"'),), "sweep: points is missing"),
-        ('"tuner.learning_rate" = [0.1]\n', (('design = "grid"', "points = 3"),), "sweep.points: a grid has"),
+        ('"tuner.learning_rate" = [0.1]\n', (('design = "grid"', "points = 3"),), "sweep.points: expected none"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(write, tmp_path, over, changes, message):
