@@ -101,7 +101,7 @@ def test_a_run_that_diverges_is_exit_code_1(config):
     result = invoke("run", other, "-o", config.parent / "wild", "--json")
     assert result.exit_code == 1
     assert set(json.loads(result.stdout)["failed_seeds"]) == {"0", "1", "2"}
-    assert "failed: seed 0: diverged at step" in result.stderr
+    assert "failed: seed 0: the state diverged at step" in result.stderr
     again = invoke("run", other, "-o", config.parent / "wild", "--quiet")
     assert (again.exit_code, again.stdout) == (1, "")
     assert again.stderr.count("diverged at step") == 3

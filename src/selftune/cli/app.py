@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from ..control import result_codes
 from ..foundation.errors import InputError
 from . import bench, sweep_command, tables
 from .options import Fresh, Json, Out, Quiet, end, is_complete, plain, say_reused
@@ -442,6 +443,6 @@ def _failed_runs(dataset: Any) -> list[str]:
     for run in codes[codes != 0]:
         at = {str(dim): run[dim].item() for dim in dataset.result_code.dims}
         step = f" at step {int(dataset.failed_at.sel(at))}" if "failed_at" in dataset else ""
-        how = "diverged" if int(run) == 1 else "a number stopped being finite"
+        how = result_codes.WORDS.get(int(run), "failed")
         messages.append(f"{', '.join(f'{dim} {value}' for dim, value in at.items())}: {how}{step}")
     return messages

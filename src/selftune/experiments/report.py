@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from ..control import result_codes
 from ..reporting import datasets, html_parts, statistics
 from ..storage import files
 from ..storage.manifest import Manifest, StoreError
@@ -308,13 +309,7 @@ def _about(manifest: Manifest, command: str) -> str:
     if manifest.git is not None:
         state = "with uncommitted changes" if manifest.git.dirty else "without uncommitted changes"
         commit = f"<p>Computed by selftune at commit <code>{escape(manifest.git.commit)}</code>, {state}.</p>"
-    names = {
-        "0": "succeeded",
-        "1": "diverged",
-        "2": "produced NaN or infinity",
-        "3": "raised an error",
-        "-1": "not run",
-    }
+    names = {str(code): words for code, words in result_codes.WORDS.items()}
     folded = {
         "Versions": manifest.versions,
         "Platform": manifest.platform,

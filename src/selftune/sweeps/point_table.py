@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from scipy import special
 
-HOW = {-1: "was not run", 1: "diverged", 2: "a number stopped being finite", 3: "its task raised an error"}
+from ..control import result_codes
 
 
 class Cells(NamedTuple):
@@ -197,7 +197,8 @@ def _reasons(data: xr.Dataset, dims: list[str], failed: np.ndarray) -> np.ndarra
     for place in zip(*np.nonzero(failed), strict=True):
         reason = "" if text is None else str(text[place])
         if not reason:
-            reason = "a number stopped being finite" if code is None else HOW.get(int(code[place]), "failed")
+            number = result_codes.NON_FINITE if code is None else int(code[place])
+            reason = result_codes.WORDS.get(number, "failed")
             reason += f" at step {int(at[place])}" if at is not None and at[place] >= 0 else ""
         made[place] = reason
     return made
