@@ -72,7 +72,7 @@ class Bench:
             first.observe_state(x)
         tuned: tuple[Any, Any] = first.theta, first.a_hat
         self.agent, self.fast = self._agent(1, *tuned), self._agent(100, *tuned)
-        self._start = self.agent._machine.state()
+        self._start = self.agent.state
         self._cost = jax.jit(jax.vmap(robot.system.cost, in_axes=(0, 0, None, 0)))
         self._twins: dict[tuple[str, int], np.ndarray] = {}
 
@@ -113,13 +113,13 @@ class Bench:
 
     def _drive(self, plant: Plant, steps: int, fast_from: int | None = None) -> "_Drive":
         robot, agent = self.robot, self.agent
-        agent._machine.set_state(self._start)
+        agent.state = self._start
         x, rows, us = plant.reset(), [], []
         finite = inside = True
         state: Any = self._start
         for t in range(steps):
             if t == fast_from:
-                self.fast._machine.set_state(agent._machine.state())
+                self.fast.state = agent.state
                 agent = self.fast
             rows.append(plant.truth)
             u = agent.act(x, t)
@@ -127,7 +127,7 @@ class Bench:
             finite &= bool(np.isfinite(u).all())
             x = plant.step(u)
             agent.observe_state(x)
-            state = agent._machine.state()
+            state = agent.state
             inside &= _is_inside(robot.theta_box, state.theta) and _is_inside(robot.a_box, state.a_hat)
             if plant.crashed:
                 break

@@ -22,24 +22,20 @@ NAN, INF = np.nan, np.inf
 
 @cache
 def made(name="planar", engine="native"):
-    """An agent, and what it is before its first step."""
     g = golden(name)
-    agent = st.Agent(golden_controller(name), x=g["x0"], theta=g["theta0"], a_hat=g["a0"], engine=engine)
-    return agent, agent._machine.state()
+    return st.Agent(golden_controller(name), x=g["x0"], theta=g["theta0"], a_hat=g["a0"], engine=engine)
 
 
 def fresh(name="planar", engine="native"):
-    """An agent as new, without another compilation: tests set back the one that there is."""
-    agent, start = made(name, engine)
-    agent._machine.set_state(start)
-    agent._acted = agent._told = False
-    agent._step = agent._next = agent._code = 0
+    """An agent as new, without another compilation: tests reset the agent that was compiled first."""
+    agent, g = made(name, engine), golden(name)
+    agent.reset(x=g["x0"], theta=g["theta0"], a_hat=g["a0"])
     return agent
 
 
 def state_of(agent):
     """All that is learned, and what it is learned from, bit by bit."""
-    state = agent._machine.state()
+    state = agent.state
     return [
         np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((state.controller, state.guard.window, state.x, state.t))
     ]
@@ -63,6 +59,43 @@ def play(agent, name="planar", steps=range(12)):
         controls.append(agent.act(x[t], t))
         agent.observe(f_obs[t])
     return np.array(controls)
+
+
+@both
+class TestState:
+    def test_reset_is_a_new_agent(self, engine):
+        g = golden("planar")
+        new = st.Agent(golden_controller("planar"), x=g["x0"], theta=g["theta0"], a_hat=g["a0"], engine=engine)
+        agent = fresh(engine=engine)
+        play(agent)
+        agent.act([NAN, 0.0])
+        agent.reset(x=g["x0"], theta=g["theta0"], a_hat=g["a0"])
+        assert agent.refused == 0
+        assert agent.result.message == "ok"
+        with pytest.raises(RuntimeError, match="info: expected to come after an act"):
+            _ = agent.info
+        np.testing.assert_array_equal(play(agent), play(new))
+        assert state_of(agent) == state_of(new)
+
+    def test_a_state_can_be_kept_and_put_back(self, engine):
+        agent = fresh(engine=engine)
+        play(agent, steps=range(6))
+        kept = agent.state
+        first = play(agent, steps=range(6, 12))
+        agent.state = kept
+        np.testing.assert_array_equal(play(agent, steps=range(6, 12)), first)
+
+    def test_another_state_is_refused_and_nothing_changes(self, engine):
+        agent = fresh(engine=engine)
+        before = state_of(agent)
+        with pytest.raises(ValueError, match=r"^state: expected the state of this agent, got"):
+            agent.state = {"theta": np.ones(2)}
+        wrong = eqx.tree_at(lambda s: s.x, agent.state, np.zeros(3))
+        with pytest.raises(ValueError, match=r"^state: expected .*x to be float64\[2\], got float64\[3\]"):
+            agent.state = wrong
+        with pytest.raises(ValueError, match=r"^theta: "):
+            agent.reset(x=np.zeros(2), theta=np.full(99, 1.0), a_hat=agent.a_hat)
+        assert state_of(agent) == before
 
 
 @cache
@@ -244,7 +277,7 @@ class TestGuard:
         agent = fresh(engine=engine)
         controls = play(agent, steps=range(6))
         before = state_of(agent)
-        predicted = agent._machine.state().predicted
+        predicted = agent.state.predicted
         given = agent.act(bad, 6)
         np.testing.assert_allclose(given, by_hand(agent, predicted, 6), rtol=1e-12)
         np.testing.assert_array_equal(agent.info.u, given)

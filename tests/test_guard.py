@@ -185,7 +185,7 @@ def test_an_excursion_is_not_the_end_of_control():
     """Where the plant really is beyond the limits, the loop stays closed, and the last good gains come back."""
     one = agent(x_limit=(1.5, 15.0), bridge=20, window=50)
     play(one, range(200))
-    good = one._machine.state().guard.window.good.theta
+    good = one.state.guard.window.good.theta
     x, given = np.array([3.0, 0.0]), []
     for t in range(200, 400):
         u = one.act(x, t)
@@ -254,8 +254,8 @@ class TestLoad:
     def test_what_would_be_restored_is_checked(self, tmp_path):
         one = agent(window=10)
         play(one, range(50))
-        state = one._machine.state()
-        one._machine.set_state(eqx.tree_at(lambda s: s.guard.window.good.theta, state, np.array([9.0, 0.0])))
+        state = one.state
+        one.state = eqx.tree_at(lambda s: s.guard.window.good.theta, state, np.array([9.0, 0.0]))
         one.save(tmp_path / "one.npz")
         with pytest.raises(StoreError, match="theta: expected a point of its constraint"):
             agent(window=10).load(tmp_path / "one.npz")
@@ -265,12 +265,12 @@ class TestLoad:
 def test_a_y_that_overflows_is_forgotten(engine):
     one = agent(engine)
     play(one, range(5))
-    state = one._machine.state()
+    state = one.state
     y = np.full_like(state.controller.tuner.y, 1e308)
-    one._machine.set_state(eqx.tree_at(lambda s: s.controller.tuner.y, state, y))
+    one.state = eqx.tree_at(lambda s: s.controller.tuner.y, state, y)
     one.act([20.0, -30.0], 5)
     assert one.decisions == D.RESET
-    np.testing.assert_array_equal(one._machine.state().controller.tuner.y, 0)
+    np.testing.assert_array_equal(one.state.controller.tuner.y, 0)
 
 
 @both

@@ -25,10 +25,10 @@ class TestModes:
         np.testing.assert_array_equal(one.theta, theta)
         assert np.any(one.a_hat != a_hat)
         one.resume()
-        np.testing.assert_array_equal(one._machine.state().controller.tuner.y, 0)
+        np.testing.assert_array_equal(one.state.controller.tuner.y, 0)
         _, _, x = play(one, range(200, 290), x)
         assert np.any(one.theta != theta)
-        good = one._machine.state().guard.window.good
+        good = one.state.guard.window.good
         one.restore()
         np.testing.assert_array_equal(one.theta, good.theta)
         np.testing.assert_array_equal(one.a_hat, good.a_hat)
@@ -38,18 +38,18 @@ class TestModes:
     def test_what_happened_meanwhile_is_not_held_against_the_tuner(self):
         one = agent(window=40)
         _, _, x = play(one, range(400))
-        rollbacks = int(one._machine.state().guard.window.rollbacks)
+        rollbacks = int(one.state.guard.window.rollbacks)
         one.pause()
         for t in range(400, 405):
             one.act([5.0, 0.0], t)  # carried by hand
         one.resume()
         play(one, range(405, 440), x)
-        assert int(one._machine.state().guard.window.rollbacks) == rollbacks
+        assert int(one.state.guard.window.rollbacks) == rollbacks
 
     def test_frozen_the_estimate_alone_comes_back(self):
         one = agent(window=130)
         play(one, range(400))
-        theta, good = one.theta, one._machine.state().guard.window.good
+        theta, good = one.theta, one.state.guard.window.good
         assert np.any(good.theta != theta)
         one.freeze()
         for t in range(400, 440):  # something that the model does not explain

@@ -30,7 +30,7 @@ def closed_loop_step(
 ) -> tuple[Array, Any, dict[str, PyTree]]:
     """Return the next x, the next state, and the values that this step used, by the names of `Run`'s fields.
 
-    `state` is a `ControllerState`; with a guard, it is an `AgentState`.
+    `state` is a `ControllerState`; with a guard, it is an `GuardedState`.
     """
     after_act: Any
     if guard is None:

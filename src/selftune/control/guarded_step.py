@@ -17,7 +17,7 @@ from .controller import Controller, ControllerState, Info
 from .guard import Decision, Guard, GuardInfo, GuardState, Mode, choose
 
 
-class AgentState(eqx.Module):
+class GuardedState(eqx.Module):
     """The whole state between two calls: that of the controller and that of the guard."""
 
     controller: ControllerState
@@ -43,7 +43,7 @@ class AgentState(eqx.Module):
         return self.controller.a_hat
 
 
-def start(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, t: Any) -> AgentState:
+def start(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, t: Any) -> GuardedState:
     """Check all arguments, and return the state before the first step; the estimator must not be `Known`."""
     if not isinstance(controller, Controller):
         raise ValueError(f"controller: expected a Controller, got {arguments.describe(controller)}")
@@ -52,7 +52,7 @@ def start(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
     return begin(controller, guard, x, theta, a_hat, t)
 
 
-def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, t: Any) -> AgentState:
+def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, t: Any) -> GuardedState:
     """Check the arguments, and return the state before the first step; with any estimator."""
     if not isinstance(guard, Guard):
         raise ValueError(f"guard: expected a Guard, got {arguments.describe(guard)}")
@@ -64,12 +64,12 @@ def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
     t = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if _is_shape(leaf) else leaf, t)
     u = guards.clip(guard, jnp.zeros(sizes.m, x.dtype))[0]
     code, refused = jnp.asarray(_NON_FINITE), jnp.zeros((), jnp.int32)
-    return AgentState(state, guards.start(guard, theta, a_hat, x.dtype), x, t, u, x, code, refused)
+    return GuardedState(state, guards.start(guard, theta, a_hat, x.dtype), x, t, u, x, code, refused)
 
 
 def act(
-    controller: Controller, guard: Guard, state: AgentState, x: Array, t: Any
-) -> tuple[AgentState, Float[Array, " m"], Info, Int[Array, ""]]:
+    controller: Controller, guard: Guard, state: GuardedState, x: Array, t: Any
+) -> tuple[GuardedState, Float[Array, " m"], Info, Int[Array, ""]]:
     r"""Run `Controller.act`, with its effects limited by the guard.
 
     1. Check the measurement: if x is not finite or outside its limits, the model's prediction replaces x for at most
@@ -156,7 +156,7 @@ def act(
         predicted: Array = system.dynamics(x_used, clipped, info.f_hat, t)
         predicted = jnp.where(given & _are_finite(predicted), predicted, state.predicted)
         refused = state.refused + (1 - ok.astype(jnp.int32))
-        state = AgentState(*kept, u=u, predicted=predicted, code=code, refused=refused)
+        state = GuardedState(*kept, u=u, predicted=predicted, code=code, refused=refused)
         now = state.guard.window
         guard_info = GuardInfo(
             decisions,
@@ -166,7 +166,9 @@ def act(
         return state, u, Info(u, info.cost, info.f_hat, guard_info, info.tuner), code
 
 
-def observe(controller: Controller, guard: Guard, state: AgentState, f_obs: Array) -> tuple[AgentState, Int[Array, ""]]:
+def observe(
+    controller: Controller, guard: Guard, state: GuardedState, f_obs: Array
+) -> tuple[GuardedState, Int[Array, ""]]:
     """Run `Controller.observe` for the last `act`, and return the state and this call's result code.
 
     Nothing is learned if the last `act` was refused, or if the observation or the new estimate is not finite or too
@@ -177,8 +179,8 @@ def observe(controller: Controller, guard: Guard, state: AgentState, f_obs: Arra
 
 
 def observe_and_tell(
-    controller: Controller, guard: Guard, state: AgentState, f_obs: Array, *, small: Any = True
-) -> tuple[AgentState, Int[Array, ""], EstimatorInfo]:
+    controller: Controller, guard: Guard, state: GuardedState, f_obs: Array, *, small: Any = True
+) -> tuple[GuardedState, Int[Array, ""], EstimatorInfo]:
     """Run `observe`, and return the estimator's info as well.
 
     If `f_obs` was inferred from a measurement, `small` says whether that measurement is inside its limits.
@@ -195,8 +197,8 @@ def observe_and_tell(
 
 
 def observe_state(
-    controller: Controller, guard: Guard, state: AgentState, x_next: Array
-) -> tuple[AgentState, Int[Array, ""]]:
+    controller: Controller, guard: Guard, state: GuardedState, x_next: Array
+) -> tuple[GuardedState, Int[Array, ""]]:
     """Run `observe` with the residual that explains the transition from the last `act` to `x_next`."""
     with jax.named_scope("selftune.infer"):
         f_hat = controller.system.residual(state.x, state.controller.a_hat, state.t)
@@ -205,7 +207,7 @@ def observe_state(
     return state, code
 
 
-def resume(controller: Controller, state: AgentState) -> AgentState:
+def resume(controller: Controller, state: GuardedState) -> GuardedState:
     """Return the state with learning on; the tuner forgets the steps during which it was off."""
     inside = state.controller
     stood = state.guard.mode != Mode.LEARNING
@@ -224,7 +226,7 @@ def resume(controller: Controller, state: AgentState) -> AgentState:
     )
 
 
-def restore(controller: Controller, state: AgentState) -> AgentState:
+def restore(controller: Controller, state: GuardedState) -> GuardedState:
     """Return the state with the last good θ and â; tuner and estimator forget the trajectory."""
     window = state.guard.window
     if window is None:

@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 from ..control import guarded_step
 from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
-from ..control.guarded_step import AgentState
+from ..control.guarded_step import GuardedState
 from .c.emit import TYPES, Writer, literal, wrap
 from .lowering.from_jaxpr import Leaf, Program, leaf_names
 from .lowering.graph import Graph
@@ -43,7 +43,7 @@ class Firmware:
     that the C uses.
     """
 
-    def __init__(self, controller: Controller, guard: Guard, state: AgentState, *, name: str):
+    def __init__(self, controller: Controller, guard: Guard, state: GuardedState, *, name: str):
         self.controller, self.guard, self.name, self.state = controller, guard, name, state
         self.dtype = np.dtype(state.x.dtype)
         self.real = TYPES[self.dtype.name]
@@ -263,7 +263,7 @@ def _narrow(graph: Graph) -> None:
             graph.values[node] = np.float32(graph.values[node])
 
 
-def _act(controller: Controller, guard: Guard, state: AgentState, x: Array, t: Any) -> dict[str, PyTree]:
+def _act(controller: Controller, guard: Guard, state: GuardedState, x: Array, t: Any) -> dict[str, PyTree]:
     state, u, info, code = guarded_step.act(controller, guard, state, x, t)
     return {"state": state, "u": u, "info": _told(info), "code": code}
 
@@ -272,21 +272,21 @@ def _told(info: Info) -> dict[str, PyTree]:
     return {"cost": info.cost, "f_hat": info.f_hat, "guard": info.guard, "tuner": info.tuner}
 
 
-def _observe(controller: Controller, guard: Guard, state: AgentState, f_obs: Array) -> dict[str, PyTree]:
+def _observe(controller: Controller, guard: Guard, state: GuardedState, f_obs: Array) -> dict[str, PyTree]:
     state, code = guarded_step.observe(controller, guard, state, f_obs)
     return {"state": state, "code": code}
 
 
-def _observe_state(controller: Controller, guard: Guard, state: AgentState, x_next: Array) -> dict[str, PyTree]:
+def _observe_state(controller: Controller, guard: Guard, state: GuardedState, x_next: Array) -> dict[str, PyTree]:
     state, code = guarded_step.observe_state(controller, guard, state, x_next)
     return {"state": state, "code": code}
 
 
-def _resume(controller: Controller, guard: Guard, state: AgentState) -> dict[str, PyTree]:
+def _resume(controller: Controller, guard: Guard, state: GuardedState) -> dict[str, PyTree]:
     return {"state": guarded_step.resume(controller, state)}
 
 
-def _restore(controller: Controller, guard: Guard, state: AgentState) -> dict[str, PyTree]:
+def _restore(controller: Controller, guard: Guard, state: GuardedState) -> dict[str, PyTree]:
     return {"state": guarded_step.restore(controller, state)}
 
 

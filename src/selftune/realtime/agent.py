@@ -18,7 +18,7 @@ from ..control import guarded_step
 from ..control.contexts import context
 from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
-from ..control.guarded_step import AgentState
+from ..control.guarded_step import GuardedState
 from ..foundation import arguments
 from ..foundation.errors import StoreError
 from ..native.choice import Engine, check_engine, run_with
@@ -93,17 +93,14 @@ class Agent:
         guard = Guard() if guard is None else guard
         state = guarded_step.start(controller, guard, x, theta, a_hat, context(t))
         self.controller, self.guard = controller, guard
-        self._machine: Any
-        self.engine, self._machine = run_with(
+        self._engine: Any
+        self.engine, self._engine = run_with(
             engine, natively=lambda: Native(controller, guard, state), by_xla=lambda: XLA(controller, guard, state)
         )
         self._context = Context(state.t)
-        self._n, self._k = state.x.size, self._machine.k
+        self._n, self._k = state.x.size, self._engine.k
         self._dtype = np.dtype(state.x.dtype)
-        self._next = int(state.t) if self._context.is_counted else 0
-        self._step, self._code = self._next, 0
-        self._acted = self._told = False
-        self._forget_log()
+        self._begin(state)
         self._result = jax.tree.structure(Result(state.code, state.code))  # filled with NumPy's numbers
 
     def act(self, x: Any, t: Any = None) -> np.ndarray:
@@ -119,9 +116,9 @@ class Agent:
         else:
             now = self._context.read(t)
             self._step, self._next = self._next, self._next + 1
-        u, self._code = self._machine.act(measured, now)
+        u, self._code = self._engine.act(measured, now)
         self._acted = self._told = True
-        if self._machine.decisions & _NOTABLE != self._seen:
+        if self._engine.decisions & _NOTABLE != self._seen:
             self._log()
         return u
 
@@ -132,7 +129,7 @@ class Agent:
         """
         measured = self._vector("f_obs", f_obs, self._k)
         self._after_act("observe")
-        self._code = self._machine.observe(measured)
+        self._code = self._engine.observe(measured)
         self._log_observation()
 
     def observe_state(self, x_next: Any) -> None:
@@ -144,7 +141,7 @@ class Agent:
         """
         measured = self._vector("x_next", x_next, self._n)
         self._after_act("observe_state")
-        self._code = self._machine.observe_state(measured)
+        self._code = self._engine.observe_state(measured)
         self._log_observation()
 
     def pause(self) -> None:
@@ -157,29 +154,59 @@ class Agent:
 
     def resume(self) -> None:
         """Learn again after `pause` or `freeze`."""
-        self._machine.resume()
+        self._engine.resume()
 
     def restore(self) -> None:
         """Restore the last good θ and â together: those at the beginning of the last good window."""
         if self.guard.rollback is None:
             raise RuntimeError("restore: expected a guard with rollback, got one whose rollback is off")
-        self._machine.restore()
+        self._engine.restore()
         _LOGGER.warning("restored the last good θ and â, as requested")
+
+    def reset(self, *, x: Any, theta: Any, a_hat: Any, t: Any = 0) -> None:
+        """Start again as a new agent with these values would; nothing is compiled again.
+
+        The arguments are those of the constructor, with the same shapes and dtypes as there.
+        """
+        self.state = guarded_step.start(self.controller, self.guard, x, theta, a_hat, context(t))
+        self._begin(self.state)
+
+    def _begin(self, state: GuardedState) -> None:
+        self._next = int(state.t) if self._context.is_counted else 0
+        self._step, self._code = self._next, 0
+        self._acted = self._told = False
+        self._forget_log()
+
+    @property
+    def state(self) -> GuardedState:
+        """All numbers that the agent remembers between two calls, as NumPy arrays. You may assign a state of the same
+        shapes and dtypes, such as one that `equinox.tree_at` has changed."""
+        return self._engine.state()
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        expected = self._engine.state()
+        if jax.tree.structure(state) != jax.tree.structure(expected):
+            raise ValueError(f"state: expected the state of this agent, got {arguments.describe(state)}")
+        for (name, shape, dtype), given in zip(_description(expected), _description(state), strict=True):
+            if given != [name, shape, dtype]:
+                raise ValueError(f"state: expected {name} to be {dtype}{shape}, got {given[2]}{given[1]}")
+        self._engine.set_state(state)
 
     @property
     def decisions(self) -> Decision:
         """The guard's decisions at the last `act`."""
-        return Decision(self._machine.decisions)
+        return Decision(self._engine.decisions)
 
     @property
     def theta(self) -> PyTree:
         """The θ that the next `act` will use."""
-        return self._machine.state().controller.theta
+        return self._engine.state().controller.theta
 
     @property
     def a_hat(self) -> PyTree:
         """The â that the next `act` will use."""
-        return self._machine.state().controller.a_hat
+        return self._engine.state().controller.a_hat
 
     @property
     def info(self) -> Info:
@@ -187,7 +214,7 @@ class Agent:
         returned; do not rely on the other values."""
         if not self._told:
             raise RuntimeError("info: expected to come after an act of this agent")
-        return self._machine.info()
+        return self._engine.info()
 
     @property
     def result(self) -> Result:
@@ -197,12 +224,12 @@ class Agent:
     @property
     def refused(self) -> int:
         """How many calls were refused so far. After a refused `act`, its observation is not counted again."""
-        return int(self._machine.state().refused)
+        return int(self._engine.state().refused)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the agent's whole state to a file: arrays, and JSON that describes them. `path` is replaced only after
         everything is written."""
-        state = self._machine.state()
+        state = self._engine.state()
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
         about = {
             "format": FORMAT,
@@ -223,7 +250,7 @@ class Agent:
         the file is damaged, if the saved state has other parts, or if it is outside this agent's constraints.
         """
         about, leaves = _read(Path(path))
-        mine = self._machine.state()
+        mine = self._engine.state()
         _compare(path, about["leaves"], _description(mine))
         state = jax.tree.unflatten(jax.tree.structure(mine), leaves)
         try:
@@ -232,7 +259,7 @@ class Agent:
                 self.controller.check_values(state.x, snapshot.theta, snapshot.a_hat)
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from None
-        self._machine.set_state(state)
+        self._engine.set_state(state)
         for name in _REMEMBERED:
             setattr(self, f"_{name}", about[name])
         self._told = False
@@ -240,15 +267,15 @@ class Agent:
         return self
 
     def _set_mode(self, mode: Mode) -> None:
-        state = self._machine.state()
-        self._machine.set_state(eqx.tree_at(lambda s: s.guard.mode, state, np.int32(mode)))
+        state = self._engine.state()
+        self._engine.set_state(eqx.tree_at(lambda s: s.guard.mode, state, np.int32(mode)))
 
     def _forget_log(self) -> None:
         self._seen, self._logged, self._deaf = Decision(0), {}, False
 
     def _log(self) -> None:
         """Log the unusual decisions that begin at this step; each at most once in `_WHILE` steps."""
-        now = Decision(self._machine.decisions & _NOTABLE)
+        now = Decision(self._engine.decisions & _NOTABLE)
         new = [decision for decision in Decision if decision in now & ~self._seen]
         self._seen = now
         if due := [decision for decision in new if self._step - self._logged.get(decision, -_WHILE) >= _WHILE]:
@@ -257,7 +284,7 @@ class Agent:
 
     def _log_observation(self) -> None:
         """Log a refused observation if its `act` was accepted: the estimator learns nothing from it."""
-        deaf = bool(self._code) and not self._machine.decisions & Decision.REFUSED
+        deaf = bool(self._code) and not self._engine.decisions & Decision.REFUSED
         if deaf and not self._deaf and self._step - self._logged.get("observation", -_WHILE) >= _WHILE:
             self._logged["observation"] = self._step
             _LOGGER.warning("step %d: the observation is refused", self._step)
@@ -291,7 +318,7 @@ _REMEMBERED = ("acted", "next", "step", "code")
 """Attributes of an agent that `save` stores beside its state."""
 
 
-def _description(state: AgentState) -> list[list[Any]]:
+def _description(state: GuardedState) -> list[list[Any]]:
     return [[name, list(np.shape(leaf)), np.asarray(leaf).dtype.name] for name, leaf in leaf_names(state)]
 
 

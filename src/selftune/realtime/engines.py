@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from ..control import guarded_step
 from ..control.controller import Controller, Info
 from ..control.guard import Guard
-from ..control.guarded_step import AgentState
+from ..control.guarded_step import GuardedState
 from ..foundation import arguments
 from ..native.c import compilation
 from ..native.firmware import Field, Firmware, struct_type
@@ -60,7 +60,7 @@ def _like(expected: Any, leaf: Any) -> np.ndarray:
 class Native:
     """The native engine: the firmware's C, loaded into this process."""
 
-    def __init__(self, controller: Controller, guard: Guard, state: AgentState):
+    def __init__(self, controller: Controller, guard: Guard, state: GuardedState):
         firmware = Firmware(controller, guard, state, name="agent")
         self.k = firmware.sizes.k
         leaves, self._structure = jax.tree.flatten(state)
@@ -107,11 +107,11 @@ class Native:
         self._x[:] = x_next
         return self._observe_state(self._at["_record"], self._at["_x"])
 
-    def state(self) -> AgentState:
+    def state(self) -> GuardedState:
         parts = [part.astype(dtype) for part, dtype in zip(self._parts, self._dtypes, strict=True)]
         return jax.tree.unflatten(self._structure, parts)
 
-    def set_state(self, state: AgentState) -> None:
+    def set_state(self, state: GuardedState) -> None:
         for part, leaf in zip(self._parts, jax.tree.leaves(state), strict=True):
             part[...] = leaf
 
@@ -143,7 +143,7 @@ def _is_buffer(value: Any) -> bool:
 class XLA:
     """The XLA engine: the functions of `guarded_step`, compiled ahead of time for single calls."""
 
-    def __init__(self, controller: Controller, guard: Guard, state: AgentState):
+    def __init__(self, controller: Controller, guard: Guard, state: GuardedState):
         self.k = controller.system.check_plant(state.x, state.controller.a_hat, state.t)
         dtype, self._t_structure = state.x.dtype, jax.tree.structure(state.t)
         self._packing = packing = Packing(state, dtype)
@@ -189,11 +189,11 @@ class XLA:
         self._packed, code = self._observe_state(self._packed, x_next)
         return int(code)
 
-    def state(self) -> AgentState:
+    def state(self) -> GuardedState:
         packed: Any = np.asarray(self._packed[0]), self._packed[1]
         return jax.tree.map(np.array, self._packing.unpack(packed))
 
-    def set_state(self, state: AgentState) -> None:
+    def set_state(self, state: GuardedState) -> None:
         self._packed = self._packing.pack(jax.tree.map(jnp.asarray, state))
 
     def resume(self) -> None:

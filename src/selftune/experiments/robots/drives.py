@@ -8,13 +8,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import selftune as st
 
-from ...control import guarded_step
-from ...control.contexts import context
 from ...robots.base import Drive, Robot, drive
 from ...simulation.run import Result
 from .run import ESTIMATOR, FIXED, OURS, POINTS, STATIC, TUNER, Settings, load, steps
@@ -73,12 +70,11 @@ def _go(
     robot = load(name)
     agent = _agent(settings, name, algorithm, _scale(settings, name, condition) if algorithm == "OPRF" else None)
     plant = robot.make_plant(condition, seed, length)
-    state = guarded_step.start(agent.controller, agent.guard, plant.reset(), theta, robot.a_hat, context(0))
+    agent.reset(x=plant.reset(), theta=theta, a_hat=robot.a_hat)
     if isinstance(agent.controller.tuner, st.OPRF):
         # OPRF's directions depend on its key, which is compiled in, and on the number of past episodes.
-        many = jnp.full_like(state.controller.tuner.episodes, 100_000 * seed)
-        state = eqx.tree_at(lambda s: s.controller.tuner.episodes, state, many)
-    agent._machine.set_state(state)
+        many = np.full_like(agent.state.controller.tuner.episodes, 100_000 * seed)
+        agent.state = eqx.tree_at(lambda s: s.controller.tuner.episodes, agent.state, many)
     return drive(robot, agent, plant, length, stride=max(1, steps(settings, robot) // settings.rows))
 
 
