@@ -45,10 +45,10 @@ def test_each_name_says_what_to_install():
 
 
 def test_a_package_of_ours_that_is_missing_is_no_extra():
-    done = run("import sys, selftune as st; sys.modules['selftune.experiments.paper.quantities'] = None; st.best")
+    done = run("import sys, selftune as st; sys.modules['selftune.reporting.statistics'] = None; st.best")
     assert done.returncode == 1
     assert done.stderr.endswith(
-        "ModuleNotFoundError: import of selftune.experiments.paper.quantities halted; None in sys.modules\n"
+        "ModuleNotFoundError: import of selftune.reporting.statistics halted; None in sys.modules\n"
     )
 
 

@@ -130,7 +130,7 @@ class TestRefused:
             (dict(theta=()), "theta: expected at least one number"),
             (dict(a_hat=jnp.full(3, 9.0)), "a_hat: expected a point of its constraint, Box"),
             (dict(a_hat=jnp.zeros(2)), "a_hat: does not fit its constraint"),
-            (dict(record=("x", "thetas")), "record: expected names from .*, got 'thetas'; did you mean 'theta'"),
+            (dict(record=("x", "thetas")), r"record: expected names from .*, got 'thetas' .did you mean theta\?"),
             (dict(stride=0), "stride: expected a whole number >= 1, got 0"),
             (dict(stride=1.5), "stride: expected a whole number >= 1"),
             (dict(limit=-1.0), "limit: expected a number > 0, got -1.0"),

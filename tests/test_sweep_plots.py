@@ -193,7 +193,7 @@ def folder(tmp_path, monkeypatch):
         def to_dataset(self):
             return sweeps.tuners(4)
 
-    monkeypatch.setitem(sys.modules, "selftune.sweep", SimpleNamespace(Sweep=Sweep))
+    monkeypatch.setitem(sys.modules, "selftune.sweeps.sweeper", SimpleNamespace(Sweep=Sweep))
     made = tmp_path / "tuners"
     made.mkdir()
     (made / "manifest.json").write_bytes(files.as_json(MANIFEST))
@@ -209,7 +209,7 @@ def test_report(folder, monkeypatch):
     assert json.loads(result.stdout) == {"report": str(page)}
     assert drawn == [folder / "figures"]
     assert "<h1>tuners</h1>" in page.read_text()
-    assert '<th scope="row">raised</th><td><code>1</code>' in page.read_text()
+    assert '<th scope="row">the task raised an error</th><td><code>1</code>' in page.read_text()
     write_report.present(Screen(True, False), folder, sweeps.tuners(4), {}, anew=False)
     assert len(drawn) == 1
 

@@ -16,6 +16,7 @@ import pytest
 import selftune as st
 from selftune.cli.app import _paper_settings
 from selftune.experiments import paper
+from selftune.experiments.paper import run as paper_run
 from selftune.experiments.paper.summary import summarize
 from selftune.reporting.statistics import interval
 from selftune.storage.manifest import StoreError
@@ -75,7 +76,7 @@ def test_no_gain_on_a_grid_beats_the_static_one(dataset):
     for noise in paper.NOISES:
         nature = paper.scenario(SMALL, jax.random.key(0), noise)
         costs = np.array(
-            [float(jnp.sum(paper._simulate(SMALL, controller, nature, float(gain)).cost)) for gain in grid]
+            [float(jnp.sum(paper_run._simulate(SMALL, controller, nature, float(gain)).cost)) for gain in grid]
         )
         best = dataset.sel(noise=noise, seed=0)
         assert best.static_cost <= costs.min()
@@ -87,7 +88,7 @@ def test_no_gain_on_a_grid_beats_the_static_one(dataset):
 
 def test_the_local_regret_is_within_its_error_of_the_exact_one(dataset):
     nature = paper.scenario(SMALL, jax.random.key(0))
-    run = paper._simulate(SMALL, paper.controllers(SMALL)["M-GAPS"], nature, 1.0)
+    run = paper_run._simulate(SMALL, paper.controllers(SMALL)["M-GAPS"], nature, 1.0)
     exact = st.local_regret(
         paper.example_system(), nature, run.theta, learning_rate=SMALL.learning_rate, constraint=SMALL.constraint
     )

@@ -18,7 +18,7 @@ from tests.test_golden import assert_golden, cases
 
 pytestmark = pytest.mark.versions
 
-simulate_module = sys.modules["selftune.simulate"]
+simulate_module = sys.modules["selftune.simulation.simulator"]
 
 
 def both(controller, scenario, **settings):
