@@ -90,6 +90,7 @@ def test_what_is_not_such_a_file_is_refused(saved, tmp_path):
     refused(agent, foreign, "expected a file of selftune agent, version 2, got None, version None")
 
 
+@pytest.mark.slow
 def test_a_changed_byte_is_noticed_or_has_no_meaning(saved, tmp_path):
     data, path = (saved / "native").read_bytes(), tmp_path / "agent"
     agent = fresh()

@@ -93,6 +93,7 @@ def test_the_slope_of_a_power_law_is_its_power(data):
     assert (slopes.sel(band="low") >= 0.5 - 1e-12).all()
 
 
+@pytest.mark.slow
 def test_draw_all_gives_the_same_bytes_and_changes_no_setting(data, tmp_path):
     before = dict(mpl.rcParams)
     made = figures.draw_all(data, tmp_path / "figures", certificates=paper_run.certificates()["certificates"])

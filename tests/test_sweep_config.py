@@ -48,6 +48,7 @@ def write(tmp_path):
     return write
 
 
+@pytest.mark.slow
 def test_each_point_is_the_run_of_its_configuration(write, tmp_path):
     path = write(OVER)
     result = invoke("sweep", path, "-o", tmp_path / "s", "--json", "--data-only")
