@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from selftune.robots import arm, car, quadrotor
+
 SHAPES = [(3, 3), (4, 6), (2, 5), (6, 4), (8, 8)]
 ROWS = {np.float64: (16_385, 20_000, 40_000), np.float32: (20_000, 32_769, 40_000)}
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-4}
@@ -66,8 +68,32 @@ def growth(short: int = 2_000, factor: int = 16) -> float:
     return seconds(factor * short) / seconds(short)
 
 
+def robot_rows(rows: int = 30_000, block: int = 1_000) -> list[str]:
+    """A drive's costs and errors, computed in one batch as `robots.base.drive` does, against blocks of few rows."""
+    rng, wrong = np.random.default_rng(1), []
+    for make in (arm.make, quadrotor.make, car.make):
+        robot = make()
+        n = robot.make_scenario(2, jax.random.key(0)).x0.size
+        m = robot.system.check(np.zeros(n), robot.theta, robot.a_hat, 0).m
+        x, u = 0.1 * rng.standard_normal((rows, n)), rng.standard_normal((rows, m))
+        theta, t = np.tile(robot.theta, (rows, 1)), np.arange(rows)
+        given = (x, u, theta, t)
+
+        @jax.jit
+        def judge(x, u, theta, t, robot=robot):
+            return jax.vmap(robot.system.cost)(x, u, theta, t), jax.vmap(robot.error)(x, t)
+
+        parts = [judge(*(array[i : i + block] for array in given)) for i in range(0, rows, block)]
+        blocks = (np.concatenate(part) for part in zip(*parts, strict=True))
+        for name, got, want in zip(("cost", "error"), judge(*given), blocks, strict=True):
+            bad = ~(np.abs(np.asarray(got) - want) <= 1e-12 * np.abs(want).max())
+            if bad.any():
+                wrong.append(f"{name} of the {robot.name}: {bad.sum()} of {rows} rows are wrong")
+    return wrong
+
+
 if __name__ == "__main__":
-    wrong = wrong_rows()
+    wrong = wrong_rows() + robot_rows()
     # Measured: 4 to 8 times as long for 16 times as many steps, and 190 times with the fault.
     if (times := growth()) > 60:
         wrong.append(f"a scan of 16 times as many steps takes {times:.0f} times as long")

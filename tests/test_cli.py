@@ -247,12 +247,15 @@ def growth_finding(slope):
 
 
 class TestVerify:
-    @pytest.mark.slow
     def test_the_theory_holds(self):
-        result = invoke("verify", "certificates", "--steps", 400, "--json")
+        result = invoke("verify", "certificates", "--steps", 100, "--json")
         assert result.exit_code == 0
         made = json.loads(result.stdout)["certificates"]
-        assert len(made) == 3
+        assert len(made) == 5
+        inferred = {row["name"]: row for row in made.pop("observations inferred from the next state")["rows"]}
+        assert "observation hides w" in inferred["gradient error"]["failed_hypotheses"]
+        special = {row["name"]: row for row in made.pop("nothing unknown, no noise, no constraint")["rows"]}
+        assert special["regret of M-GAPS"]["must_hold"]
         for name, certificate in made.items():
             rows = {row["name"]: row for row in certificate["rows"]}
             assert certificate["ok"]
@@ -279,6 +282,32 @@ class TestVerify:
         assert "VIOLATED" in result.stdout
         assert "Lipschitzness of x" in result.stdout
         assert "failed: the paper's example, noise outside Δ(…): Lipschitzness of x is violated" in result.stderr
+
+    def test_a_promised_bound_that_is_vacuous_is_exit_code_1(self, monkeypatch):
+        """With too few steps the bound is above T L_F², which holds without the theorem."""
+        from selftune.experiments.certificates import examples as certificate_examples
+        from selftune.experiments.certificates import informative
+
+        (name, (_, row)), *_ = certificate_examples.INFORMATIVE.items()
+        few = {name: (lambda seed: informative.informative_regret(steps=50, seed=seed), row)}
+        monkeypatch.setattr(certificate_examples, "INFORMATIVE", few)
+        result = invoke("verify", "bounds")
+        assert result.exit_code == 1
+        assert f"failed: {name}: expected an informative bound that holds for {row}, got vacuous" in result.stderr
+
+    def test_without_a_compiler_xla_runs(self, monkeypatch, tmp_path):
+        from selftune.experiments.rates import gradient_errors, run
+
+        monkeypatch.setenv("CC", "no-such-compiler")
+        few = {
+            "gradient-errors": lambda workers, progress: gradient_errors.find(
+                horizons=(400, 800), seeds={400: 2, 800: 2}
+            )
+        }
+        monkeypatch.setattr(run, "EXPERIMENTS", few)
+        result = invoke("verify", "gradient-errors", "-o", tmp_path, "--data-only")
+        assert result.exit_code in (0, 1)  # few steps prove nothing
+        assert "E Σε′²" in result.stdout
 
     def test_a_violation_is_exit_code_1(self, monkeypatch):
         from selftune.experiments.certificates import examples as certificate_examples

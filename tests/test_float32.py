@@ -1,5 +1,6 @@
 """As it comes: JAX's default float32 and promotion, in a process of its own. The other tests run in float64."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,11 @@ pytestmark = pytest.mark.versions
 
 ROOT = Path(__file__).parent.parent
 
-PAGES = """
+PAGE = """
 import re, sys
-for page in sys.argv[1:]:
-    namespace = {"__name__": "page"}
-    for block in re.findall(r"```python\\n(.*?)```", open(page).read(), flags=re.DOTALL):
-        exec(compile(block, page, "exec"), namespace)
+page, namespace = sys.argv[1], {"__name__": "page"}
+for block in re.findall(r"```python\\n(.*?)```", open(page).read(), flags=re.DOTALL):
+    exec(compile(block, page, "exec"), namespace)
 """
 
 QUIET = """
@@ -81,22 +81,30 @@ assert run.x.dtype == run.theta.dtype == jnp.float32
 """
 
 
-GUIDE = str(ROOT / "docs" / "tune-your-own-robot.md")
-OTHERS = [str(ROOT / "README.md"), *sorted({str(page) for page in (ROOT / "docs").glob("*.md")} - {GUIDE})]
+PAGES_WITH_CODE = [
+    page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if "```python\n" in page.read_text()
+]
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments"),
-    [
-        pytest.param(PAGES, OTHERS, marks=pytest.mark.slow),
-        pytest.param(PAGES, [GUIDE], marks=pytest.mark.slow),
-        (QUIET, []),
-        (DOOR, []),
-    ],
-    ids=["pages", "guide to a robot", "no excitation", "door"],
-)
-def test_runs(script, arguments):
+def run_script(script, *arguments):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script, *arguments], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.name)
+def test_blocks_of_a_page(page):
+    run_script(PAGE, str(page))
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.name)
+def test_a_page_asserts_its_results(page):
+    """A block that prints a result also asserts it, so that the page cannot show anything that is no longer true."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert [block for block in blocks if "print(" in block and "assert " not in block] == []
+
+
+@pytest.mark.parametrize("script", [QUIET, DOOR], ids=["no excitation", "door"])
+def test_runs(script):
+    run_script(script)

@@ -25,6 +25,7 @@ from selftune.reporting.statistics import Interval
         ((3.25e12,), ["3.25e+12"]),
         ((math.inf, 1.0, math.nan), ["inf", "1", "nan"]),
         ((5e-324,), ["4.941e-324"]),
+        ((4.3e12, 0.0123, 1.29e21), ["4.3e+12", "0.0123", "1.29e+21"]),  # no common decimal place fits
         ((1e308, -1e308), ["1e+308", "-1e+308"]),
     ],
 )

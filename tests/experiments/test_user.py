@@ -29,7 +29,7 @@ def load(folder, *changes):
 @pytest.mark.bits
 def test_it_is_what_simulate_gives(tmp_path, monkeypatch):
     """Also in chunks, after each of which there is something to tell."""
-    monkeypatch.setattr(user, "_LEAST_CHUNK", 40)
+    monkeypatch.setattr("selftune.experiments.user.run._LEAST_CHUNK", 40)
     loaded = load(tmp_path, ("steps = 20_000", "steps = 90"), ("seeds = 8", "seeds = [7]"))
     told = []
     manifest = user.compute(loaded, tmp_path / "run", progress=lambda done, total: told.append((done, total)))

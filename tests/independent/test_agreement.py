@@ -12,6 +12,7 @@ import selftune as st
 from tests.independent import algorithms
 from tests.independent.problems import CASES
 
+pytestmark = pytest.mark.versions
 FIELDS = {
     "x": "x",
     "u": "u",

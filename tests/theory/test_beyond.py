@@ -11,6 +11,7 @@ import pytest
 
 import selftune as st
 from selftune import theory
+from selftune.experiments.certificates import special_cases
 from selftune.theory.constants import NAMES
 
 from .families import planar_case, scalar_case
@@ -232,30 +233,6 @@ class TestGeneralSystems:
 class TestHowTheNoiseCame:
     """Property 4 and the assumption on the environment, as far as the scenario's own w and v tell."""
 
-    def certificate(self, w, v, steps=2000):
-        system = st.MatchedSystem(
-            dynamics=lambda x, v, t: 0.5 * x + 0.1 * v,
-            residual=lambda x, a, t: a * jnp.cos(x),
-            actuation=lambda x, theta, t: -theta * x,
-            cost=lambda x, u, theta, t: 0.5 * jnp.sum(x**2) + 0.05 * jnp.sum(u**2),
-        )
-        gains, model = st.Box(0.0, 1.0), st.Box(-0.1, 0.1)
-        controller = st.Controller(
-            system, st.MGAPS(1e-3, constraint=gains), st.GradientEstimator(0.05, constraint=model)
-        )
-        scenario = st.Scenario(jnp.zeros(1), a_star=jnp.full((steps, 1), 0.1), w=w, v=v)
-        run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
-        constants = st.Constants(
-            L_phi_x=0.5, L_phi_u=0.1, ell_phi_x=0, ell_phi_u=0, L_psi_x=1, L_psi_theta=2, ell_psi_x=1, ell_psi_theta=1,
-            L_f_x=0.1, L_f_a=1, ell_f_x=1, ell_f_a=1, L_h_x=2, L_h_u=1, L_h_theta=0, ell_h_x=1, ell_h_u=0.1,
-            ell_h_theta=0,
-        )  # fmt: skip
-        return st.certify(
-            controller, scenario, run, st.Sets(x_radius=2.0, u_radius=10.0, theta=gains, a=model, theta_step=0.1),
-            constants=constants, contraction=st.Contraction(C_bar=1, rho=0.5, R_S=1.0), variation=0.0,
-            noise=st.Noise(bound=0.5, covariance=1e-4), window=None,
-        )  # fmt: skip
-
     NAMES = ("noise without memory", "unbiased observation", "observation hides w")
 
     def verdicts(self, certificate):
@@ -263,19 +240,18 @@ class TestHowTheNoiseCame:
 
     def test_independent_noises(self):
         kw, kv = jax.random.split(jax.random.key(0))
-        made = self.certificate(st.Uniform(0.1)(kw, 2000, 1), st.Uniform(0.1)(kv, 2000, 1))
+        made = special_cases.observed(st.Uniform(0.1)(kw, 2000, 1), st.Uniform(0.1)(kv, 2000, 1))
         assert self.verdicts(made) == (True, True, True)
 
     def test_an_observation_inferred_from_the_next_state(self):
         """`infer_residual` gives f + w / 0.1: unbiased, as w is new at every step, but the estimator knows w_t."""
         w = st.Uniform(0.1)(jax.random.key(0), 2000, 1)
-        made = self.certificate(w, w / 0.1)
+        made = special_cases.observed(w, w / 0.1)
         assert self.verdicts(made) == (True, True, False)
         assert "observation hides w" in made.row("gradient error").failed_hypotheses
 
     def test_the_same_under_ornstein_uhlenbeck_noise(self):
-        w = st.OrnsteinUhlenbeck(decay=0.95, sigma=0.01)(jax.random.key(0), 2000, 1)
-        made = self.certificate(w, w / 0.1)
+        made = special_cases.inferred_observation(steps=2000, seed=0)
         assert self.verdicts(made) == (False, False, False)
 
     def test_the_inferred_observation_is_that(self):
@@ -293,5 +269,5 @@ class TestHowTheNoiseCame:
     def test_a_biased_sensor(self):
         kw, kv = jax.random.split(jax.random.key(1))
         v = 0.1 + st.Uniform(0.1)(kv, 2000, 1)
-        made = self.certificate(st.Uniform(0.1)(kw, 2000, 1), v)
+        made = special_cases.observed(st.Uniform(0.1)(kw, 2000, 1), v)
         assert self.verdicts(made) == (True, False, True)

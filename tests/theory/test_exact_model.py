@@ -8,48 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import selftune as st
 from selftune import theory
+from selftune.experiments.certificates import special_cases
 
-STEPS, RATE, HIGHEST, SWING = 400, 5e-3, 1.0, 0.05
-TARGETS = 0.3 + SWING * np.sin(2 * np.pi * np.arange(STEPS) / STEPS)
-
-
-@pytest.fixture(scope="module")
-def run():
-    """x' = x/4 + θ/2, h_t = (x − r_t)²/2 + 0.05 u²: time-varying, nothing unknown and nothing random."""
-    system = st.MatchedSystem(
-        dynamics=lambda x, v, t: x / 4 + v / 2,
-        residual=lambda x, a, t: 0 * x,
-        actuation=lambda x, theta, t: theta,
-        cost=lambda x, u, theta, t: 0.5 * jnp.sum((x - t) ** 2) + 0.05 * jnp.sum(u**2),
-    )
-    controller = st.Controller(system, st.MGAPS(RATE), st.Frozen())  # Θ = ℝ^d: no constraint
-    scenario = st.Scenario(jnp.zeros(1), a_star=jnp.zeros((STEPS, 1)), w=jnp.zeros((STEPS, 1)), t=jnp.asarray(TARGETS))
-    return controller, scenario, st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+STEPS = 400
+TARGETS = special_cases.targets(STEPS)
+RATE = special_cases.RATE
+CONSTANTS, CONTRACTION = special_cases.EXACT_CONSTANTS, special_cases.EXACT_CONTRACTION
 
 
 @pytest.fixture(scope="module")
-def known():
-    stable = 0.5 * HIGHEST / 0.75
-    radius = 2 * stable * (1 + 1e-9)
-    constants = st.Constants(
-        L_phi_x=1 / 4, L_phi_u=1 / 2, ell_phi_x=0, ell_phi_u=0, L_psi_x=0, L_psi_theta=1, ell_psi_x=0, ell_psi_theta=0,
-        L_f_x=0, L_f_a=0, ell_f_x=0, ell_f_a=0, L_h_x=radius + 0.3 + SWING, L_h_u=0.1 * HIGHEST, L_h_theta=0,
-        ell_h_x=1, ell_h_u=0.1, ell_h_theta=0,
-    )  # fmt: skip
-    contraction = st.Contraction(C_bar=1.0, rho=1 / 4, R_S=stable)
-    # sup |h_t − h_{t−1}| ≤ (R + r_t) |r_t − r_{t−1}|, and nothing else varies.
-    variation = float((radius + TARGETS.max()) * np.abs(np.diff(TARGETS)).sum())
-    return constants, contraction, radius, variation
-
-
-@pytest.fixture(scope="module")
-def certificate(run, known):
-    constants, contraction, radius, variation = known
-    # Θ is ℝ^d for the tuner; the theory's constants are asked for on a bounded part, which the run does not leave.
-    sets = st.Sets(x_radius=radius, u_radius=HIGHEST, theta=st.Box(0.0, HIGHEST), a=st.Box(-1.0, 1.0), theta_step=0.1)
-    return st.certify(*run, sets, constants=constants, contraction=contraction, variation=variation, window=None)
+def certificate():
+    return special_cases.nothing_unknown(steps=STEPS)
 
 
 def test_nothing_is_perturbed(certificate):
@@ -59,9 +29,9 @@ def test_nothing_is_perturbed(certificate):
         assert row.measured == row.bound == 0
 
 
-def test_the_regret_is_of_plain_gradients(run, certificate):
+def test_the_regret_is_of_plain_gradients(certificate):
     """Without a constraint the projected gradient is the gradient: here by differentiating whole rollouts."""
-    made = run[2]
+    made = special_cases.exact_run(STEPS)[2]
 
     def surrogate(theta, t):
         def step(x, target):
@@ -77,9 +47,10 @@ def test_the_regret_is_of_plain_gradients(run, certificate):
     assert row.holds
 
 
-def test_the_bound_is_that_of_lin_et_al(known, certificate):
+def test_the_bound_is_that_of_lin_et_al(certificate):
     """(F_0 + S_0) 2/η + c_1 η T + c_3 η³ T, and S_0 depends on the system's variation alone."""
-    constants, contraction, radius, variation = known
+    constants, contraction = CONSTANTS, CONTRACTION
+    radius, variation = special_cases.RADIUS, special_cases.exact_variation(STEPS)
     F, bias = theory.surrogate_constants(constants, contraction), theory.gradient_bias(constants, contraction)
     K, Z = bias.per_rate, bias.per_perturbation
     S0 = theory.surrogate_variation_bound(constants, contraction, x_radius=radius, system=variation, residual=0.0, w=0)
@@ -88,9 +59,10 @@ def test_the_bound_is_that_of_lin_et_al(known, certificate):
     assert certificate.row("regret of M-GAPS").bound == pytest.approx(expected, rel=1e-9)
 
 
-def test_at_the_best_rate_the_bound_grows_as_the_root_of_t(known):
+def test_at_the_best_rate_the_bound_grows_as_the_root_of_t():
     """η ~ T^{−1/2}, which the noise-free bound asks for: bound / √T stays, and with it R/T → 0."""
-    constants, contraction, radius, variation = known
+    constants, contraction = CONSTANTS, CONTRACTION
+    radius, variation = special_cases.RADIUS, special_cases.exact_variation(STEPS)
     F, bias = theory.surrogate_constants(constants, contraction), theory.gradient_bias(constants, contraction)
     S0 = theory.surrogate_variation_bound(constants, contraction, x_radius=radius, system=variation, residual=0.0, w=0)
 

@@ -135,6 +135,8 @@ def verify(
 
     The exit code is 1 if an inequality that must hold is violated, or if a slope is larger than the theory allows.
     """
+    from ..experiments.certificates.examples import faults as certificate_faults
+
     screen = Screen(quiet, as_json)
     names = [*_CERTIFICATES, *_THEORY]
     with refusing():
@@ -145,7 +147,7 @@ def verify(
         certificates, findings = _verified(screen, asked, steps, seed, workers)
         for name, certificate in certificates.items():
             screen.show(tables.certificate(name, certificate))
-        faults = [f"{name}: {row.name} is violated" for name, one in certificates.items() for row in one.violated]
+        faults = certificate_faults(certificates)
         for finding in findings.values():
             for part in tables.finding(finding):
                 screen.show(part)

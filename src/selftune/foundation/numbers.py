@@ -10,12 +10,14 @@ def together(*values: float, digits: int = 4) -> list[str]:
 
     The largest number has `digits` significant digits. It has more if two numbers would look alike, so that the
     smallest difference between two of them has two digits. Numbers below 1e-3 and from 1e9 on are written with powers
-    of ten.
+    of ten. If one number is more than 1e6 times another, no common decimal place fits, and each number has its own.
     """
     finite = [value for value in values if math.isfinite(value)]
     largest = max(map(abs, finite), default=0.0)
     if largest == 0:
         return [f"{value:g}" for value in values]
+    if largest > 1e6 * min(abs(value) for value in finite if value):
+        return [together(value, digits=digits)[0] for value in values]
     exponent = _exponent(largest)
     gaps = [gap for a, b in itertools.combinations(finite, 2) if 0 < (gap := abs(a - b)) < math.inf]
     digits = min(max([digits, *(exponent - _exponent(gap) + 2 for gap in gaps)]), 12)

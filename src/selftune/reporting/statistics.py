@@ -59,6 +59,10 @@ class Interval(BaseModel):
     high: float | None
 
     @property
+    def lowest(self) -> float:
+        return self.mean if self.low is None else self.low
+
+    @property
     def highest(self) -> float:
         return self.mean if self.high is None else self.high
 

@@ -7,7 +7,7 @@ constants are those of `example_constants`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import selftune as st
 
 from ...theory.matched import fading_sum
 from .. import paper
-from . import informative
+from . import informative, special_cases
 
 LOWEST, HIGHEST = 0.5, 20.0
 """Θ for the theory. The tuner's Θ also contains the gain 0, which does not contract."""
@@ -123,14 +123,20 @@ def certify_paper(*, steps: int = 20_000, seed: int = 0) -> dict[str, st.Certifi
     return {noise: certify_example(noise_inside=noise == "inside", steps=steps, seed=seed) for noise in paper.NOISES}
 
 
+SPECIAL_STEPS = 2_000
+"""The length of the two special cases. Their regret is computed exactly, in a time that grows as T²."""
+
+
 def certificates(
     groups: Sequence[str] = ("certificates", "bounds"), *, steps: int = 20_000, seed: int = 0
 ) -> dict[str, Callable[[], st.Certificate]]:
     """Functions that make certificates, by the name of the problem.
 
-    "certificates": the paper's example, for both ways the noise may enter, and a problem on which every hypothesis
-    about the tuner holds, over `steps` steps. "bounds": two problems on which the regret bounds are not vacuous.
+    "certificates": the paper's example, for both ways the noise may enter, a problem on which every hypothesis about
+    the tuner holds, and two special cases, over `steps` steps (the special cases over at most `SPECIAL_STEPS`).
+    "bounds": the problems of `INFORMATIVE`, on which the regret bounds are not vacuous.
     """
+    short = min(steps, SPECIAL_STEPS)
     every = {
         "certificates": {
             "the paper's example, noise outside Δ(…)": lambda: certify_example(
@@ -140,10 +146,27 @@ def certificates(
                 noise_inside=True, steps=steps, seed=seed
             ),
             "a problem made for the theory": lambda: made_for_it(steps=steps, seed=seed),
+            "nothing unknown, no noise, no constraint": lambda: special_cases.nothing_unknown(steps=short),
+            "observations inferred from the next state": lambda: special_cases.inferred_observation(
+                steps=short, seed=seed
+            ),
         },
-        "bounds": {
-            "a problem whose regret bound is informative": lambda: informative.informative_regret(seed=seed),
-            "a problem whose main theorem is informative": lambda: informative.informative_main_theorem(seed=seed),
-        },
+        "bounds": {name: lambda make=make: make(seed=seed) for name, (make, _) in INFORMATIVE.items()},
     }
     return {name: make for group in groups for name, make in every[group].items()}
+
+
+INFORMATIVE = {
+    "a problem whose regret bound is informative": (informative.informative_regret, "regret of M-GAPS"),
+    "a problem whose main theorem is informative": (informative.informative_main_theorem, "main theorem: regret"),
+}
+"""The problems of the group "bounds": the maker of the certificate, and the row whose bound must not be vacuous."""
+
+
+def faults(certificates: Mapping[str, st.Certificate]) -> list[str]:
+    """Return the violated rows, and the rows of `INFORMATIVE` whose bounds are vacuous, as sentences."""
+    found = [f"{name}: {row.name} is violated" for name, one in certificates.items() for row in one.violated]
+    for name, (_, promised) in INFORMATIVE.items():
+        if name in certificates and (row := certificates[name].row(promised)).verdict != "holds":
+            found.append(f"{name}: expected an informative bound that holds for {promised}, got {row.verdict}")
+    return found

@@ -58,9 +58,9 @@ def judged(name: str, limit: float, measured: Interval, *, said: str | None = No
 
 
 def about(name: str, value: float, values: Any, margin: float) -> Check:
-    """A check that the mean over seeds is within the margin of a predicted value."""
+    """A check that both ends of the interval of a mean over seeds are within the margin of a predicted value."""
     measured = interval(values)
-    holds = bool(abs(measured.mean - value) <= margin)
+    holds = bool(measured.lowest >= value - margin and measured.highest <= value + margin)
     return Check(name=name, expected=f"{value:.4g} ± {margin:g}", measured=measured, holds=holds)
 
 

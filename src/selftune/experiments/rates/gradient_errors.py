@@ -29,9 +29,9 @@ import selftune as st
 from ... import theory
 from ...foundation import worker_pool
 from ...reporting.statistics import Check, interval
-from .finding import FIRST_SEED, Finding, about, at_most, judged, slopes
+from .finding import FIRST_SEED, Finding, at_most, judged, slopes
 
-HORIZONS = (20_000, 80_000, 320_000)
+HORIZONS = (20_000, 40_000, 80_000, 160_000, 320_000)
 SEEDS = {20_000: 50}
 """Runs for each T; a T that is not listed has `FEWER`."""
 FEWER = 16
@@ -124,7 +124,6 @@ def one_run(steps: int, case: Case, key: jax.Array) -> tuple[float, float]:
         theta=jnp.zeros(1),
         a_hat=jnp.full(1, first),
         record=("x", "a_hat"),
-        engine="native",
     )
     found = st.model_mismatch(SYSTEM, nature, run)
     return float(jnp.sum(found.mismatch[1:] ** 2)), float(jnp.sum(found.mismatch_gradient[1:] ** 2))
@@ -166,9 +165,11 @@ def find(
         ]
         each = slopes(horizons, np.stack([values[: min(counts), 1] for values in sums], axis=1))
         rows += [_row(case, steps, values) for steps, values in zip(horizons, sums, strict=True)]
-        checks += [*_judge(case, horizons, sums), _slope(case, each)]
+        checks += _judge(case, horizons, sums)
+        if not case.held:  # the growth of a constant error follows from the choice of ε̄: it is no finding
+            checks.append(at_most(f"{case.name}: slope of E Σε′²", 5 / 6, each, said="5/6"))
         measured[case.name] = [interval(values[:, 1]).model_dump() for values in sums]
-        fits[case.name] = checks[-1].measured.model_dump()
+        fits[case.name] = interval(each).model_dump()
     ratios = [gradient_bound(steps) / trivial(steps) for steps in horizons]
     checks.append(judged("the bound / the trivial bound", 1.0, interval([max(ratios)]), said="1"))
     return Finding(
@@ -209,11 +210,6 @@ def _judge(case: Case, horizons: Sequence[int], sums: list[np.ndarray]) -> list[
 def _ratio(name: str, values: list[np.ndarray], limits: list[float]) -> Check:
     ratios = [interval(one / limit) for one, limit in zip(values, limits, strict=True)]
     return judged(name, 1.0, max(ratios, key=lambda one: one.highest), said="1")
-
-
-def _slope(case: Case, each: np.ndarray) -> Check:
-    name = f"{case.name}: slope of E Σε′²"
-    return about(name, 5 / 6, each, 0.001) if case.held else at_most(name, 5 / 6, each, said="5/6")
 
 
 def _row(case: Case, steps: int, values: np.ndarray) -> list[str]:

@@ -1,18 +1,24 @@
-r"""How the regret and the errors grow with T, on a family of problems that satisfies the main theorem for every T.
+r"""How the regret and the errors grow with T, on a family of problems that has the scales of the main theorem.
 
 $$x_{t+1} = \tfrac14 x_t + \tfrac12 v_t + w_t, \quad f = a_0 \sin 2x + a_1 \cos x, \quad \psi = \theta_0 - \theta_1 x,
 \quad h = \tfrac12 (x - 1)^2 + 0.1 u^2$$
 
 on $\Theta = [0, 1.5] \times [0, 0.4]$, where the closed loop contracts with $\rho \le 1/4$. $a^*$ makes one circle of
-radius 0.3 in T steps, so its path length does not depend on T, and $V_{sys} = 0$. With $q = T / 1000$ the noise w is
-uniform of size $\bar\epsilon = 0.25 q^{-1/6}$, the smallest size that the assumption on the environment allows. The
-learning rates are $\eta = 0.05 q^{-1/12}$, which minimizes the theorem's bound for this noise, and $\iota = 0.3
-q^{-1/2}$. Observations of f have noise that is uniform in [-0.05, 0.05] for every T.
+radius 0.15 in T steps, so its path length does not depend on T, and $V_{sys} = 0$. With $q = T / 1000$ the noise w is
+uniform of size $\bar\epsilon = 0.25 q^{-1/6}$. The learning rates are $\eta = 0.05 q^{-1/12}$, which minimizes the
+theorem's bound for this noise, and $\iota = 0.3 q^{-1/2}$. Observations of f have noise, uniform in [-0.05, 0.05],
+for every T.
+
+`noise_limits` computes the two limits on $\bar\epsilon$ from the constants of the family: the assumption on the
+environment bounds $\bar\epsilon$ from below, and Theorem 2 bounds it from above. The finding checks that both hold at
+every T. The small-mismatch conditions of Theorem 1, which have worst-case constants, are not among the checks:
+`selftune verify adversary` tests how much they matter.
 
 The optimum keeps x near 1, where $\nabla_\theta F$ does not vanish with the noise. A problem of regulation to 0 would
 not be a test: its gradients vanish with $\bar\epsilon^2$, so every θ would have a small regret.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -23,9 +29,10 @@ import numpy as np
 
 import selftune as st
 
+from ... import theory
 from ...foundation import worker_pool
 from ...reporting.statistics import Check, interval
-from .finding import FIRST_SEED, Finding, at_most, by_horizon, slopes
+from .finding import FIRST_SEED, Finding, at_most, by_horizon, judged, slopes
 
 HORIZONS = (1_000, 4_000, 16_000, 64_000, 256_000, 1_024_000)
 SEEDS = 16
@@ -33,7 +40,9 @@ LAST = 3
 """The slope is also fitted to the last horizons alone, so that a transient at the first horizons cannot improve it."""
 FAR_LIMIT = 64_000
 """The longest horizon of the far start. Longer runs add nothing: the optimum is some hundred steps away."""
-RADIUS = 0.3
+RADIUS = 0.15
+OBSERVATION = 0.05
+"""The size of the noise in the observations of f."""
 CONSTRAINT = st.Box(np.array([0.0, 0.0]), np.array([1.5, 0.4]))
 UNTUNED_LIMIT = 64_000
 """The longest horizon of the comparison without tuning: enough to show that its regret grows linearly with T."""
@@ -75,6 +84,23 @@ def noise_size(steps: int) -> float:
     return 0.25 * (steps / 1000) ** (-1 / 6)
 
 
+def noise_limits(steps: int) -> tuple[float, float]:
+    r"""The smallest and the largest $\bar\epsilon$ that the theory allows for T = `steps`.
+
+    - Smallest: $(C_f + e_f) (2 D_f' \sqrt{3 C_p / T})^{1/3}$ (Assumption "estimator and environment"). The features
+      $(\sin 2x, \cos x)$ have a norm of at most 5/4, so $D_f' = 5/4$ and $C_f = 2 r D_f'$ with the radius r of 𝒜. The
+      path length is $C_p = 2 \pi r$.
+    - Largest: `theory.excitation_limit`, with the norms of the first and of the second derivative of the features,
+      times the diameter 2r of 𝒜.
+    """
+    norm = 1.25
+    smallest = (2 * RADIUS * norm + OBSERVATION) * (2 * norm * math.sqrt(3 * 2 * math.pi * RADIUS / steps)) ** (1 / 3)
+    x = np.linspace(-np.pi, np.pi, 100_001)
+    first = np.hypot(2 * np.cos(2 * x), np.sin(x)).max()
+    second = np.hypot(4 * np.sin(2 * x), np.cos(x)).max()
+    return smallest, theory.excitation_limit(slope=2 * RADIUS * first, curvature=2 * RADIUS * second)
+
+
 def learning_rate(steps: int) -> float:
     return 0.05 * (steps / 1000) ** (-1 / 12)
 
@@ -93,7 +119,7 @@ def scenario(steps: int, key: jax.Array) -> st.Scenario:
         jnp.zeros(1),
         a_star=RADIUS * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1),
         w=st.Uniform(noise_size(steps))(key_w, steps, 1),
-        v=st.Uniform(0.05)(key_v, steps, 1),
+        v=st.Uniform(OBSERVATION)(key_v, steps, 1),
     )
 
 
@@ -132,7 +158,6 @@ def one_run(steps: int, nature: st.Scenario, start: Start) -> np.ndarray:
         theta=start.theta,
         a_hat=start.a_hat,
         record=("x", "theta", "a_hat", "y"),
-        engine="native",
     )
     mismatch = st.model_mismatch(SYSTEM, nature, run)
     gap = st.exact_model_gap(SYSTEM, nature, run).gap
@@ -213,7 +238,13 @@ def find(
 def judge(found: dict[str, np.ndarray], horizons: Sequence[int]) -> Finding:
     """Compare the sums of `measure` with the theory."""
     held, found = found["untuned"], {name: found[name] for name in ("near", "far")}
-    checks, sums, fits = [], {}, {}
+    limits = [(noise_size(steps), *noise_limits(steps)) for steps in horizons]
+    ratios = {
+        "the smallest ε̄ allowed / ε̄": [smallest / size for size, smallest, _ in limits],
+        "ε̄ / the largest ε̄ allowed": [size / largest for size, _, largest in limits],
+    }
+    checks = [judged(name, 1.0, interval([max(values)]), said="1") for name, values in ratios.items()]
+    sums, fits = {}, {}
     for k, quantity in enumerate(QUANTITIES):
         limit, fits[quantity.name], sums[quantity.name] = float(quantity.power), {}, {}
         for start, values in found.items():
@@ -230,12 +261,15 @@ def judge(found: dict[str, np.ndarray], horizons: Sequence[int]) -> Finding:
         falls = (mean[:, 1:] / mean[:, :-1]).max(axis=1)
         checks.append(at_most(f"R_L/T over that of the T before, {start}", 1.0, falls, said="1"))
     slope = interval(slopes(horizons[: held.shape[1]], held[:, :, 0]))
-    holds = (slope.mean if slope.low is None else slope.low) >= LINEAR
-    checks.append(Check(name="slope of R_L without tuning", expected=f"≥ {LINEAR}", measured=slope, holds=holds))
+    enough = slope.lowest >= LINEAR
+    checks.append(Check(name="slope of R_L without tuning", expected=f"≥ {LINEAR}", measured=slope, holds=enough))
     sums["R_L"]["untuned"], fits["R_L"]["untuned"] = held[:, :, 0].tolist(), slope.model_dump()
     near = found["near"]
-    shown = {quantity.name: near[:, :, k] for k, quantity in enumerate(QUANTITIES)}
-    columns, rows = by_horizon(horizons, shown | {"R_L/T": near[:, :, REGRET] / np.array(horizons)})
+    means = {quantity.name: near[:, :, k] for k, quantity in enumerate(QUANTITIES)}
+    columns, rows = by_horizon(horizons, means | {"R_L/T": near[:, :, REGRET] / np.array(horizons)})
+    columns.append("ε̄ (allowed)")
+    for row, (size, smallest, largest) in zip(rows, limits, strict=True):
+        row.append(f"{size:.3g} ({smallest:.3g} to {largest:.3g})")
     return Finding(
         name="rates",
         title="How regret and errors grow with T",

@@ -70,8 +70,8 @@ def trace(steps: int, switches: int, size: float, rate: float, key: jax.Array) -
     nature, theta = scenario(steps, switches, size, key), jnp.array(THETA)
     first = jnp.array([size / 2, 0.0])
     record = ("x", "a_hat", "cost")
-    run = st.simulate(controller(rate), nature, theta=theta, a_hat=first, record=record, engine="native")
-    ideal = st.simulate(controller(rate, known=True), nature, theta=theta, record=("cost",), engine="native")
+    run = st.simulate(controller(rate), nature, theta=theta, a_hat=first, record=record)
+    ideal = st.simulate(controller(rate, known=True), nature, theta=theta, record=("cost",))
     error = st.model_mismatch(SYSTEM, nature, run).mismatch
     return Trace(np.asarray(error**2), np.asarray(run.cost - ideal.cost))
 
@@ -178,18 +178,22 @@ def find(
         fits[name] = checks[-1].measured.model_dump()
         totals[name] = {"squared_error": sums[:, :, 0].tolist(), "cost": sums[:, :, 1].tolist()}
     rows = [
-        [f"{rate:g}", f"{size:g}", *(f"{one:.3g}" for one in values.mean(axis=0))]
+        ["one", f"{SPACING:,}", f"{rate:g}", f"{size:g}", *(f"{one:.3g}" for one in values.mean(axis=0))]
         for (_, _, size, rate), values in zip(
             single, [*by_rate.transpose(1, 0, 2), *by_size.transpose(1, 0, 2)], strict=True
         )
     ]
+    for kinds in many.values():
+        for (steps, switches, size, rate), values in zip(kinds, over_seeds(kinds).transpose(1, 0, 2), strict=True):
+            sums = (f"{one:.3g}" for one in values.mean(axis=0))
+            rows.append([str(switches), f"{steps:,}", f"{rate:.2g}", f"{size:g}", "–", *sums])
     return Finding(
         name="switches",
         title="Switches of a*",
         claim="After a switch of a* the gradient estimator recovers in a time that is proportional to 1/ι and does not "
         "depend on the size of the switch. If the number of switches grows as T^α, and ι with it, then Σε² is "
         "O(T^((1+α)/2)): sublinear if the switches become rarer.",
-        columns=["ι", "size", "steps to recover", "Σε² of a switch", "excess cost until the next"],
+        columns=["switches", "steps", "ι", "size", "steps to recover", "Σε²", "excess cost"],
         rows=rows,
         checks=checks,
         data={

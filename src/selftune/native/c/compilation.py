@@ -11,13 +11,15 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from ...foundation.errors import InputError
+
 FLAGS = ("-std=c99", "-O2", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 """Strict C99: no product is fused with a sum, so all compilers that follow IEEE 754 give the same numbers."""
 LARGE = 300_000
 """A source with more characters than this is optimized less, because the compiler's time grows faster than the size."""
 
 
-class CompilerError(RuntimeError):
+class CompilerError(InputError, RuntimeError):
     """There is no C compiler, or it rejected a program."""
 
 
