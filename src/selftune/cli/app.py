@@ -11,7 +11,7 @@ from rich.markup import escape
 from ..control import result_codes
 from ..foundation.errors import InputError
 from . import bench, sweep_command, tables
-from .options import Fresh, Json, Out, Quiet, end, is_complete, plain, say_reused
+from .options import Fresh, Json, Out, Quiet, end, failed_checks, is_complete, plain, say_reused
 from .screen import Screen, new_table, refusing, stoppable
 
 app = typer.Typer(
@@ -74,7 +74,7 @@ def reproduce(
     screen = Screen(quiet, as_json)
     with refusing():
         from ..experiments import paper
-        from ..experiments.paper.summary import summarize
+        from ..experiments.registry import StoredRun
         from ..storage import store
 
         settings = _paper_settings(seeds, periods, period)
@@ -83,36 +83,42 @@ def reproduce(
         reused = is_complete(out)
         screen.note(_describe_settings(settings))
         with screen.progress("simulating") as progress, stoppable(screen):
-            manifest = paper.compute(settings, out, workers=workers, progress=progress)
-        dataset, manifest = store.open_run(out)
+            paper.compute(settings, out, workers=workers, progress=progress)
+        stored = StoredRun.open(out)
         if reused:
-            say_reused(screen, out, manifest)
-        summary = summarize(dataset, manifest.settings)
+            say_reused(screen, out, stored.manifest)
         certificates, findings, report = {}, {}, None
         if not data_only:
-            from .write_report import certify, present, rates
+            from ..experiments.paper import theory
+            from ..experiments.report import present
 
-            certificates, made = certify(screen, out, steps=min(settings.steps, 20_000))
+            with screen.progress("checking the theory on a run") as progress:
+                certificates, made = theory.certify(out, progress, steps=min(settings.steps, 20_000))
             if settings == paper.Settings():  # a smaller run must end soon, so it does not measure the rates
-                findings, grown = rates(screen, out)
+                with screen.progress("measuring how the regret grows with T") as progress:
+                    findings, grown = theory.measure_rates(out, progress)
                 made = made or grown
-            report = present(screen, out, dataset, certificates, anew=made or not reused)
-        for part in [*tables.paper(summary), *(part for one in findings.values() for part in tables.finding(one))]:
+            with screen.progress("drawing and writing") as progress:
+                report = present(stored, progress, anew=made or not reused)
+        for part in [
+            *tables.paper(stored.summary),
+            *(part for one in findings.values() for part in tables.finding(one)),
+        ]:
             screen.show(part)
         screen.show(f"data    {out / 'data.zarr'}" + ("" if report is None else f"\nreport  {report}"))
         screen.give(
             {
                 "folder": str(out),
                 "report": None if report is None else str(report),
-                "manifest": plain(manifest),
-                "summary": plain(summary),
+                "manifest": plain(stored.manifest),
+                "summary": plain(stored.summary),
             }
         )
-    faults = [f"check: {c.name}: expected {c.expected}, got {c.measured}" for c in summary.checks if c.holds is False]
+    faults = failed_checks(stored.summary)
     for noise, one in certificates.items():
         faults += [f"theory, noise {noise}: {row['name']} is violated" for row in one["rows"] if _is_violated(row)]
     faults += _failed_findings(findings)
-    end(screen, faults + _failed_runs(dataset))
+    end(screen, faults + _failed_runs(stored.dataset))
 
 
 @app.command(epilog="Examples:  selftune verify   |   selftune verify rates   |   selftune verify certificates --json")
@@ -209,8 +215,8 @@ def run(
     screen = Screen(quiet, as_json)
     with refusing():
         from ..experiments import user
+        from ..experiments.registry import StoredRun
         from ..experiments.user.config import Loaded
-        from ..reporting.statistics import interval
         from ..storage import store
 
         loaded = Loaded(config)
@@ -219,11 +225,11 @@ def run(
             screen.note(f"the earlier run in {folder} was moved to {aside}")
         reused = is_complete(folder)
         with screen.progress("simulating") as progress, stoppable(screen):
-            manifest = user.compute(loaded, folder, workers=workers, progress=progress)
-        dataset, manifest = store.open_run(folder)
+            user.compute(loaded, folder, workers=workers, progress=progress)
+        stored = StoredRun.open(folder)
         if reused:
-            say_reused(screen, folder, manifest)
-        cost = interval(dataset.total_cost)
+            say_reused(screen, folder, stored.manifest)
+        dataset, cost = stored.dataset, stored.summary
         failed = {int(seed): int(code) for seed, code in zip(dataset.seed, dataset.result_code, strict=True) if code}
         screen.show(f"total cost over {loaded.config.scenario.steps:,} steps, {dataset.sizes['seed']} seeds: {cost}")
         screen.show(f"data    {folder / 'data.zarr'}")
@@ -232,7 +238,7 @@ def run(
                 "folder": str(folder),
                 "total_cost": plain(cost),
                 "failed_seeds": failed,
-                "manifest": plain(manifest),
+                "manifest": plain(stored.manifest),
             }
         )
     end(screen, _failed_runs(dataset))
@@ -287,13 +293,12 @@ def report(
     """Write a run's report again. For reproduce, bench robots and sweep, also draw the figures again."""
     screen = Screen(quiet, as_json)
     with refusing():
-        from ..experiments.paper import certificate_file
-        from ..experiments.report import opened
-        from .write_report import present
+        from ..experiments.registry import StoredRun
+        from ..experiments.report import present
 
-        dataset, _ = opened(folder)
-        there = certificate_file.read(folder)
-        written = present(screen, folder, dataset, {} if there is None else there["certificates"])
+        stored = StoredRun.open(folder)
+        with screen.progress("drawing and writing") as progress:
+            written = present(stored, progress)
         screen.show(f"report  {written}")
         screen.give({"report": str(written)})
 

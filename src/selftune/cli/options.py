@@ -40,6 +40,11 @@ def say_reused(screen: Screen, folder: Any, manifest: Any) -> None:
         screen.note(f"computed by other code ({text}); --fresh computes it again")
 
 
+def failed_checks(summary: Any) -> list[str]:
+    """A message for each failed check of a summary."""
+    return [f"check: {c.name}: expected {c.expected}, got {c.measured}" for c in summary.checks if c.holds is False]
+
+
 def end(screen: Screen, faults: list[str]) -> None:
     """Print the faults, even with --quiet, and exit with code 1 if there are any."""
     lines = faults if len(faults) <= 20 else [*faults[:19], f"{len(faults) - 19} more"]

@@ -65,9 +65,9 @@ def compare_sweep(
         raise InputError(
             f"expected either one sweep or several runs, got {len(folders)} folders with the sweep {sweeps[0]}"
         )
-    from .report import opened
+    from .registry import StoredRun
 
-    dataset, _ = opened(folders[0])
+    dataset = StoredRun.open(folders[0]).dataset
     names = [str(name) for name in dataset.attrs["settings"]]
     if over is None and len(names) > 1:
         raise InputError(f"--over: expected a setting of the sweep, one of {', '.join(names)}, got none")
