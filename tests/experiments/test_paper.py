@@ -16,7 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 import selftune as st
-from selftune.cli.app import _paper_settings, app
+from selftune.cli.app import app
+from selftune.cli.reproduce_command import _paper_settings
 from selftune.experiments import paper
 from selftune.experiments.paper import figures, page, theory
 from selftune.experiments.paper import run as paper_run
