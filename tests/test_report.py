@@ -15,6 +15,7 @@ from markupsafe import Markup
 import selftune as st
 from selftune import experiments
 from selftune.experiments import report
+from selftune.experiments.comparison import compare
 from selftune.experiments.paper import certificate_file, panels
 from selftune.experiments.paper import figures as paper_figures
 from selftune.experiments.paper import page as paper_page
@@ -169,6 +170,9 @@ def test_an_experiment_is_added_by_its_folder_alone(tmp_path, monkeypatch):
     run = StoredRun.open(folder)
     assert run.summary == 3
     assert report.write(run).read_text() == "a pendulum"
+    other = paper_run.folder(tmp_path / "other", data=a_run(3), kind="pendulum", length="2 m")
+    reasons = [row.reason for row in compare([folder, other])]
+    assert reasons == ["the reference", "different length"]
 
 
 def test_figures_and_page_are_made_if_a_file_is_missing(tmp_path, monkeypatch):

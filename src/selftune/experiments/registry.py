@@ -54,6 +54,8 @@ class Experiment:
     """Files that `draw` writes. `selftune` draws all figures again if one of these files is missing."""
     load: Callable[[Path], xr.Dataset] = lambda folder: open_run(folder)[0]
     """The verified data of a complete run."""
+    plant_settings: tuple[str, ...] = ()
+    """The settings of the plant and its noise; empty means all. Runs that agree in them are compared seed by seed."""
 
 
 def find(kind: str) -> Experiment:

@@ -75,6 +75,7 @@ EXPERIMENT = Experiment(
     render=render,
     draw=_draw,
     figures=lambda run: figures.files(run.folder / "figures", _certificates(run)),
+    plant_settings=("decay", "sigma", "period", "periods", "x0"),
 )
 
 

@@ -22,7 +22,11 @@ def render(run: StoredRun) -> str:
     )
 
 
-EXPERIMENT = Experiment(summarize=lambda run: statistics.interval(run.dataset.total_cost), render=render)
+EXPERIMENT = Experiment(
+    summarize=lambda run: statistics.interval(run.dataset.total_cost),
+    render=render,
+    plant_settings=("system", "scenario"),
+)
 
 
 def _totals(dataset: xr.Dataset) -> list[tuple[str, statistics.Band, float, float]]:
