@@ -31,7 +31,7 @@ def render(run: StoredRun) -> str:
     _check(run)
     dataset, failed = datasets.usable(run.dataset)
     settings, standings = run.manifest.settings, quantities.standings(dataset)
-    theory = certificate_file.read(run.folder) or {"certificates": {}}
+    theory = _theory(run)
     return pages.render(
         "experiments/paper/page.html",
         title="M-GAPS against a fixed gain",
@@ -56,11 +56,12 @@ def render(run: StoredRun) -> str:
 def _draw(run: StoredRun, progress: Progress) -> None:
     _check(run)
     folder = run.folder / "figures"
-    figures.draw_all(run.dataset, folder, certificates=_certificates(run), progress=progress)
+    figures.draw_all(run.dataset, folder, certificates=_theory(run)["certificates"], progress=progress)
 
 
-def _certificates(run: StoredRun) -> dict[str, Any]:
-    return (certificate_file.read(run.folder) or {"certificates": {}})["certificates"]
+def _theory(run: StoredRun) -> dict[str, Any]:
+    """The content of `certificate.json`; without certificates if there is no file."""
+    return certificate_file.read(run.folder) or {"certificates": {}}
 
 
 def _check(run: StoredRun) -> None:
@@ -74,7 +75,7 @@ EXPERIMENT = Experiment(
     summarize=lambda run: summarize(run.dataset, run.manifest.settings),
     render=render,
     draw=_draw,
-    figures=lambda run: figures.files(run.folder / "figures", _certificates(run)),
+    figures=lambda run: figures.files(run.folder / "figures", _theory(run)["certificates"]),
     plant_settings=("decay", "sigma", "period", "periods", "x0"),
 )
 
