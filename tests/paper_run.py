@@ -115,8 +115,15 @@ def certificate() -> dict:
     }
 
 
-def folder(path: Path, *, data: xr.Dataset | None = None, kind: str = "paper", finish: bool = True) -> Path:
-    """The run in a store."""
+def folder(
+    path: Path,
+    *,
+    data: xr.Dataset | None = None,
+    kind: str = "paper",
+    finish: bool = True,
+    **more: str,
+) -> Path:
+    """The run in a store. `more`: settings."""
     data = dataset() if data is None else data
     layout = store.Layout(
         task_dims=("seed",),
@@ -126,7 +133,7 @@ def folder(path: Path, *, data: xr.Dataset | None = None, kind: str = "paper", f
         },
     )
     given = {"learning_rate": 1e-4, "decay": 0.95, "sigma": 0.1, "period": PERIOD}
-    settings = given | {"periods": PERIODS, "seeds": SEEDS, "gains": list(GAINS), "note": "<b>x</b> & </script>"}
+    settings = given | {"periods": PERIODS, "seeds": SEEDS, "gains": list(GAINS), "note": "<b>x</b> & </script>"} | more
     with store.RunStore.begin(path, kind=kind, settings=settings, layout=layout) as made:
         for (i,) in made.tasks:
             made.write((i,), {str(name): values.isel(seed=i).values for name, values in data.items()})

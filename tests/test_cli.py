@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-import xarray as xr
 from typer.testing import CliRunner
 
 import selftune as st
@@ -179,61 +178,44 @@ def test_an_interruption_is_acknowledged_at_once(capsys):
 
 
 def test_certificates_are_kept_while_they_are_of_the_same_run(tmp_path, monkeypatch):
-    from selftune.cli import write_report as report_writer
+    from selftune.experiments.paper import theory
 
     class Made:
         def to_dict(self):
             return {"ok": True, "rows": []}
 
-    monkeypatch.setattr(report_writer.certificate_examples, "certify_example", lambda **options: Made())
-    screen = Screen(True, False)
-    assert report_writer.certify(screen, tmp_path, steps=9)[1]
+    monkeypatch.setattr(theory.examples, "certify_example", lambda **options: Made())
+    assert theory.certify(tmp_path, silent, steps=9)[1]
     kept = json.loads((tmp_path / "certificate.json").read_text())
     assert kept["settings"] == {"steps": 9, "seed": 0, "gain": 1.0, "theta": [0.5, 20.0]}
     assert kept["versions"].keys() >= {"selftune", "source"}
-    assert not report_writer.certify(screen, tmp_path, steps=9)[1]
-    assert report_writer.certify(screen, tmp_path, steps=10)[1]
+    assert not theory.certify(tmp_path, silent, steps=9)[1]
+    assert theory.certify(tmp_path, silent, steps=10)[1]
     (tmp_path / "certificate.json").write_text("{")
     with pytest.raises(InputError, match="not readable as JSON"):
-        report_writer.certify(screen, tmp_path, steps=10)
+        theory.certify(tmp_path, silent, steps=10)
+
+
+def silent(done, total):
+    pass
 
 
 def test_the_growth_of_the_regret_is_kept_while_the_code_is_the_same(tmp_path, monkeypatch):
-    from selftune.cli import write_report as report_writer
+    from selftune.experiments.paper import theory
     from selftune.experiments.rates import run
 
     calls = []
     monkeypatch.setitem(run.EXPERIMENTS, "rates", lambda **options: calls.append(0) or growth_finding(slope=0.4))
-    screen = Screen(True, False)
-    made, anew = report_writer.rates(screen, tmp_path)
+    made, anew = theory.measure_rates(tmp_path, silent)
     assert anew
     assert (tmp_path / "figures" / "rates.png").is_file()
-    assert report_writer.rates(screen, tmp_path) == (made, False)
+    assert theory.measure_rates(tmp_path, silent) == (made, False)
     monkeypatch.setattr(run.manifest, "versions", lambda: {"source": "another"})
-    assert report_writer.rates(screen, tmp_path)[1]
+    assert theory.measure_rates(tmp_path, silent)[1]
     assert len(calls) == 2
     (tmp_path / "findings.json").write_text("[]")
     with pytest.raises(InputError, match="not a file of findings"):
-        report_writer.rates(screen, tmp_path)
-
-
-def test_only_figures_that_are_missing_are_drawn(tmp_path, monkeypatch):
-    from selftune.cli import write_report as report_writer
-    from selftune.experiments.paper import figures as paper_figures
-
-    drawn = []
-    monkeypatch.setattr(paper_figures, "draw_all", lambda dataset, folder, **options: drawn.append(folder))
-    monkeypatch.setattr(report_writer.report, "write", lambda folder: (folder / "report.html").touch())
-    dataset = xr.Dataset(coords={"noise": ["outside"], "gain": [1.0], "algorithm": ["M-GAPS"]})
-    (tmp_path / "figures").mkdir()
-    for path in paper_figures.files(tmp_path / "figures", {"outside": {}}):
-        path.touch()
-    screen = Screen(True, False)
-    report_writer.present(screen, tmp_path, dataset, {"outside": {}}, anew=False)
-    assert drawn == []
-    (tmp_path / "figures" / "bounds-outside.pdf").unlink()
-    report_writer.present(screen, tmp_path, dataset, {"outside": {}}, anew=False)
-    assert drawn == [tmp_path / "figures"]
+        theory.measure_rates(tmp_path, silent)
 
 
 def growth_finding(slope):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from selftune.foundation.numbers import together
-from selftune.reporting import html_parts
+from selftune.reporting import pages
 from selftune.reporting.statistics import Interval
 
 
@@ -45,9 +45,10 @@ def test_what_is_shown_is_near_and_tells_what_differs():
 
 def test_texts_and_pages_have_the_same_digits():
     made = Interval(mean=0.0021341, low=0.002101, high=0.0021659)
-    assert str(made) == html_parts.interval(made) == "0.002134 [0.002101, 0.002166]"
-    assert html_parts.cell([made.mean, made.low, made.high]) == "<td>0.002134<small>[0.002101, 0.002166]</small></td>"
+    assert str(made) == pages.interval(made) == "0.002134 [0.002101, 0.002166]"
+    cell = pages.environment().get_template("reporting/templates/parts.html").module.cell
+    assert cell(made).strip() == "<td>0.002134<small>[0.002101, 0.002166]</small></td>"
     alone = Interval(mean=12.3456, low=None, high=None)
-    assert str(alone) == html_parts.interval(alone) == html_parts.number(alone.mean) == "12.35"
-    assert html_parts.number(-1.5e-7) == "−1.5 × 10<sup>-7</sup>".replace("-", "−")
-    assert [html_parts.number(one) for one in (math.inf, -math.inf, None)] == ["∞", "−∞", '<span class="none">–</span>']
+    assert str(alone) == pages.interval(alone) == pages.number(alone.mean) == "12.35"
+    assert pages.number(-1.5e-7) == "−1.5 × 10<sup>-7</sup>".replace("-", "−")
+    assert [pages.number(one) for one in (math.inf, -math.inf, None)] == ["∞", "−∞", '<span class="none">–</span>']

@@ -2,31 +2,50 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import xarray as xr
+from markupsafe import Markup
 
 import selftune as st
+from selftune import experiments
 from selftune.experiments import report
+from selftune.experiments.comparison import compare
 from selftune.experiments.paper import certificate_file, panels
-from selftune.reporting import html_parts
+from selftune.experiments.paper import figures as paper_figures
+from selftune.experiments.paper import page as paper_page
+from selftune.experiments.registry import StoredRun
+from selftune.reporting import pages
 from selftune.storage.manifest import StoreError
 from tests import browser, paper_run
+
+HOSTILE = """'"><script>notThere("&")<script>"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = paper_run.folder(tmp_path_factory.mktemp("run") / "paper")
-    (made / "certificate.json").write_text(json.dumps(paper_run.certificates()))
+    """With a third certificate, in which every text is hostile; its key is part of a plot's id."""
+    made = paper_run.folder(tmp_path_factory.mktemp("run") / "paper", name=HOSTILE)
+    certificates = paper_run.certificates()
+    rows = paper_run.certificate()["rows"]
+    rows.append(rows[0] | dict(name=HOSTILE, reference="", statement=HOSTILE, given=[HOSTILE]))
+    certificates["certificates"][HOSTILE] = {"rows": rows, "constants": {HOSTILE: HOSTILE}}
+    (made / "certificate.json").write_text(json.dumps(certificates))
     return made
 
 
 @pytest.fixture(scope="module")
 def page(folder):
-    return report.write(folder)
+    return write(folder)
+
+
+def write(folder):
+    return report.write(StoredRun.open(folder))
 
 
 class Reader(HTMLParser):
@@ -101,13 +120,86 @@ def test_everything_from_outside_is_escaped_and_nothing_is_fetched(page):
     assert "&lt;b&gt;x&lt;/b&gt; &amp; &lt;/script&gt;" in text
     assert "w is bounded &lt;by W&gt;" in text
     assert {address for address in Reader(text).addresses if not address.startswith("#")} == {"data:,"}
-    assert "default-src 'none'" in text
+    assert pages.POLICY in attributes(text)
     assert len(text) < 8e6
+
+
+def attributes(page: str) -> list[str]:
+    values = []
+
+    class Attributes(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            values.extend(str(value) for _, value in attrs)
+
+    Attributes().feed(page)
+    return values
+
+
+def test_a_hostile_certificate_and_a_hostile_setting_are_text(page):
+    """In a browser, below, the plot is drawn and no script runs."""
+    text = page.read_text()
+    assert HOSTILE not in text
+    assert f"bounds-{HOSTILE}" in attributes(text)
+    rows = Reader(text).rows
+    assert ["name", f"{HOSTILE}chosen here"] in rows
+    assert [HOSTILE, HOSTILE] in rows  # a constant
+    (inequality,) = [cells for cells in rows if cells[0] == HOSTILE and len(cells) > 2]
+    assert inequality[5:] == [HOSTILE, f"given {HOSTILE}; sampled ρ"]
+
+
+def test_a_hostile_name_of_a_folder_and_of_a_variable_are_text(tmp_path):
+    data = a_run(2).rename(x=HOSTILE)
+    text = write(paper_run.folder(tmp_path / HOSTILE, data=data, kind="run")).read_text()
+    assert HOSTILE not in text
+    assert f"<h1>{Markup.escape(HOSTILE)}</h1>" in text
+    assert f"{HOSTILE} over time, mean over seeds" in attributes(text)
+
+
+def test_an_experiment_is_added_by_its_folder_alone(tmp_path, monkeypatch):
+    made = tmp_path / "experiments" / "pendulum"
+    made.mkdir(parents=True)
+    (made / "__init__.py").write_text('KIND = "pendulum"')
+    (made / "page.py").write_text(
+        "from selftune.experiments.registry import Experiment\n"
+        "EXPERIMENT = Experiment(summarize=lambda run: run.dataset.sizes['seed'], render=lambda run: 'a pendulum')"
+    )
+    folder = paper_run.folder(tmp_path / "run", data=a_run(3), kind="pendulum")
+    with pytest.raises(StoreError, match="expected one of paper, robots, sweep, run, got 'pendulum'"):
+        StoredRun.open(folder)
+    monkeypatch.setattr(experiments, "__path__", [*experiments.__path__, str(made.parent)])
+    run = StoredRun.open(folder)
+    assert run.summary == 3
+    assert report.write(run).read_text() == "a pendulum"
+    other = paper_run.folder(tmp_path / "other", data=a_run(3), kind="pendulum", length="2 m")
+    reasons = [row.reason for row in compare([folder, other])]
+    assert reasons == ["the reference", "different length"]
+
+
+def test_figures_and_page_are_made_if_a_file_is_missing(tmp_path, monkeypatch):
+    def draw_all(dataset, figures, *, certificates, progress):
+        drawn.append(figures)
+        figures.mkdir(exist_ok=True)
+        for path in paper_figures.files(figures, certificates):
+            path.touch()
+
+    drawn: list[Path] = []
+    monkeypatch.setattr(paper_figures, "draw_all", draw_all)
+    monkeypatch.setattr(paper_page, "EXPERIMENT", replace(paper_page.EXPERIMENT, render=lambda run: ""))
+    run = StoredRun.open(paper_run.folder(tmp_path))
+    (tmp_path / "certificate.json").write_text(json.dumps(paper_run.certificates()))
+    for count, missing in enumerate((None, "figures/bounds-outside.pdf", "report.html"), start=1):
+        if missing:
+            (tmp_path / missing).unlink()
+        for _ in range(2):
+            assert report.present(run, print, anew=False).is_file()
+            assert drawn == count * [tmp_path / "figures"]
+    report.present(run, print)
+    assert len(drawn) == 4
 
 
 def test_the_same_run_gives_the_same_page_and_leaves_nothing_beside_it(folder, page):
     before = page.read_bytes()
-    assert report.write(folder).read_bytes() == before
+    assert write(folder).read_bytes() == before
     assert sorted(path.name for path in folder.iterdir() if "report" in path.name) == ["report.html"]
 
 
@@ -168,7 +260,7 @@ def test_a_run_of_anything(tmp_path):
     data = a_run(3)
     data["result_code"][1] = 2
     data["x"][1, 5:] = np.nan
-    text = report.write(paper_run.folder(tmp_path / "mine", data=data, kind="run")).read_text()
+    text = write(paper_run.folder(tmp_path / "mine", data=data, kind="run")).read_text()
     kept = data.total_cost.values[[0, 2]]
     (row,) = totals(text)
     np.testing.assert_allclose(numbers(row[1])[0], kept.mean(), rtol=5e-4)  # four digits are shown
@@ -180,7 +272,7 @@ def test_a_run_of_anything(tmp_path):
 
 def test_the_paper_s_simulation_with_one_seed_and_one_period_has_fewer_numbers(tmp_path):
     data = paper_run.dataset().isel(seed=[0], period=[0])
-    text = report.write(paper_run.folder(tmp_path / "one", data=data)).read_text()
+    text = write(paper_run.folder(tmp_path / "one", data=data)).read_text()
     (row, *_) = [row for row in Reader(text).rows if "fixed gain" in row]
     assert numbers(row[-3]) == [1.0]
     assert "after the first period" not in text
@@ -191,20 +283,20 @@ def test_the_paper_s_simulation_with_one_seed_and_one_period_has_fewer_numbers(t
 def test_a_single_seed_has_no_band_and_a_failed_one_no_results(tmp_path, failed):
     data = a_run(1)
     data["result_code"][0] = failed
-    text = report.write(paper_run.folder(tmp_path / "one", data=data, kind="run")).read_text()
+    text = write(paper_run.folder(tmp_path / "one", data=data, kind="run")).read_text()
     assert len(totals(text)) == (not failed)
     assert ('class="plot"' in text) == (not failed)
 
 
 def test_what_is_no_complete_run_is_refused(tmp_path):
     with pytest.raises(StoreError, match="not a selftune run"):
-        report.write(tmp_path)
+        write(tmp_path)
     begun = paper_run.folder(tmp_path / "begun", data=a_run(2), kind="run", finish=False)
     with pytest.raises(StoreError, match="not complete"):
-        report.write(begun)
+        write(begun)
     broken = paper_run.folder(tmp_path / "broken", data=paper_run.dataset().drop_vars("theta"))
     with pytest.raises(StoreError, match="cannot be reported on: dataset: expected a variable 'theta'"):
-        report.write(broken)
+        write(broken)
     assert not [path for path in tmp_path.rglob("*report*") if path.suffix == ".html"]
 
 
@@ -228,7 +320,7 @@ DRAWN = """{
 def test_in_a_browser_every_plot_is_drawn_in_its_place_without_a_complaint(page, tmp_path, width):
     answer, console = browser.look(page, tmp_path, DRAWN, width=width)
     assert console == []
-    assert answer == {"plots": 16, "drawn": 16, "beyond": 0, "wide": 0}
+    assert answer == {"plots": 17, "drawn": 17, "beyond": 0, "wide": 0}
 
 
 RESIZED = """new Promise((give) => {
@@ -252,12 +344,12 @@ RESIZED = """new Promise((give) => {
 def test_in_a_window_of_another_size_every_plot_keeps_its_height(page, tmp_path):
     answer, console = browser.look(page, tmp_path, RESIZED)
     assert console == []
-    assert answer == {"taller_or_lower": 0, "fitted": 16, "least": True}
+    assert answer == {"taller_or_lower": 0, "fitted": 17, "least": True}
 
 
 def test_the_browser_would_have_complained(tmp_path):
     faulty = tmp_path / "faulty.html"
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{html_parts.POLICY}">'
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{pages.POLICY}">'
     fault = '<script>notThere()</script><img src="https://example.org/x.png" alt="">'
     faulty.write_text(f"<!doctype html><html><head>{policy}</head><body>{fault}</body></html>")
     answer, console = browser.look(faulty, tmp_path, "1")

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,8 +14,9 @@ from matplotlib.patches import Rectangle
 from rich.console import Console
 
 import selftune as st
-from selftune.cli import tables, write_report
-from selftune.cli.screen import Screen
+from selftune.cli import tables
+from selftune.experiments.registry import StoredRun
+from selftune.experiments.report import present
 from selftune.experiments.sweep import figures
 from selftune.experiments.sweep import page as sweep_page
 from selftune.storage import files
@@ -88,7 +90,7 @@ def test_every_shape_has_its_figures_and_its_page(shape):
         figure.draw_without_rendering()
     if found.ok.any():
         figures.time(data).draw_without_rendering()
-    page = sweep_page.render(MANIFEST, data, "", "a sweep")
+    page = sweep_page.render(StoredRun(Path("a sweep"), MANIFEST, data))
     assert ("there is no best" in page) == (not found.ok.any())
     assert "<b>x" not in page
     plots = len(found.varying) * (len(found.varying) + 1) // 2 + bool(found.ok.any())
@@ -149,7 +151,7 @@ def test_files_depend_on_the_data_alone(tmp_path):
 
 
 def test_the_page_answers_first_and_says_what_failed():
-    page = sweep_page.render(MANIFEST, sweeps.tuners(), "", "tuners")
+    page = sweep_page.render(StoredRun(Path("tuners"), MANIFEST, sweeps.tuners()))
     leads = re.findall(r'<p class="lead[^>]*>(.*?)</p>', page)
     found = st.best(sweeps.tuners())
     assert leads[0].startswith("<b>learning_rate = 0.01, tuner = M-GAPS, noise = 0.1</b> has the lowest mean cost")
@@ -163,7 +165,7 @@ def test_the_page_answers_first_and_says_what_failed():
 @pytest.mark.slow
 def test_a_browser_draws_it(tmp_path):
     page = tmp_path / "report.html"
-    page.write_text(sweep_page.render(MANIFEST, SHAPES["odd values"](), "", "settings"))
+    page.write_text(sweep_page.render(StoredRun(Path("settings"), MANIFEST, SHAPES["odd values"]())))
     drawn, console = browser.look(page, tmp_path, "document.querySelectorAll('.plot .main-svg').length")
     assert console == []
     assert drawn >= 4 + 6 + 1
@@ -210,7 +212,7 @@ def test_report(folder, monkeypatch):
     assert drawn == [folder / "figures"]
     assert "<h1>tuners</h1>" in page.read_text()
     assert '<th scope="row">the task raised an error</th><td><code>1</code>' in page.read_text()
-    write_report.present(Screen(True, False), folder, sweeps.tuners(4), {}, anew=False)
+    present(StoredRun(folder, MANIFEST, sweeps.tuners(4)), print, anew=False)
     assert len(drawn) == 1
 
 

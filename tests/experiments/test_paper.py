@@ -1,6 +1,7 @@
 """The paper's simulation, small: every number in the store against a direct computation; killed, and the same."""
 
 import itertools
+import json
 import random
 import signal
 import subprocess
@@ -12,15 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import selftune as st
-from selftune.cli.app import _paper_settings
+from selftune.cli.app import app
+from selftune.cli.reproduce_command import _paper_settings
 from selftune.experiments import paper
+from selftune.experiments.paper import figures, page, theory
 from selftune.experiments.paper import run as paper_run
 from selftune.experiments.paper.summary import summarize
 from selftune.reporting.statistics import interval
 from selftune.storage.manifest import StoreError
-from selftune.storage.store import open_run
+from selftune.storage.store import RunStore, open_run
 from tests.test_store import contents
 
 SMALL = _paper_settings(seeds=2, periods=2, period=300)
@@ -120,6 +124,24 @@ def test_a_complete_run_is_reused_and_another_is_refused(folder):
     assert contents(folder) == before
     with pytest.raises(StoreError, match="seeds 2 there, 3 now"):
         paper.compute(_paper_settings(seeds=3, periods=2, period=300), folder)
+
+
+def test_a_reproduction_reads_and_summarizes_its_run_once(folder, monkeypatch):
+    calls = []
+
+    def counted(owner, name):
+        call = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: calls.append(name) or call(*given))
+
+    monkeypatch.setattr(theory, "certify", lambda *given, **options: ({}, True))
+    monkeypatch.setattr(figures, "draw_all", lambda *given, **options: None)
+    counted(RunStore, "dataset")
+    counted(page, "summarize")
+    arguments = ["reproduce", "--seeds", "2", "--periods", "2", "--period", "300", "-o", str(folder), "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["report"] == str(folder / "report.html")
+    assert sorted(calls) == ["dataset", "summarize"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import selftune as st
 from selftune.cli.app import app
 from selftune.experiments import report, robots
+from selftune.experiments.registry import StoredRun
 from selftune.experiments.robots import drives, figures
 from selftune.experiments.robots.summary import summarize
 from selftune.foundation.errors import InputError
@@ -195,7 +196,7 @@ def _loaded():
 
 @pytest.mark.slow
 def test_the_report_and_the_figures(folder, dataset):
-    page = report.write(folder).read_text()
+    page = report.write(StoredRun.open(folder)).read_text()
     for text in ("M-GAPS + EST", "2/2", "not judged", "log frequency".removeprefix("log "), "selftune bench robots"):
         assert text in page
     settings = open_run(folder)[1].settings

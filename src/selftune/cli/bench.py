@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from . import tables
-from .options import Fresh, Json, Out, Quiet, end, is_complete, plain, say_reused
+from .options import Fresh, Json, Out, Quiet, end, failed_checks, is_complete, plain, say_reused
 from .screen import Screen, refusing, stoppable
 
 app = typer.Typer(no_args_is_help=True, help="Compare tuners on systems other than the paper's example.")
@@ -49,7 +49,7 @@ def robots(
     screen = Screen(quiet, as_json)
     with refusing():
         from ..experiments import robots as experiment
-        from ..experiments.robots.summary import summarize
+        from ..experiments.registry import StoredRun
         from ..storage import store
 
         settings = _settings(robots, seeds, seconds)
@@ -59,29 +59,26 @@ def robots(
         screen.note(", ".join(f"{name} = {value}" for name, value in vars(settings).items()))
         with screen.progress("driving") as progress, stoppable(screen):
             experiment.compute(settings, out, workers=workers, progress=progress)
-        dataset, manifest = store.open_run(out)
+        stored, report = StoredRun.open(out), None
         if reused:
-            say_reused(screen, out, manifest)
-        summary, report = summarize(dataset, manifest.settings), None
+            say_reused(screen, out, stored.manifest)
         if not data_only:
-            from .write_report import present
+            from ..experiments.report import present
 
-            report = present(screen, out, dataset, {}, anew=not reused)
-        for part in tables.robots(summary):
+            with screen.progress("drawing and writing") as progress:
+                report = present(stored, progress, anew=not reused)
+        for part in tables.robots(stored.summary):
             screen.show(part)
         screen.show(f"data    {out / 'data.zarr'}" + ("" if report is None else f"\nreport  {report}"))
         screen.give(
             {
                 "folder": str(out),
                 "report": None if report is None else str(report),
-                "manifest": plain(manifest),
-                "summary": plain(summary),
+                "manifest": plain(stored.manifest),
+                "summary": plain(stored.summary),
             }
         )
-    end(
-        screen,
-        [f"check: {c.name}: expected {c.expected}, got {c.measured}" for c in summary.checks if c.holds is False],
-    )
+    end(screen, failed_checks(stored.summary))
 
 
 def _settings(robots: list[str] | None, seeds: int | None, seconds: float | None) -> Any:

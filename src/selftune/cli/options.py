@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from ..control import result_codes
 from .screen import Screen
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder. An int
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start again. An earlier run is renamed, not deleted.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Number of threads. Default: the number of cores.")]
 
 
 def plain(model: "BaseModel") -> Any:
@@ -38,6 +40,32 @@ def say_reused(screen: Screen, folder: Any, manifest: Any) -> None:
     screen.note(f"{folder}: complete already; verified")
     for text in computed_otherwise(manifest):
         screen.note(f"computed by other code ({text}); --fresh computes it again")
+
+
+def failed_checks(summary: Any) -> list[str]:
+    """A message for each failed check of a summary."""
+    return [f"check: {c.name}: expected {c.expected}, got {c.measured}" for c in summary.checks if c.holds is False]
+
+
+def failed_findings(findings: dict[str, Any]) -> list[str]:
+    """A message for each failed check of the theory's experiments."""
+    return [
+        f"{name}: {check.name}: expected {check.expected}, got {check.measured}"
+        for name, one in findings.items()
+        for check in one.failed
+    ]
+
+
+def failed_runs(dataset: Any) -> list[str]:
+    """A message for each run that did not succeed."""
+    codes = dataset.result_code.stack(run=dataset.result_code.dims)
+    messages = []
+    for run in codes[codes != 0]:
+        at = {str(dim): run[dim].item() for dim in dataset.result_code.dims}
+        step = f" at step {int(dataset.failed_at.sel(at))}" if "failed_at" in dataset else ""
+        how = result_codes.WORDS.get(int(run), "failed")
+        messages.append(f"{', '.join(f'{dim} {value}' for dim, value in at.items())}: {how}{step}")
+    return messages
 
 
 def end(screen: Screen, faults: list[str]) -> None:

@@ -1,7 +1,7 @@
 """`selftune sweep`: many settings of a configuration, with many seeds, on this machine or on a cluster."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -39,9 +39,10 @@ def sweep(
     """
     screen = Screen(quiet, as_json)
     with refusing():
+        from ..experiments.registry import StoredRun
         from ..experiments.sweep.config import SweepConfig
         from ..storage import files, store
-        from ..sweeps.summary import best, failures, in_words, points, standings
+        from ..sweeps.summary import failures, in_words, points, standings
         from ..sweeps.sweeper import sweep as run_sweep
         from . import tables
 
@@ -66,14 +67,15 @@ def sweep(
             )
         if reused:
             say_reused(screen, folder, done.manifest)
-        dataset, report = done.to_dataset(), None
-        found = points(dataset)
+        # The place may be in an object store; then no page is written.
+        stored, report = StoredRun(cast(Path, folder), done.manifest, done.to_dataset()), None
+        found, chosen = points(stored.dataset), stored.summary
         failed = failures(found)
-        chosen = best(dataset) if len(failed) < len(found) else None
         if not data_only and isinstance(folder, Path):
-            from .write_report import present
+            from ..experiments.report import present
 
-            report = present(screen, folder, dataset, {}, anew=not reused)
+            with screen.progress("drawing and writing") as progress:
+                report = present(stored, progress, anew=not reused)
         if chosen is None:
             screen.show("every setting has at least one failed run")
         else:

@@ -13,6 +13,7 @@ from ..reporting.statistics import Interval, interval
 from ..storage.manifest import Manifest
 from ..storage.store import open_run, read_manifest
 from ..sweeps.summary import Comparison, compare_settings
+from .registry import StoredRun, find
 
 
 class Compared(BaseModel):
@@ -65,9 +66,7 @@ def compare_sweep(
         raise InputError(
             f"expected either one sweep or several runs, got {len(folders)} folders with the sweep {sweeps[0]}"
         )
-    from .report import opened
-
-    dataset, _ = opened(folders[0])
+    dataset = StoredRun.open(folders[0]).dataset
     names = [str(name) for name in dataset.attrs["settings"]]
     if over is None and len(names) > 1:
         raise InputError(f"--over: expected a setting of the sweep, one of {', '.join(names)}, got none")
@@ -91,8 +90,8 @@ def _differs(one: Manifest, other: Manifest) -> str | None:
     """Why costs cannot be divided; None if the systems are the same and a seed gives the same random draws."""
     if one.kind != other.kind:
         return "different kind of run"
-    nature = ("system", "scenario") if one.kind == "run" else ("decay", "sigma", "period", "periods", "x0")
-    other_than = [name for name in nature if one.settings[name] != other.settings[name]]
+    names = find(one.kind).plant_settings or tuple(one.settings | other.settings)
+    other_than = [name for name in names if one.settings.get(name) != other.settings.get(name)]
     return f"different {' and '.join(other_than)}" if other_than else None
 
 

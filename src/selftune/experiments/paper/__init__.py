@@ -12,3 +12,6 @@ from .run import given as given
 from .run import layout as layout
 from .run import one_seed as one_seed
 from .run import scenario as scenario
+
+KIND = "paper"
+"""The kind of this experiment's runs, as their manifest states it (`experiments/registry.py`)."""

@@ -34,11 +34,6 @@ COLORS = {OURS: BLUE, FIXED: VERMILLION, EXACT: GREEN, "GAPS": PURPLE, RESCALED:
 NOISE = {"outside": "noise outside Δ(…)", "inside": "noise inside Δ(…)"}
 
 
-def is_paper(dataset: xr.Dataset) -> bool:
-    """Whether the dataset is a run of the paper's simulation."""
-    return all(name in dataset.dims for name in CELL)
-
-
 def check(dataset: xr.Dataset) -> None:
     """Raise `ValueError` about the first missing or unexpected variable, unless this is the paper's simulation."""
     for name, dims in DIMENSIONS.items():

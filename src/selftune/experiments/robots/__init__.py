@@ -14,3 +14,6 @@ from .run import layout as layout
 from .run import load as load
 from .run import one_task as one_task
 from .run import steps as steps
+
+KIND = "robots"
+"""The kind of this experiment's runs, as their manifest states it (`experiments/registry.py`)."""

@@ -1,6 +1,5 @@
-"""The page about the robots' comparison, for `report.write`."""
+"""The page about the robots' comparison."""
 
-import base64
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -9,45 +8,63 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from ...reporting import datasets, html_parts, plotly_figures, statistics
+from ...reporting import datasets, pages, plotly_figures, statistics
 from ...reporting.panels import Panel, Plot
-from ...reporting.statistics import Band, Interval
+from ...reporting.statistics import Band
 from ...reporting.style import GREEN, GREY
-from ...storage.manifest import Manifest
+from ..registry import Experiment, Progress, StoredRun
 from . import figures as robots_figures
 from .run import ESTIMATOR, FIXED, OURS, STATIC, TUNER
 from .summary import RobotsSummary, Row, ended_well, summarize
 
-COLUMNS = {
-    "failed": "failed",
-    "cost": "cost of a step",
-    "rmse": "RMSE (m or rad)",
-    "to_estimator": "relative to EST",
-    "to_static": "relative to best static",
-    "settled": "the same, last quarter",
-    "regret": "quasi-regret (cost · s)",
-    "convergence": "converged after (s)",
-}
 
-
-def render(manifest: Manifest, dataset: xr.Dataset, figures: Path, about: str) -> str:
-    summary = summarize(dataset, manifest.settings)
-    sections = [
-        ("results", "Results", _results(summary, dataset)),
-        ("checks", "Checks", html_parts.checks(summary.checks, _CHECKED)),
-        ("figures", "Figures", html_parts.panels(_panels(dataset, manifest.settings)) + _flights(dataset, figures)),
-        ("algorithms", "What is compared", _algorithms(manifest.settings)),
-        ("about", "About this run", about),
-    ]
-    head = "".join(f'<p class="lead">{text}</p>' for text in _answer(summary, dataset))
-    runs = int((dataset.result_code != -1).sum())
-    cards = [*_headlines(summary), (f"{runs:,}", _size(dataset))]
-    return html_parts.page(
-        "Robots that tune themselves", "selftune · the robots' comparison", head + html_parts.cards(cards), sections
+def render(run: StoredRun) -> str:
+    settings: dict[str, Any] = run.manifest.settings
+    dataset, summary = run.dataset, run.summary
+    cases, first = list(map(str, dataset.case.values)), float(dataset.start[0])
+    low = [row for row in summary.rows if row.algorithm == OURS and row.start < 1]
+    return pages.render(
+        "experiments/robots/page.html",
+        title="Robots that tune themselves",
+        eyebrow="selftune · the robots' comparison",
+        OURS=OURS,
+        start=robots_figures.start_name(first),
+        ours=[next(row for row in _rows(summary, case, first) if row.algorithm == OURS) for case in cases],
+        failed=sum(row.failed for row in low),
+        started=sum(row.runs for row in low),
+        worst=max((row for row in low if row.to_static is not None), key=_to_static, default=None),
+        runs=int((dataset.result_code != -1).sum()),
+        seconds=robots_figures.end(dataset),
+        sizes=dataset.sizes,
+        tables=[
+            (case, [(f"{start:g}", _table_rows(summary, case, float(start))) for start in dataset.start.values])
+            for case in cases
+        ],
+        checks=summary.checks,
+        panels=_panels(dataset, settings),
+        paths=_paths(cases, run.folder / "figures"),
+        algorithms=_algorithms(settings),
+        rates={
+            name: {key: robot[key] for key in ("learning_rate", "estimator_rate", "guard")}
+            for name, robot in settings["robots"].items()
+        },
+        about=pages.about(run.manifest, _command(settings)),
     )
 
 
-def command(settings: dict[str, Any]) -> str:
+def _draw(run: StoredRun, progress: Progress) -> None:
+    robots_figures.draw_all(run.dataset, run.manifest.settings, run.folder / "figures", progress=progress)
+
+
+EXPERIMENT = Experiment(
+    summarize=lambda run: summarize(run.dataset, run.manifest.settings),
+    render=render,
+    draw=_draw,
+    figures=lambda run: [run.folder / "figures" / "overview.png"],
+)
+
+
+def _command(settings: dict[str, Any]) -> str:
     """The command that repeats the run, as far as the command line has options for the settings."""
     robots = dict.fromkeys(case.split()[0] for case in settings["cases"])
     names = " ".join(f"--robots {name}" for name in robots)
@@ -58,96 +75,47 @@ def _rows(summary: RobotsSummary, case: str, start: float) -> list[Row]:
     return [row for row in summary.rows if row.case == case and row.start == start]
 
 
-def _answer(summary: RobotsSummary, dataset: xr.Dataset) -> list[str]:
-    """A sentence on the result of each case, with the numbers of the data."""
-    start, sentences = float(dataset.start[0]), []
-    for case in map(str, dataset.case.values):
-        ours = next(row for row in _rows(summary, case, start) if row.algorithm == OURS)
-        if ours.cost is None or ours.to_estimator is None or ours.to_static is None:
-            sentences.append(
-                f"{escape(case)}: from {escape(robots_figures.start_name(start))}, every run of {OURS} failed."
-            )
-            continue
-        after = "" if ours.convergence is None else f". The median time to come near them is {ours.convergence:.1f} s"
-        failed = f"; {ours.failed} of {ours.runs} runs failed" if ours.failed else "; no run failed"
-        sentences.append(
-            f"{escape(case)}: from {escape(robots_figures.start_name(start))}, {OURS} costs "
-            f"<b>{html_parts.number(ours.to_estimator.mean)}</b> times as much as the same gains held fixed, and "
-            f"<b>{html_parts.number(ours.to_static.mean)}</b> times as much as the best static gains{after}{failed}."
-        )
-    return sentences
+def _to_static(row: Row) -> float:
+    return np.nan if row.to_static is None else row.to_static.mean
 
 
-def _headlines(summary: RobotsSummary) -> list[tuple[str, str]]:
-    ours = [row for row in summary.rows if row.algorithm == OURS and row.start < 1]
-    known = [row for row in ours if row.to_static is not None]
-    cards = [
-        (
-            str(sum(row.failed for row in ours)),
-            f"of {sum(row.runs for row in ours)} runs of {OURS} failed, from gains too low",
-        )
+def _table_rows(summary: RobotsSummary, case: str, start: float) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": row.algorithm,
+            "color": robots_figures.color(row.algorithm),
+            "ours": row.algorithm == OURS,
+            "values": row,
+        }
+        for row in _rows(summary, case, start)
     ]
-    if known:
-        worst = max(known, key=lambda row: _mean(row.to_static))
-        words = f"times the best static gains' cost in the worst case: {escape(worst.case)}, from {worst.start:g}"
-        cards.append((html_parts.number(_mean(worst.to_static)), words))
-    return cards
 
 
-def _mean(made: Interval | None) -> float:
-    return np.nan if made is None else made.mean
+def _paths(cases: list[str], figures: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The picture of the first and last lap of each case, a rendered flight rather than a plot."""
+    found = []
+    for case in cases:
+        images = (pages.image(figures / f"{kind}-{robots_figures.slug(case)}.png") for kind in ("flight", "path"))
+        found += [(case, image) for image in images if image is not None][:1]
+    return found
 
 
-def _size(dataset: xr.Dataset) -> str:
-    end = robots_figures.end(dataset)
-    return (
-        f"runs of {end:g} s: {dataset.sizes['case']} cases, {dataset.sizes['start']} starts, "
-        f"{dataset.sizes['algorithm']} algorithms, {dataset.sizes['seed']} seeds"
-    )
-
-
-def _results(summary: RobotsSummary, dataset: xr.Dataset) -> str:
-    made = [
-        '<p class="caption">Means over the seeds whose run did not fail, with 95 % bootstrap intervals. Ratios are '
-        "paired: both runs have the same seed and the same plant. A ratio below 1 means a lower cost. Converged after: "
-        "the time after which the cost of a lap stays near the cost of the best static gains, in the first half of the "
-        "run; the median over seeds.</p>"
-    ]
-    head = "".join(f'<th scope="col" class="left">{title}</th>' for title in ("start", "algorithm"))
-    head += "".join(f'<th scope="col">{title}</th>' for title in COLUMNS.values())
-    for case in map(str, dataset.case.values):
-        groups = "".join(_group(f"{start:g}", _rows(summary, case, float(start))) for start in dataset.start.values)
-        inside = f"<caption>{escape(case)}</caption><thead><tr>{head}</tr></thead>{groups}"
-        made.append(html_parts.scroll(f"<table class=groups>{inside}</table>", case))
-    return "".join(made)
-
-
-def _group(start: str, rows: list[Row]) -> str:
-    made = []
-    for i, row in enumerate(rows):
-        first = f'<th scope="rowgroup" rowspan="{len(rows)}">{start}</th>' if i == 0 else ""
-        dot = f'<span class="dot" style="background:{robots_figures.color(row.algorithm)}"></span>'
-        kind = ' class="ours"' if row.algorithm == OURS else ""
-        cells = "".join(_cell(row, name) for name in COLUMNS)
-        made.append(f'<tr{kind}>{first}<th scope="row">{dot}{escape(row.algorithm)}</th>{cells}</tr>')
-    return f'<tbody class="group">{"".join(made)}</tbody>'
-
-
-def _cell(row: Row, name: str) -> str:
-    value = getattr(row, name)
-    if name == "failed":
-        return f"<td{' class=bad' if value else ''}>{value}/{row.runs}</td>"
-    if name == "convergence":
-        return f"<td>{html_parts.number(value, '.1f')}<small>{row.converged} of {row.runs}</small></td>"
-    if value is None:
-        return f"<td>{html_parts.number(None)}</td>"
-    return html_parts.cell([value.mean, *(np.nan if end is None else end for end in (value.low, value.high))])
-
-
-_CHECKED = (
-    "The checks are about M-GAPS + EST, from a multiple of the nominal gains. The mean is checked, and only if the "
-    "settings are those of the full comparison."
-)
+def _algorithms(settings: dict[str, Any]) -> dict[str, str]:
+    """The compared algorithms, in words."""
+    return {
+        OURS: "M-GAPS with the robot's learning rate, and the estimator",
+        TUNER: "M-GAPS without the estimator: the model stays unchanged",
+        ESTIMATOR: "fixed gains, and the estimator",
+        FIXED: "fixed gains, and no estimator",
+        "GAPS": f"a buffer of {settings['buffer']} steps, the learning rate of M-GAPS, and the estimator; left out if "
+        f"the buffer would have more than {settings['buffer_limit']:,} numbers",
+        "DiffTune": f"episodes of {', '.join(f'{laps:g}' for laps in settings['episodes'])} laps, "
+        f"{settings['difftune_rate']:g} times the learning rate of M-GAPS on a sum of gradients, and the estimator",
+        "OPRF": f"episodes of {settings['oprf_episode']:g} laps, radius {settings['oprf_radius']:g}, learning rate "
+        f"{settings['oprf_rate']:g} divided by the cost of an episode at the start, and the estimator",
+        STATIC: f"found offline for each seed, with the estimator: COBYQA tries {settings['search']} gains for "
+        f"{settings['search_seconds']:g} s each; the nominal gains and the gains that M-GAPS found are candidates too",
+    }
 
 
 def _panels(dataset: xr.Dataset, settings: dict[str, Any]) -> list[Panel]:
@@ -282,54 +250,3 @@ def _seconds(figure: go.Figure, dataset: xr.Dataset) -> go.Figure:
     end = robots_figures.end(dataset)
     figure.add_vline(x=end / 2, line=dict(color=GREY, width=1, dash="dot"), layer="below")
     return figure.update_xaxes(title=dict(text="time (s)"), range=[0, end], hoverformat=".1f")
-
-
-def _flights(dataset: xr.Dataset, figures: Path) -> str:
-    """The pictures of the first and last lap, embedded in the page."""
-    made = []
-    for case in map(str, dataset.case.values):
-        for kind in ("flight", "path"):
-            file = figures / f"{kind}-{robots_figures.slug(case)}.png"
-            if file.is_file():
-                data = base64.b64encode(file.read_bytes()).decode()
-                made.append(
-                    f'<section class="panel"><h3>{escape(case)}: the path</h3><figure><figcaption class="caption">'
-                    f"{OURS} on the first seed, from {escape(robots_figures.start_name(float(dataset.start[0])))}: the "
-                    'first lap and the last lap.</figcaption><img style="max-width:100%;background:white" '
-                    f'alt="paths of the first and of the last lap, {escape(case)}" src="data:image/png;base64,{data}">'
-                    "</figure></section>"
-                )
-                break
-    return "".join(made)
-
-
-def _algorithms(settings: dict[str, Any]) -> str:
-    """A table of the compared algorithms, with the learning rate of each."""
-    words = {
-        OURS: "M-GAPS with the robot's learning rate, and the estimator",
-        TUNER: "M-GAPS without the estimator: the model stays unchanged",
-        ESTIMATOR: "fixed gains, and the estimator",
-        FIXED: "fixed gains, and no estimator",
-        "GAPS": f"a buffer of {settings['buffer']} steps, the learning rate of M-GAPS, and the estimator; left out if "
-        f"the buffer would have more than {settings['buffer_limit']:,} numbers",
-        "DiffTune": f"episodes of {', '.join(f'{laps:g}' for laps in settings['episodes'])} laps, "
-        f"{settings['difftune_rate']:g} times the learning rate of M-GAPS on a sum of gradients, and the estimator",
-        "OPRF": f"episodes of {settings['oprf_episode']:g} laps, radius {settings['oprf_radius']:g}, learning rate "
-        f"{settings['oprf_rate']:g} divided by the cost of an episode at the start, and the estimator",
-        STATIC: f"found offline for each seed, with the estimator: COBYQA tries {settings['search']} gains for "
-        f"{settings['search_seconds']:g} s each; the nominal gains and the gains that M-GAPS found are candidates too",
-    }
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td class="left">{text}</td></tr>' for name, text in words.items()
-    )
-    rates = {
-        name: {key: robot[key] for key in ("learning_rate", "estimator_rate", "guard")}
-        for name, robot in settings["robots"].items()
-    }
-    return (
-        '<p class="caption">All algorithms have the same guard, which limits how far the gains move in a second. An '
-        "episodic tuner may move the gains by as much in one episode as an online tuner may in the same time.</p>"
-        + html_parts.scroll(f"<table><tbody>{rows}</tbody></table>", "algorithms")
-        + "<h3>The robots' own settings</h3>"
-        + html_parts.mapping(rates)
-    )

@@ -2,7 +2,7 @@
 (() => {
   const plots = [...document.querySelectorAll(".plot")];
   for (const plot of plots) {
-    const figure = JSON.parse(document.querySelector(`[data-plot="${plot.id}"]`).textContent);
+    const figure = JSON.parse(plot.nextElementSibling.textContent);
     // When the window changes Plotly forgets the figure's height and takes that of its place.
     plot.style.height = `${figure.layout.height}px`;
     Plotly.newPlot(plot, figure);

@@ -1,0 +1,50 @@
+"""`selftune run`: the controller of a configuration on its scenario."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Fresh, Json, Quiet, Workers, end, failed_runs, is_complete, plain, say_reused
+from .screen import Screen, refusing, stoppable
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="A TOML file; examples/cart.toml shows every table.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder. Default: results/NAME.")] = None,
+    workers: Workers = None,
+    fresh: Fresh = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run your own controller on a scenario, once for each seed."""
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from ..experiments import user
+        from ..experiments.registry import StoredRun
+        from ..experiments.user.config import Loaded
+        from ..storage import store
+
+        loaded = Loaded(config)
+        folder = out or Path("results") / config.stem
+        if fresh and (aside := store.set_aside(folder)):
+            screen.note(f"the earlier run in {folder} was moved to {aside}")
+        reused = is_complete(folder)
+        with screen.progress("simulating") as progress, stoppable(screen):
+            user.compute(loaded, folder, workers=workers, progress=progress)
+        stored = StoredRun.open(folder)
+        if reused:
+            say_reused(screen, folder, stored.manifest)
+        dataset, cost = stored.dataset, stored.summary
+        failed = {int(seed): int(code) for seed, code in zip(dataset.seed, dataset.result_code, strict=True) if code}
+        screen.show(f"total cost over {loaded.config.scenario.steps:,} steps, {dataset.sizes['seed']} seeds: {cost}")
+        screen.show(f"data    {folder / 'data.zarr'}")
+        screen.give(
+            {
+                "folder": str(folder),
+                "total_cost": plain(cost),
+                "failed_seeds": failed,
+                "manifest": plain(stored.manifest),
+            }
+        )
+    end(screen, failed_runs(dataset))
