@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import warnings
 from importlib import metadata
 from pathlib import Path
 
@@ -281,6 +282,7 @@ class TestVerify:
         from selftune.experiments.rates import gradient_errors, run
 
         monkeypatch.setenv("CC", "no-such-compiler")
+        warnings.simplefilter("default")  # in the tests, the warning that XLA runs would be an error
         few = {
             "gradient-errors": lambda workers, progress: gradient_errors.find(
                 horizons=(400, 800), seeds={400: 2, 800: 2}

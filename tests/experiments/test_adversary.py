@@ -30,8 +30,8 @@ def test_the_finding_has_a_row_for_each_epsilon_and_a_figure(probes, monkeypatch
     monkeypatch.setattr(adversary, "probe", lambda **size: probes)
     finding = adversary.find(steps=STEPS)
     assert [row[0] for row in finding.rows] == ["0.001", "0.3"]
-    # Two bounds for each ε, the promised conclusion where Theorem 1 allows ε, and the certificates.
-    assert len(finding.checks) == 2 * 2 + 1 + 1
+    # Two bounds for each ε, the two promised conclusions where Theorem 1 allows ε, and the certificates.
+    assert len(finding.checks) == 2 * 2 + 2 + 1
     assert finding.failed == []
     assert all(path.is_file() for path in figures.draw(finding, tmp_path))
 

@@ -165,7 +165,7 @@ def find(
         about("time to recover: power of ι", -1.0, slopes(rates, by_rate[:, :, 0]), 0.05),
         about("time to recover: power of the size", 0.0, slopes(sizes, by_size[:, :, 0]), 0.05),
         about("Σε² of a switch: power of ι", -1.0, slopes(rates, by_rate[:, :, 1]), 0.1),
-        about("Σε² of a switch: power of the size", 2.0, slopes(sizes, by_size[:, :, 1]), 0.05),
+        about("Σε² of a switch: power of the size", 2.0, slopes(sizes, by_size[:, :, 1]), 0.1),
     ]
     totals, fits = {}, {}
     for power, kinds in many.items():
