@@ -16,7 +16,7 @@ import selftune as st
 from selftune import experiments
 from selftune.experiments import report
 from selftune.experiments.comparison import compare
-from selftune.experiments.paper import certificate_file, panels
+from selftune.experiments.paper import certificate_file
 from selftune.experiments.paper import figures as paper_figures
 from selftune.experiments.paper import page as paper_page
 from selftune.experiments.registry import StoredRun
@@ -220,16 +220,6 @@ def test_certificate(page):
     assert "A separate run of M-GAPS: 400 steps of seed 3, from θ<sub>0</sub> = 1, with Θ = [0.5, 20]" in text
     assert "<h3>Noise outside Δ(…)</h3>" in text
     assert rows["contraction"][6] == "given L_f; sampled ρ"
-
-
-def test_bounds_beyond_single_precision_and_without_end_have_a_place():
-    row = dict(name="huge", reference="", statement="", holds=True, measured=1e-50, bound=1e40)
-    figure = panels.bounds({"rows": [row, row | dict(measured=2.0, bound=None)]}, "outside").plots[0].figure
-    lines = [trace for trace in figure.data if trace.mode == "lines"]
-    assert [list(trace.x) for trace in lines] == [[1e-50, 1e40], [2.0, pytest.approx(1e41)]]
-    assert [trace.line.dash for trace in lines] == [None, "dot"]
-    (endless,) = [trace for trace in figure.data if trace.name == "bound, none or infinite"]
-    assert list(endless.y) == [1]
 
 
 def test_settings_that_the_paper_leaves_open_are_marked_and_the_command_is_there(page):
