@@ -139,7 +139,7 @@ def test_a_hostile_certificate_and_a_hostile_setting_are_text(page):
     """In a browser, below, the plot is drawn and no script runs."""
     text = page.read_text()
     assert HOSTILE not in text
-    assert f"bounds-{HOSTILE}" in attributes(text)
+    assert f"bounds-{HOSTILE}-0" in attributes(text)
     rows = Reader(text).rows
     assert ["name", f"{HOSTILE}chosen here"] in rows
     assert [HOSTILE, HOSTILE] in rows  # a constant
@@ -310,7 +310,7 @@ DRAWN = """{
 def test_in_a_browser_every_plot_is_drawn_in_its_place_without_a_complaint(page, tmp_path, width):
     answer, console = browser.look(page, tmp_path, DRAWN, width=width)
     assert console == []
-    assert answer == {"plots": 17, "drawn": 17, "beyond": 0, "wide": 0}
+    assert answer == {"plots": 19, "drawn": 19, "beyond": 0, "wide": 0}
 
 
 RESIZED = """new Promise((give) => {
@@ -334,7 +334,7 @@ RESIZED = """new Promise((give) => {
 def test_in_a_window_of_another_size_every_plot_keeps_its_height(page, tmp_path):
     answer, console = browser.look(page, tmp_path, RESIZED)
     assert console == []
-    assert answer == {"taller_or_lower": 0, "fitted": 17, "least": True}
+    assert answer == {"taller_or_lower": 0, "fitted": 19, "least": True}
 
 
 def test_the_browser_would_have_complained(tmp_path):

@@ -286,7 +286,7 @@ def bounds(certificate: dict, noise: str) -> Figure:
             hover = [f"{names[i]}, {group}" + (f": {value:.4g}" if marker in "os" else "") for i, value in points]
             look: dict[str, Any] = dict(line="", marker=marker, size=4.5, is_hollow="vacuous" in group, hover=hover)
             series.append(Series([value for _, value in points], [i for i, _ in points], color, group, **look))
-    title = quantities.NOISE.get(noise, noise)
+    title = literal(quantities.NOISE.get(noise, noise))
     return Figure(
         f"Measured against bound, {title}",
         "One line for each inequality of the theory, on a logarithmic axis. A hollow square is a vacuous bound: larger "
