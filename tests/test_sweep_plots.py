@@ -9,8 +9,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from matplotlib.collections import QuadMesh
-from matplotlib.patches import Rectangle
 from rich.console import Console
 
 import selftune as st
@@ -23,7 +21,7 @@ from selftune.storage import files
 from selftune.storage.manifest import Manifest
 from selftune.sweeps.point_table import points
 from selftune.sweeps.summary import compare_settings, standings
-from tests import browser, sweeps
+from tests import browser, drawings, sweeps
 from tests.test_cli import invoke
 
 RNG = np.random.default_rng(0)
@@ -81,15 +79,14 @@ SHAPES = {
 def test_every_shape_has_its_figures_and_its_page(shape):
     data = SHAPES[shape]()
     found = points(data)
+    made = figures.make_figures(data)
+    for figure in made.values():
+        drawings.check(figure)
     if found.varying:
-        assert len(figures.costs(data).axes) == len(found.varying)
+        assert len(made["costs"].axes) == len(found.varying)
     if len(found.varying) > 1:
-        figure = figures.pairs(data)
-        count = len(found.varying) * (len(found.varying) - 1) // 2
-        assert len(figure.axes) == min(count, 15) + bool(found.ok.any())  # and the bar
-        figure.draw_without_rendering()
-    if found.ok.any():
-        figures.time(data).draw_without_rendering()
+        assert len(made["pairs"].axes) == min(len(found.varying) * (len(found.varying) - 1) // 2, 15)
+    assert ("time" in made) == found.ok.any()
     page = sweep_page.render(StoredRun(Path("a sweep"), MANIFEST, data))
     assert ("there is no best" in page) == (not found.ok.any())
     assert "<b>x" not in page
@@ -99,47 +96,48 @@ def test_every_shape_has_its_figures_and_its_page(shape):
 
 def test_lines_are_the_means_at_the_best_of_the_rest():
     data = sweeps.tuners()
-    axis = figures.costs(data).axes[0]
-    ours, other = (np.asarray(line.get_ydata()) for line in axis.lines[:2])
+    axes = figures.costs(data).axes[0]
+    ours, other, crosses = axes.series
     mean = data.mean_cost.mean("seed", skipna=False)
-    np.testing.assert_allclose(ours, mean.sel(tuner="M-GAPS", noise=0.1), rtol=1e-12)
-    np.testing.assert_allclose(other[:3], mean.sel(tuner="GAPS", noise=0.1)[:3], rtol=1e-12)
-    assert np.isnan(other[3])
-    assert axis.get_xscale() == "log"
-    assert axis.get_title("left") == "noise at its best"
-    crosses = [line for line in axis.lines if line.get_marker() == "x"]
-    assert np.ravel([line.get_data() for line in crosses]).tolist() == [1.0, 1.0]  # the top edge
-    assert [text.get_text() for text in axis.texts] == ["33"]
+    np.testing.assert_allclose(ours.y, mean.sel(tuner="M-GAPS", noise=0.1), rtol=1e-12)
+    np.testing.assert_allclose(other.y, mean.sel(tuner="GAPS", noise=0.1), rtol=1e-12)
+    assert np.isnan(other.y).tolist() == [False, False, False, True]
+    assert axes.x.is_log
+    assert axes.title == "noise at its best"
+    assert crosses.x == [1.0]
+    assert crosses.y[0] > max(np.nanmax(ours.high), np.nanmax(other.high))
+    assert crosses.words == ["33"]
+    assert crosses.hover == ["learning_rate 1, failed runs: M-GAPS 1, GAPS 32"]
 
 
-def test_cells_are_the_means_and_those_that_failed_are_hatched():
+def test_cells_are_the_means_and_those_that_failed_are_marked():
     data = sweeps.tuners()
-    axis = figures.pairs(data).axes[0]  # tuner against learning rate
-    (mesh,) = [one for one in axis.collections if isinstance(one, QuadMesh)]
-    drawn = np.ma.filled(mesh.get_array(), np.nan).reshape(2, 4)
+    cells = figures.pairs(data).axes[0].cells  # tuner against learning rate
+    assert cells is not None
     expected = data.mean_cost.mean("seed", skipna=False).min("noise").transpose("tuner", "learning_rate")
-    np.testing.assert_allclose(drawn, expected, rtol=1e-12)
-    hatched, framed = [one for one in axis.patches if isinstance(one, Rectangle)]
-    assert (hatched.get_xy(), bool(hatched.get_hatch())) == ((3, 1), True)
-    assert framed.get_xy() == (1, 0)
-    assert {"× 32", "4.15", "8.16\n× 1"} <= {text.get_text() for text in axis.texts}
+    np.testing.assert_allclose(cells.costs, expected, rtol=1e-12)
+    assert np.argwhere(cells.failed).tolist() == [[1, 3]]
+    assert cells.best == (0, 1)
+    assert {"× 32", "4.15", "8.16\n× 1"} <= set(cells.words.flat)
+    assert cells.hover[1, 3] == "32 runs failed"
 
 
 def test_there_are_no_words_in_small_cells():
-    axis = figures.pairs(many(50)).axes[0]
-    assert not axis.texts
-    assert len([one for one in axis.patches if one.get_hatch()]) == 50
+    cells = figures.pairs(many(50)).axes[0].cells
+    assert cells is not None
+    assert set(cells.words.flat) == {""}
+    assert cells.failed.sum() == 50
 
 
 def test_time_is_the_parts_of_the_best_and_the_worst():
     data = sweeps.tuners()
-    lines = figures.time(data).axes[0].lines
+    series = figures.time(data).axes[0].series
     best = data.part_cost.sel(learning_rate=0.01, tuner="M-GAPS", noise=0.1).mean("seed")
     worst = data.part_cost.sel(learning_rate=0.001, tuner="GAPS", noise=0.2).mean("seed")
-    for line, expected in ((lines[0], best), (lines[3], worst)):
-        np.testing.assert_allclose(line.get_ydata(), expected, rtol=1e-9)
-        np.testing.assert_array_equal(line.get_xdata(), np.arange(25, 1000, 50))
-    assert [str(line.get_label()).partition(":")[0] for line in lines] == ["best", "second", "third", "worst"]
+    for one, expected in ((series[0], best), (series[3], worst)):
+        np.testing.assert_allclose(one.y, expected, rtol=1e-9)
+        np.testing.assert_array_equal(one.x, np.arange(25, 1000, 50))
+    assert [one.label.partition(":")[0] for one in series] == ["best", "second", "third", "worst"]
 
 
 def test_files_depend_on_the_data_alone(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 import selftune as st
 from selftune.experiments.rates import adversary, figures
+from tests import drawings
 
 STEPS = 60
 
@@ -33,6 +34,7 @@ def test_the_finding_has_a_row_for_each_epsilon_and_a_figure(probes, monkeypatch
     # Two bounds for each ε, the two promised conclusions where Theorem 1 allows ε, and the certificates.
     assert len(finding.checks) == 2 * 2 + 2 + 1
     assert finding.failed == []
+    drawings.check(figures.adversary(finding))
     assert all(path.is_file() for path in figures.draw(finding, tmp_path))
 
 

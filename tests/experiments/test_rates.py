@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from selftune.experiments.rates import gradient_errors, run, switches, truncation
+from selftune.experiments.rates import figures, gradient_errors, run, switches, truncation
 from selftune.experiments.rates.finding import DEVELOPMENT_SEEDS
+from tests import drawings
 
 FIRST = DEVELOPMENT_SEEDS[0]
 
@@ -15,6 +16,7 @@ class TestGradientErrors:
         found = gradient_errors.find(horizons=(20_000, 40_000), seeds={20_000: 8, 40_000: 4}, first_seed=FIRST)
         assert not found.failed
         assert len(found.checks) == 11
+        drawings.check(figures.gradient_errors(found))
 
     def test_the_bounds_by_hand(self):
         """R₀ ≤ ε̄³T = 2.5, and 6 ε̄ T < β² T."""

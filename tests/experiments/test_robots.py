@@ -24,7 +24,7 @@ from selftune.foundation.errors import InputError
 from selftune.robots.base import Drive, drive
 from selftune.storage.store import RunStore, open_run
 from selftune.storage.tasks import run_in_processes
-from tests import quick_robot, snapshots
+from tests import drawings, quick_robot, snapshots
 from tests.experiments import processes
 
 ROOT = Path(__file__).parent.parent.parent
@@ -200,13 +200,15 @@ def test_the_report_and_the_figures(folder, dataset):
     for text in ("M-GAPS + EST", "2/2", "not judged", "log frequency".removeprefix("log "), "selftune bench robots"):
         assert text in page
     settings = open_run(folder)[1].settings
-    figure = figures.costs(dataset, settings, BRITTLE)
-    lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
+    for figure in figures.make_figures(dataset, settings).values():
+        drawings.check(figure)
+    first, second, _ = figures.costs(dataset, settings, BRITTLE).axes
+    series = {one.label: one for one in first.series}
     here = dataset.sel(case=BRITTLE, start=0.25, algorithm="EST").cost.mean("seed").values
-    np.testing.assert_allclose(lines["EST"], [here[max(0, i - 9) : i + 1].mean() for i in range(40)], rtol=1e-6)
-    assert "EST" not in {line.get_label() for line in figure.axes[1].lines}  # no run of it ended well
-    figure = figures.gains(dataset, settings, WIND)
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["frequency", "damping"]
+    np.testing.assert_allclose(series["EST"].y, [here[max(0, i - 9) : i + 1].mean() for i in range(40)], rtol=1e-6)
+    assert "EST" not in {one.label for one in second.series}  # no run of it ended well
+    assert "EST: 2 of 2 failed" in {text.text for text in figures.overview(dataset).axes[1].texts}
+    assert [axes.title for axes in figures.gains(dataset, settings, WIND).axes] == ["frequency", "damping"]
 
 
 @pytest.mark.slow
@@ -234,10 +236,11 @@ def test_a_path_is_drawn_of_what_flies():
         {"case": ["quadrotor wind"]},
     )
     assert figures.has_path(data, "quadrotor wind")
-    axes = figures.path(data, "quadrotor wind").axes
-    wanted, line = axes[0].lines
-    np.testing.assert_allclose(np.asarray(wanted.get_xdata())[:-1], flown[:, 0])
-    np.testing.assert_allclose(line.get_ydata(), 1.2 * flown[:, 1])
+    figure = figures.path(data, "quadrotor wind")
+    drawings.check(figure)
+    line, desired = figure.axes[0].series
+    np.testing.assert_allclose(desired.x[:-1], flown[:, 0])
+    np.testing.assert_allclose(line.y, 1.2 * flown[:, 1])
 
 
 def _begin(folder):

@@ -1,38 +1,21 @@
-"""The figures of the paper's simulation appendix for print: one column wide, in colours for colour-blind readers too.
+"""The figures of the paper's simulation appendix, and of the regret and the theory's bounds.
 
-Each function takes the dataset that `selftune reproduce` stores and returns a matplotlib figure; `draw_all` saves them.
-Bands are 95 % bootstrap intervals of the mean over seeds (`selftune.bands`).
+Each function takes the dataset that `selftune reproduce` stores and returns a description (`reporting.figure`), which
+is drawn for print and for the page. Bands are 95 % bootstrap intervals of the mean over seeds (`selftune.bands`).
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from ...reporting import datasets, statistics
-from ...reporting.print_figures import (
-    WIDTH,
-    draw_band,
-    draw_level,
-    files_of,
-    legend,
-    powers,
-    save,
-    stack,
-    styled,
-    time_axis,
-)
-from ...reporting.style import BLUE, GREEN, GREY, PURPLE, VERMILLION
+from ...reporting import datasets, matplotlib_figures, statistics
+from ...reporting.figure import MARKERS, Axes, Axis, Figure, Rule, Series, banded, literal, ranking
+from ...reporting.style import BLUE, GREEN, GREY, PALETTE, VERMILLION
 from . import quantities
-from .quantities import COLORS, FIXED, NOISE, OURS
-
-MODEL_ERROR = r"|\phi(x)\hat a - \phi(x)a^*|"
+from .quantities import EXACT, FIXED, NOISE, OURS
 
 
 def draw_all(
@@ -44,283 +27,349 @@ def draw_all(
 ) -> list[Path]:
     """Draw every figure as PNG and PDF into `folder`, and return the files in the order of the figures.
 
-    The files depend only on the data, not on date or machine. One figure of bounds is drawn for each certificate;
-    `certificates` are by the form of the noise. `progress` is called with (done, total), in files.
+    One figure of bounds is drawn for each certificate; `certificates` are by the form of the noise.
     """
-    quantities.check(dataset)
-    dataset = dataset.load()
-    draw: dict[str, Callable[[], Figure]] = {name: partial(one, dataset) for name, one in _figures().items()}
-    for noise, certificate in (certificates or {}).items():
-        draw[f"bounds-{noise}"] = partial(bounds, certificate, quantities.NOISE.get(noise, noise))
-    made: list[Path] = []
-    for name, one in draw.items():
-        made += save(one(), Path(folder) / name)
-        if progress is not None:
-            progress(len(made), 2 * len(draw))
-    return made
+    figures = make_figures(dataset.load()) | all_bounds(certificates or {})
+    return matplotlib_figures.save(figures, folder, progress=progress)
 
 
 def files(folder: Path, certificates: Mapping[str, dict] | None = None) -> list[Path]:
     """The files that `draw_all` writes."""
-    names = [*_figures(), *(f"bounds-{noise}" for noise in certificates or {})]
-    return [path for name in names for path in files_of(Path(folder) / name)]
+    names = [*FIGURES, *(f"bounds-{noise}" for noise in certificates or {})]
+    return [path for name in names for path in matplotlib_figures.files_of(Path(folder) / name)]
 
 
-def _figures() -> dict[str, Callable[[xr.Dataset], Figure]]:
-    return {
-        "parameters": parameters,
-        "gain": gain_traces,
-        "model-error": model_error,
-        "tracking-error": tracking_error,
-        "regret-difference": regret_difference,
-        "local-regret": local_regret,
-        "overview": overview,
-    }
+def make_figures(dataset: xr.Dataset) -> dict[str, Figure]:
+    """The figures by name, in the order of the page. They leave out the seeds with a failed run."""
+    quantities.check(dataset)
+    data, _ = datasets.usable(dataset)
+    return {name: describe(data) for name, describe in FIGURES.items()}
 
 
-@styled
-def parameters(dataset: xr.Dataset, *, seed: int | None = None, gain: float | None = None) -> Figure:
-    """a* and â of M-GAPS's estimator on one seed, and below it the distance between them over all seeds.
+def all_bounds(certificates: Mapping[str, dict]) -> dict[str, Figure]:
+    return {f"bounds-{noise}": bounds(certificate, noise) for noise, certificate in certificates.items()}
+
+
+def overview(data: xr.Dataset) -> Figure:
+    """Total cost of every algorithm from every start / total cost of the best static gain in hindsight."""
+    axes = []
+    for noise, costs in quantities.standings(data).items():
+        rows = {
+            f"$θ_0 = {start:.3g}$": {
+                name: (statistics.Band(*by_start.to_static.sel(gain=start).values), 0)
+                for name, by_start in costs.items()
+            }
+            for start in data.gain.values
+        }
+        colors = {name: quantities.color(name, i) for i, name in enumerate(costs)}
+        about = "total cost relative to the best static gain,"
+        look: dict[str, Any] = dict(title=NOISE.get(noise, noise), about=about, rules=[Rule(x=1)])
+        label = "total cost / total cost of the best static gain"
+        axes.append(ranking(label, rows, colors, data.sizes["seed"], **look))
+    return Figure(
+        "Cost against the best static gain",
+        "Total cost of each algorithm from each start, as a multiple of the cost of the best static gain in hindsight. "
+        "Dots are means of ratios paired by seed; whiskers are 95 % intervals. With the noise inside Δ(…), the noise "
+        f"is Δ times weaker and the gradient $Δ^2$ times smaller. {quantities.RESCALED} compensates with its learning "
+        "rate.",
+        axes,
+        height=0.15 + 0.36 * data.sizes["gain"],
+        legend_columns=2,
+    )
+
+
+def parameters(data: xr.Dataset) -> Figure:
+    """a* and â of M-GAPS's estimator on one seed, and the distance between them over all seeds.
 
     Every seed has its own a*, so only the distance has a meaningful mean.
     """
-    data, gain = _prepared(dataset, gain)
-    seed = int(data.seed[0]) if seed is None else seed
-    ours = datasets.thin(data.sel(algorithm=OURS, gain=gain))
-    one = ours.sel(seed=seed, noise=data.noise.values[0])
-    figure, axes = stack(2, height=1.55, ratios=(1.25, 1.0))
+    ours = datasets.thin(data.sel(algorithm=OURS, gain=quantities.start(data)))
+    first, noise = ours.isel(seed=0, noise=0), str(data.noise.values[0])
+    estimates, truths = [], []
     for feature, color in zip(data.feature.values, (BLUE, VERMILLION, GREEN), strict=False):
-        name = int(feature) + 1
-        axes[0].plot(ours.time, one.a_hat.sel(feature=feature), color=color, label=rf"$\hat a_{name}$")
-        truth = one.a_star.sel(feature=feature)
+        index, truth = int(feature) + 1, first.a_star.sel(feature=feature)
+        estimates.append(Series(ours.time.values, first.a_hat.sel(feature=feature), color, rf"$\hat a_{index}$"))
         # Wide and pale, so that both lines are visible where â equals a*.
-        axes[0].plot(ours.time, truth, color=color, linewidth=3.5, alpha=0.35, zorder=1, label=rf"$a^*_{name}$")
-    axes[0].set_ylabel(r"$a^*$, $\hat a$")
-    axes[0].set_ylim(-0.29, 0.29)
-    axes[0].set_title(f"seed {seed}, {NOISE.get(str(one.noise.values), one.noise.values)}", loc="left", pad=3)
-    legend(figure, axes[0], ncols=3)
-    gap = quantities.distance(ours)
-    for noise, color in zip(data.noise.values, (BLUE, GREEN), strict=False):
-        draw_band(axes[1], ours.time, statistics.band(gap.sel(noise=noise)), color, str(NOISE.get(noise, noise)))
-    axes[1].set_ylabel(r"$\|\hat a - a^*\|$")
-    axes[1].set_ylim(bottom=0)
-    axes[1].legend(ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0)
-    for axis in axes:
-        _switches(axis, data)
-    time_axis(axes[-1], data)
-    return figure
+        truths.append(Series(ours.time.values, truth, color, f"$a^*_{index}$", width=3.2, opacity=0.35))
+    gap, rules = quantities.distance(ours), _switches(data)
+    distances = [
+        banded(ours.time, statistics.band(gap.sel(noise=noise)), color, str(NOISE.get(noise, noise)))
+        for noise, color in zip(data.noise.values, (BLUE, GREEN), strict=False)
+    ]
+    return Figure(
+        r"Parameters: $a^*$ and $\hat a$",
+        r"One seed: $a^*$ (wide and pale) has a new value in each period, and $\hat a$ follows. All seeds: the "
+        r"distance. $\hat a$ need not reach $a^*$. It only has to predict $φ(x)a^*$ on the states that occur.",
+        [
+            Axes(
+                [series for pair in zip(estimates, truths, strict=True) for series in pair],
+                _time(data),
+                Axis(r"$a^*$, $\hat a$"),
+                f"seed {int(first.seed)}, {NOISE.get(noise, noise)}",
+                about="traces of a* and â,",
+                rules=rules,
+            ),
+            Axes(
+                distances,
+                _time(data),
+                Axis(r"$‖\hat a - a^*‖$", range=(0, None)),
+                "all seeds",
+                about="distance of â from a* over time,",
+                rules=rules,
+            ),
+        ],
+        has_own_legends=True,
+    )
 
 
-@styled
-def gain_traces(dataset: xr.Dataset) -> Figure:
+def gain(data: xr.Dataset) -> Figure:
     """θ of M-GAPS from each start, the fixed gain at each start, and the best static gain in hindsight."""
-    data, _ = _prepared(dataset, None)
-    thinned = datasets.thin(data, 300)
-    figure, axes = stack(data.sizes["noise"], height=1.75)
-    for axis, noise in zip(axes, data.noise.values, strict=True):
-        best = statistics.band(data.static_gain.sel(noise=noise))
-        draw_level(axis, best, GREEN, "best static gain")
-        for i, gain in enumerate(data.gain.values):
-            axis.axhline(gain, color=VERMILLION, linestyle=(0, (4, 1.5)), linewidth=0.9, label=None if i else FIXED)
-            theta = thinned.theta.sel(noise=noise, gain=gain, algorithm=OURS)
-            draw_band(axis, thinned.time, statistics.band(theta), BLUE, None if i else OURS)
-        axis.set_ylabel(r"$\theta$")
-        axis.set_ylim(bottom=0)
-        _title(axis, noise)
-    legend(figure, axes[0], ncols=3)
-    time_axis(axes[-1], data)
-    return figure
+    thinned, ends = datasets.thin(data, 300), np.array([0, datasets.steps(data)])
+
+    def series(noise: Any) -> list[Series]:
+        ours, fixed = [], []
+        for start in data.gain.values:
+            theta = statistics.band(thinned.theta.sel(noise=noise, gain=start, algorithm=OURS))
+            ours.append(banded(thinned.time, theta, BLUE, OURS, hover=f"{OURS} from {start:.3g}"))
+            fixed.append(Series(ends, np.full(2, start), VERMILLION, FIXED, line="--"))
+        best = (np.full(2, part) for part in statistics.band(data.static_gain.sel(noise=noise)))
+        return [*ours, *fixed, banded(ends, statistics.Band(*best), GREEN, "best static gain")]
+
+    return Figure(
+        "Gain: $θ$",
+        "M-GAPS from each start, the fixed gain at each start (dashed), and the best static gain in hindsight.",
+        _by_noise(data, series, Axis("$θ$", range=(0, None)), "the gain over time,"),
+    )
 
 
-@styled
-def model_error(dataset: xr.Dataset, *, gain: float | None = None) -> Figure:
-    """|φ(x)â − φ(x)a*|, mean over seeds. At the dotted lines a new a* is drawn."""
-    data, gain = _prepared(dataset, gain)
-    thinned = datasets.thin(data)
-    figure, axes = stack(data.sizes["noise"], height=1.6)
-    for axis, noise in zip(axes, data.noise.values, strict=True):
-        for name in (FIXED, OURS):
-            error = abs(thinned.model_error.sel(noise=noise, gain=gain, algorithm=name))
-            draw_band(axis, thinned.time, statistics.band(error), COLORS[name], name)
-        axis.set_yscale("log")
-        axis.set_ylabel(f"${MODEL_ERROR}$")
-        _switches(axis, data)
-        _title(axis, noise)
-    legend(figure, axes[0], ncols=2, title=rf"from $\theta_0 = \theta_a = {gain:.3g}$")
-    time_axis(axes[-1], data)
-    return figure
+def model_error(data: xr.Dataset) -> Figure:
+    """|φ(x)â − φ(x)a*|, mean over seeds."""
+    start, thinned = quantities.start(data), datasets.thin(data)
+
+    def series(noise: Any) -> list[Series]:
+        errors = abs(thinned.model_error.sel(noise=noise, gain=start))
+        return [
+            banded(thinned.time, statistics.band(errors.sel(algorithm=name)), color, name, on_request=name not in MAIN)
+            for name, color in _algorithms(data)
+            if name != EXACT  # the exact model has no model error
+        ]
+
+    return Figure(
+        r"Model error: $φ(x)\hat a - φ(x)a^*$",
+        f"The absolute value, mean over seeds, {_from(start)}. At the dotted lines $a^*$ changes.",
+        _by_noise(
+            data, series, Axis(r"$|φ(x)\hat a - φ(x)a^*|$", is_log=True), "size of the model error,", _switches(data)
+        ),
+        legend=_from(start),
+    )
 
 
-@styled
-def tracking_error(dataset: xr.Dataset, *, seed: int | None = None, gain: float | None = None) -> Figure:
-    """x on one seed, with its root mean square over all seeds and recorded steps in the title.
+def tracking_error(data: xr.Dataset) -> Figure:
+    """x on one seed, with its root mean square over all seeds and recorded steps.
 
     The sign of x differs between seeds, so a mean of x over seeds has no meaning.
     """
-    data, gain = _prepared(dataset, gain)
-    seed = int(data.seed[0]) if seed is None else seed
+    start, thinned, seed = quantities.start(data), datasets.thin(data), int(data.seed[0])
+
+    def series(noise: Any) -> list[Series]:
+        lines = []
+        for name, color in _algorithms(data):
+            of = dict(noise=noise, gain=start, algorithm=name)
+            label = f"{name} ({quantities.root_mean_square(data.x.sel(of)):.3g})"
+            look: dict[str, Any] = dict(width=0.6, on_request=name not in MAIN)
+            lines.append(Series(thinned.time.values, thinned.x.sel(of).isel(seed=0), color, label, **look))
+        return lines
+
+    return Figure(
+        "Tracking error: $x$",
+        f"On seed {seed}, {_from(start)}. In brackets: the root mean square over all seeds and steps.",
+        _by_noise(
+            data, series, Axis("$x$"), "x on one seed,", _switches(data), title="{}, RMS of all seeds in brackets"
+        ),
+        legend=f"seed {seed}, {_from(start)}",
+        has_own_legends=True,
+    )
+
+
+def regret_difference(data: xr.Dataset) -> Figure:
+    """Cumulative cost of M-GAPS minus the cost of the same gain held fixed."""
     thinned = datasets.thin(data)
-    figure, axes = stack(data.sizes["noise"], height=1.7)
-    for axis, noise in zip(axes, data.noise.values, strict=True):
-        sizes = []
-        for name in (FIXED, OURS):
-            x = thinned.x.sel(noise=noise, gain=gain, algorithm=name, seed=seed)
-            axis.plot(thinned.time, x, color=COLORS[name], linewidth=0.6, label=name)
-            sizes.append(
-                f"{name} {quantities.root_mean_square(data.x.sel(noise=noise, gain=gain, algorithm=name)):.3g}"
+    difference = quantities.regret_difference(thinned)
+    return Figure(
+        "Regret difference",
+        "Cumulative cost of M-GAPS minus the cost of the fixed gain at its start. Below zero, M-GAPS has the lower "
+        "cost.",
+        [
+            Axes(
+                [
+                    banded(
+                        thinned.time,
+                        statistics.band(difference.sel(noise=noise, gain=start)),
+                        BLUE,
+                        hover="M-GAPS minus fixed gain",
+                    )
+                ],
+                _time(data),
+                Axis("difference of costs"),
+                f"{NOISE.get(noise, noise)},\nfrom $θ_0 = {start:.3g}$",
+                about="cumulative cost difference over time,",
+                rules=[Rule(y=0)],
             )
-        axis.set_ylabel("$x$")
-        _switches(axis, data)
-        title = f"{NOISE.get(noise, noise)}\nRMS of all seeds: {', '.join(sizes)}"
-        axis.set_title(title, loc="left", pad=3, linespacing=1.0)
-    legend(figure, axes[0], ncols=2, title=rf"seed {seed}, from $\theta_0 = \theta_a = {gain:.3g}$")
-    time_axis(axes[-1], data)
-    return figure
+            for start in data.gain.values
+            for noise in data.noise.values
+        ],
+        columns=data.sizes["noise"],
+        height=1.3,
+    )
 
 
-@styled
-def regret_difference(dataset: xr.Dataset) -> Figure:
-    """Cumulative cost of M-GAPS minus the cost of the fixed gain at its start; below zero M-GAPS has the lower cost."""
-    data, _ = _prepared(dataset, None)
-    difference = datasets.thin(quantities.regret_difference(data), 300)
-    rows, columns = data.sizes["gain"], data.sizes["noise"]
-    figure = Figure(figsize=(WIDTH, 0.45 + 1.05 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, sharex=True, squeeze=False)
-    for row, gain in zip(axes, data.gain.values, strict=True):
-        for axis, noise in zip(row, data.noise.values, strict=True):
-            draw_band(axis, difference.time, statistics.band(difference.sel(noise=noise, gain=gain)), BLUE, None)
-            axis.axhline(0, color=GREY, linewidth=0.6)
-            axis.yaxis.set_major_locator(MaxNLocator(3))
-            axis.yaxis.set_major_formatter(powers())
-        row[0].set_ylabel(rf"$\theta_0 = {gain:.3g}$")
-    for axis, noise in zip(axes[0], data.noise.values, strict=True):
-        # Above the power of ten at the end of the axis.
-        axis.set_title(str(NOISE.get(noise, noise)), loc="left", y=1.26, pad=0)
-    for axis in axes[-1]:
-        time_axis(axis, data)
-    figure.supylabel("cumulative cost, M-GAPS minus fixed gain", fontsize=9)
-    return figure
-
-
-@styled
-def local_regret(dataset: xr.Dataset) -> Figure:
-    r"""$R^L_\eta(T)$ of M-GAPS against T, with the fitted slope, and a line of slope 1 (no progress)."""
-    data, _ = _prepared(dataset, None)
-    regret, slope = datasets.present(data.local_regret), quantities.slopes(data)
+def local_regret(data: xr.Dataset) -> Figure:
+    """The local regret of M-GAPS against T, with the fitted slope, and a line of slope 1 (no progress)."""
+    regret, slopes = datasets.present(data.local_regret), quantities.slopes(data)
     horizon = regret.horizon.values
-    figure, axes = stack(data.sizes["noise"], height=2.0)
-    marks = "osD^vPX*"
-    for axis, noise in zip(axes, data.noise.values, strict=True):
-        lowest = np.inf
-        for i, gain in enumerate(data.gain.values):
-            made = statistics.band(regret.sel(noise=noise, gain=gain))
-            lowest = min(lowest, float(made.mean[0]))
-            text = rf"$\theta_0 = {gain:.3g}$: {statistics.interval_text(slope.sel(noise=noise, gain=gain), '.2f')}"
-            color = (BLUE, VERMILLION, GREEN, PURPLE)[i % 4]
-            draw_band(axis, horizon, made, color, text, marker=marks[i % len(marks)], markersize=3)
-        reference = lowest / 2 * horizon / horizon[0]
-        axis.plot(horizon, reference, color=GREY, linestyle=(0, (4, 1.5)), linewidth=0.9, label="slope 1")
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_ylabel(r"$R^L_\eta(T)$")
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.legend(
-            title=f"{NOISE.get(noise, noise)}, slopes with 95 % intervals",
-            title_fontsize=9,
-            alignment="left",
-            ncols=2,
-            loc="lower left",
-            bbox_to_anchor=(-0.16, 1.0),
-            borderaxespad=0,
-        )
-    axes[-1].set_xlabel("$T$")
-    return figure
+
+    def series(noise: Any) -> list[Series]:
+        lines = []
+        for i, start in enumerate(data.gain.values):
+            slope = statistics.interval_text(slopes.sel(noise=noise, gain=start), ".2f")
+            mean = statistics.band(regret.sel(noise=noise, gain=start))
+            look: dict[str, Any] = dict(marker=MARKERS[i % len(MARKERS)], size=3, hover=f"$θ_0 = {start:.3g}$")
+            lines.append(banded(horizon, mean, PALETTE[i % len(PALETTE)], f"$θ_0 = {start:.3g}$: {slope}", **look))
+        lowest = min(float(line.y[0]) for line in lines)
+        return [*lines, Series(horizon, lowest / 2 * horizon / horizon[0], GREY, "slope 1", line="--")]
+
+    return Figure(
+        "Local regret",
+        "$R^L_η(T)$ of M-GAPS, the sum of squared projected gradients of the surrogate cost, with the fitted slope on "
+        "these axes. A slope below 1 means that the gradients shrink on average. Persistent noise keeps them from "
+        "vanishing, so a gain that has settled has slope 1.",
+        _by_noise(
+            data,
+            series,
+            Axis("$R^L_η(T)$", is_log=True),
+            "local regret against the horizon,",
+            title="{}, slopes with 95 % intervals",
+            x=Axis("$T$", is_log=True),
+        ),
+        height=2.0,
+        legend_columns=2,
+        has_own_legends=True,
+    )
 
 
-@styled
-def overview(dataset: xr.Dataset) -> Figure:
-    """Total cost of every algorithm from every start / total cost of the best static gain in hindsight."""
-    data, _ = _prepared(dataset, None)
-    figure = Figure(figsize=(WIDTH, 0.75 + 0.36 * data.sizes["gain"] * data.sizes["noise"]), layout="constrained")
-    axes = figure.subplots(data.sizes["noise"], 1, sharex=True, squeeze=False)[:, 0]
-    rows = np.arange(data.sizes["gain"])
-    for axis, (noise, shown) in zip(axes, quantities.standings(data).items(), strict=True):
-        axis.axvline(1, color=GREY, linewidth=0.8)
-        for i, (name, costs) in enumerate(shown.items()):
-            mean, low, high = costs.to_static.transpose("band", "gain").values
-            place = rows + 0.17 * (i - (len(shown) - 1) / 2)
-            color = quantities.color(name, i)
-            axis.hlines(place, low, high, color=color, linewidth=1.2)
-            axis.plot(mean, place, "osD^vPX*"[i % 8], color=color, markersize=3.5, label=name)
-        axis.set_xscale("log")
-        axis.set_yticks(rows, [rf"$\theta_0 = {gain:.3g}$" for gain in data.gain.values])
-        axis.set_ylim(len(rows) - 0.5, -0.5)
-        axis.tick_params(axis="y", length=0)
-        axis.spines["left"].set_visible(False)
-        _title(axis, noise)
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-    axes[-1].set_xlabel("total cost / total cost of the best static gain")
-    legend(figure, axes[-1], ncols=2)
-    return figure
-
-
-@styled
-def bounds(certificate: dict, title: str = "") -> Figure:
-    """The measured value and the bound of each inequality of the theory; hollow squares are vacuous bounds."""
+def bounds(certificate: dict, noise: str) -> Figure:
+    """The measured value and the bound of each inequality of the theory."""
     rows = quantities.inequalities(certificate)
-    figure = Figure(figsize=(WIDTH, 0.85 + 0.26 * len(rows)), layout="constrained")
-    axis = figure.subplots()
-    left, right = quantities.edges(rows)
+    names, (left, right) = [literal(str(row["name"])) for row in rows], quantities.edges(rows)
+    groups: dict[str, tuple[str, str, list[tuple[int, float]]]] = {
+        "measured": (BLUE, "o", []),
+        "measured, 0": (BLUE, "<", []),
+        **{f"bound, {verdict}": (color, "s", []) for verdict, color in quantities.VERDICTS.items()},
+        "bound, none or infinite": (GREY, ">", []),
+    }
+    lines = []
     for i, row in enumerate(rows):
         measured, bound = quantities.placeable(row["measured"]), quantities.placeable(row["bound"])
         start, end = measured or left, right if bound is None else bound or left
         if measured is not None:
             dotted = measured == 0 or bound is None
-            axis.plot([start, end], [i, i], color=GREY, linewidth=1, linestyle=":" if dotted else "-", zorder=1)
-            axis.plot(start, i, "o" if measured else "<", color=BLUE, markersize=4.5)
+            lines.append(Series([start, end], [i, i], GREY, line=":" if dotted else "-", width=0.9))
+            groups["measured" if measured else "measured, 0"][2].append((i, start))
         if bound is not None:
-            axis.plot(end, i, **_square(quantities.verdict(row)))
+            groups[f"bound, {quantities.verdict(row)}"][2].append((i, end))
         elif measured is not None:
-            axis.plot(end, i, ">", color=GREY, markersize=4.5)
-    axis.set_xscale("log")
-    axis.set_yticks(range(len(rows)), [str(row["name"]) for row in rows])
-    axis.set_ylim(len(rows) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
-    axis.spines["left"].set_visible(False)
-    axis.set_xlabel("value")
-    axis.set_title(title)
-    axis.plot([], [], "o", color=BLUE, markersize=4.5, label="measured")
-    for kind in [kind for kind in quantities.VERDICTS if kind in map(quantities.verdict, rows)]:
-        axis.plot([], [], label=f"bound, {kind}", **_square(kind))
-    legend(figure, axis, ncols=2)
-    return figure
+            groups["bound, none or infinite"][2].append((i, end))
+    series = []
+    for group, (color, marker, points) in groups.items():
+        if points:
+            # A triangle at an edge stands for zero or infinity, so its position is not its value.
+            hover = [f"{names[i]}, {group}" + (f": {value:.4g}" if marker in "os" else "") for i, value in points]
+            look: dict[str, Any] = dict(line="", marker=marker, size=4.5, is_hollow="vacuous" in group, hover=hover)
+            series.append(Series([value for _, value in points], [i for i, _ in points], color, group, **look))
+    title = literal(quantities.NOISE.get(noise, noise))
+    return Figure(
+        f"Measured against bound, {title}",
+        "One line for each inequality of the theory, on a logarithmic axis. A hollow square is a vacuous bound: larger "
+        "than a bound that holds without the theorem.",
+        [
+            Axes(
+                [*series, *lines],
+                Axis("value", is_log=True),
+                Axis(ticks=(range(len(rows)), names), range=(len(rows) - 0.4, -0.6)),
+                about=f"measured values and their bounds, {title}",
+                pixels=140 + 34 * len(rows),
+            )
+        ],
+        height=0.5 + 0.26 * len(rows),
+        legend=title,
+        legend_columns=2,
+    )
 
 
-def _square(verdict: str) -> dict[str, Any]:
-    """The marker of a bound; hollow if the bound is vacuous."""
-    color = quantities.VERDICTS[verdict]
-    fill = "white" if verdict == "vacuous" else color
-    return dict(marker="s", linestyle="none", color=color, markerfacecolor=fill, markersize=4.5)
+def traces(dataset: xr.Dataset) -> dict[str, Figure]:
+    """Each variable over time of any dataset, with its mean and band over seeds."""
+    figures: dict[str, Figure] = {}
+    for name, values in dataset.data_vars.items():
+        if not {"seed", "time"} <= set(values.dims) or values.dtype.kind not in "fiu" or not values.sizes["seed"]:
+            continue
+        thinned = datasets.thin(values.transpose("seed", "time", ...))
+        columns = thinned.values.reshape(*thinned.shape[:2], -1)
+        label, count = literal(str(name)), columns.shape[-1]
+        series = [
+            banded(thinned.time, statistics.band(columns[..., i]), color, label if count == 1 else f"{label}[{i}]")
+            for i, color in zip(range(count), PALETTE, strict=False)
+        ]
+        about = literal(str(values.attrs.get("long_name", ""))).rstrip(".")
+        more = "" if len(series) == count else f" The first {len(series)} of {count} components."
+        figures[f"trace-{len(figures)}"] = Figure(
+            label,
+            f"{f'{about}. ' if about else ''}Mean over seeds, with its 95 % band.{more}",
+            [Axes(series, _time(dataset), Axis(label), about=f"{label} over time, mean over seeds")],
+        )
+    return figures
 
 
-def _prepared(dataset: xr.Dataset, gain: float | None) -> tuple[xr.Dataset, float]:
-    """The seeds without failed runs, and the start to show, by default the start nearest to 1."""
-    quantities.check(dataset)
-    data, _ = datasets.usable(dataset)
-    gain = quantities.start(data) if gain is None else gain
-    if gain not in data.gain.values:
-        raise ValueError(f"gain: expected one of {[float(one) for one in data.gain.values]}, got {gain!r}")
-    return data, gain
+FIGURES: dict[str, Callable[[xr.Dataset], Figure]] = {
+    "overview": overview,
+    "parameters": parameters,
+    "gain": gain,
+    "model-error": model_error,
+    "tracking-error": tracking_error,
+    "regret-difference": regret_difference,
+    "local-regret": local_regret,
+}
+MAIN = (OURS, FIXED)
+"""The algorithms in printed figures over time."""
 
 
-def _switches(axis: Axes, dataset: xr.Dataset) -> None:
-    for step in quantities.switches(dataset):
-        axis.axvline(step, color=GREY, linestyle=":", linewidth=0.7, zorder=0)
+def _by_noise(
+    data: xr.Dataset,
+    series: Callable[[Any], list[Series]],
+    y: Axis,
+    about: str,
+    rules: Sequence[Rule] = (),
+    *,
+    title: str = "{}",
+    x: Axis | None = None,
+) -> list[Axes]:
+    """A plot of the series for each form of the noise, over time unless `x` is given."""
+    return [
+        Axes(series(noise), x or _time(data), y, title.format(NOISE.get(noise, noise)), about=about, rules=rules)
+        for noise in data.noise.values
+    ]
 
 
-def _title(axis: Axes, noise: Any) -> None:
-    axis.set_title(str(NOISE.get(noise, noise)), loc="left", pad=3)
+def _algorithms(data: xr.Dataset) -> list[tuple[str, str]]:
+    return [(str(name), quantities.color(str(name), i)) for i, name in enumerate(data.algorithm.values)]
+
+
+def _from(start: float) -> str:
+    return f"from $θ_0 = θ_a = {start:.3g}$"
+
+
+def _time(data: xr.Dataset) -> Axis:
+    return Axis("step $t$", range=(0, datasets.steps(data)), in_steps=True)
+
+
+def _switches(data: xr.Dataset) -> list[Rule]:
+    return [Rule(x=int(step), color=GREY, line=":") for step in quantities.switches(data)]

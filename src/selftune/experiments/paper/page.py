@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from ...reporting import datasets, pages
+from ...reporting import datasets, pages, plotly_figures
 from ...reporting.statistics import Band
 from ...storage.manifest import StoreError
 from ..rates import page as rates_page
 from ..rates import run as rates
 from ..registry import Experiment, Progress, StoredRun
-from . import certificate_file, figures, panels, quantities
+from . import certificate_file, figures, quantities
 from .quantities import NOISE, OURS, RESCALED
 from .run import Settings, given
 from .summary import summarize
@@ -45,7 +45,7 @@ def render(run: StoredRun) -> str:
         columns=[title for name, title in COLUMNS.items() if name in standings[next(iter(standings))][OURS]],
         tables=[(NOISE.get(noise, noise), _groups(costs)) for noise, costs in standings.items()],
         checks=(summarize(dataset, settings) if failed else run.summary).checks,
-        panels=panels.make_panels(dataset, quantities.start(dataset)),
+        panels=plotly_figures.panels(figures.make_figures(dataset)),
         certified_run=theory.get("settings", {}),
         certificates=[_certificate(certificate, noise) for noise, certificate in theory["certificates"].items()],
         findings=rates_page.findings(run.folder, rates.read(run.folder)),
@@ -146,7 +146,7 @@ def _certificate(certificate: dict[str, Any], noise: str) -> dict[str, Any]:
     return {
         "title": NOISE.get(noise, noise),
         "counts": [f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts],
-        "panels": [panels.bounds(certificate, noise)],
+        "panels": plotly_figures.panels(figures.all_bounds({noise: certificate})),
         "inequalities": [_row(row) for row in inequalities],
         "hypotheses": [_row(row) for row in certificate["rows"] if row not in inequalities],
         "values": {

@@ -1,4 +1,4 @@
-"""A figure for each finding, in the style of `selftune.experiments.paper.figures`."""
+"""A figure for each finding, as a description that is drawn for print."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -6,215 +6,206 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
-from ...reporting.print_figures import WIDTH, draw_band, legend, save, styled
+from ...reporting import matplotlib_figures
+from ...reporting.figure import Axes, Axis, Figure, Rule, Series, banded
 from ...reporting.statistics import Band, band
 from ...reporting.style import BLUE, GREEN, GREY, PURPLE, SKY, VERMILLION
 from .finding import Finding
 
 WIDE = 7.0  # inches: two columns
-THEORY: dict[str, Any] = dict(color="black", linestyle=(0, (4, 1.5)), linewidth=0.9)
+BLACK = "#000000"
 STARTS = {"near": ("start near the optimum", BLUE, "o"), "far": ("start far from the optimum", VERMILLION, "s")}
 NAMES = {
-    "Σε²": r"$\sum\varepsilon_t^2$",
-    "Σε′²": r"$\sum\varepsilon_t'^{\,2}$",
-    "Σ‖ξ−ξ̃‖": r"$\sum\Vert\xi_t-\tilde\xi_t\Vert$",
-    "Σ‖ζ‖/η": r"$\sum\Vert\zeta_t\Vert/\eta$",
-    "R_L": r"$R^L_\eta(T)$",
+    "Σε²": "$∑ε_t^2$",
+    "Σε′²": "$∑ε_t'^{2}$",
+    "Σ‖ξ−ξ̃‖": r"$∑‖ξ_t-\tilde ξ_t‖$",
+    "Σ‖ζ‖/η": "$∑‖ζ_t‖/η$",
+    "R_L": "$R^L_η(T)$",
 }
 POWERS = {0.5: "1/2", 5 / 6: "5/6", 11 / 12: "11/12"}
+HORIZON = Axis("$T$", is_log=True)
 
 
 def draw(finding: Finding, folder: Path) -> list[Path]:
     """Draw the finding's figure as PNG and PDF."""
-    return save(FIGURES[finding.name](finding), Path(folder) / finding.name)
+    return matplotlib_figures.save({finding.name: FIGURES[finding.name](finding)}, folder)
 
 
-@styled
 def rates(finding: Finding) -> Figure:
     """Each sum against T with the theory's slope, and a comparison of the fitted slopes with the theory's."""
-    data = finding.data
+    data, axes = finding.data, []
     horizons = np.array(data["horizons"])
-    figure = Figure(figsize=(WIDE, 4.3), layout="constrained")
-    axes = figure.subplots(2, 3)
-    for axis, (name, by_start) in zip(axes.flat, data["sums"].items(), strict=False):
-        near, power = np.array(by_start["near"]), data["powers"][name]
+    for name, by_start in data["sums"].items():
+        power, series = data["powers"][name], []
+        for start, (label, color, marker) in (STARTS | {"untuned": ("without tuning", GREY, "^")}).items():
+            if start in by_start:
+                values = np.array(by_start[start])
+                series.append(_measured(horizons[: values.shape[1]], band(values), color, label, marker))
         # The theory does not give the constant. Its line is drawn above the data, so that slopes can be compared.
-        line = 1.6 * max(np.mean(by_start[start], axis=0)[0] for start in STARTS)
-        axis.plot(horizons, line * (horizons / horizons[0]) ** power, label="slope of the theory", **THEORY)
-        for start, (label, color, marker) in STARTS.items():
-            values = np.array(by_start[start])
-            draw_band(axis, horizons[: values.shape[1]], band(values), color, label, marker=marker, markersize=3)
-        if "untuned" in by_start:
-            values = np.array(by_start["untuned"])
-            draw_band(axis, horizons[: values.shape[1]], band(values), GREY, "without tuning", marker="^", markersize=3)
-        axis.set_title(f"{NAMES[name]}: {_slopes(data['slopes'][name], power)}", loc="left", pad=4)
-        _log_log(axis)
-        axis.set_ylim(bottom=near.min() / 2.5)
-    _compare(axes[1, 2], data)
-    for axis in axes[1, :2]:
-        axis.set_xlabel("$T$")
-    axes[0, 2].set_xlabel("$T$")
-    figure.legend(*axes[1, 1].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return figure
+        first = 1.6 * max(np.mean(by_start[start], axis=0)[0] for start in STARTS)
+        series.append(_theory(horizons, first * (horizons / horizons[0]) ** power, "slope of the theory"))
+        title = f"{NAMES[name]}: slope {data['slopes'][name]['near']['mean']:.2f} $≤$ {POWERS[power]}"
+        y = Axis(is_log=True, range=(np.min(by_start["near"]) / 2.5, None))
+        axes.append(Axes(series, HORIZON, y, title))
+    return _figure(finding, [*axes, _compare(data)], columns=3, width=WIDE, height=2.0, share_x=False, legend_columns=4)
 
 
-def _slopes(fits: dict[str, Any], power: float) -> str:
-    return rf"slope {fits['near']['mean']:.2f} $\leq$ {POWERS[power]}"
-
-
-def _compare(axis: Axes, data: dict[str, Any]) -> None:
+def _compare(data: dict[str, Any]) -> Axes:
     """Fitted slopes with their intervals; bars show the theory's slopes."""
-    names = list(data["slopes"])
-    for i, name in enumerate(names):
-        axis.plot([data["powers"][name]] * 2, [i - 0.32, i + 0.32], color="black", linewidth=1.4)
-        for shift, (start, (_, color, marker)) in zip((-0.12, 0.12), STARTS.items(), strict=True):
-            fit = data["slopes"][name][start]
-            axis.plot([fit["low"], fit["high"]], [i + shift] * 2, color=color, linewidth=1.2)
-            axis.plot(fit["mean"], i + shift, marker, color=color, markersize=3.5)
+    names, series = list(data["slopes"]), []
+    for shift, (start, (_, color, marker)) in zip((-0.12, 0.12), STARTS.items(), strict=True):
+        fits = [data["slopes"][name][start] for name in names]
+        mean, low, high = ([fit[part] for fit in fits] for part in ("mean", "low", "high"))
+        look: dict[str, Any] = dict(low=low, high=high, line="", marker=marker, is_interval_of_x=True)
+        series.append(Series(mean, np.arange(len(names)) + shift, color, **look))
     untuned = data["slopes"]["R_L"]["untuned"]["mean"]
-    axis.plot(untuned, len(names) - 1, "^", color=GREY, markersize=3.5)
-    axis.axvline(1, color=GREY, linewidth=0.6, linestyle=":")
-    axis.set_yticks(range(len(names)), [NAMES[name] for name in names])
-    axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.set_xlim(0.3, max(1.05, untuned + 0.03))
-    axis.tick_params(axis="y", length=0)
-    axis.spines["left"].set_visible(False)
-    axis.set_xlabel("slope (bar: theory)")
+    series.append(Series([untuned], [len(names) - 1], GREY, line="", marker="^"))
+    for i, name in enumerate(names):
+        series.append(Series([data["powers"][name]] * 2, [i - 0.32, i + 0.32], BLACK, width=1.3))
+    return Axes(
+        series,
+        Axis("slope (bar: theory)", range=(0.3, max(1.05, untuned + 0.03))),
+        Axis(ticks=(range(len(names)), [NAMES[name] for name in names]), range=(len(names) - 0.5, -0.5)),
+        rules=[Rule(x=1, line=":")],
+    )
 
 
-@styled
 def gradient_errors(finding: Finding) -> Figure:
     """E Σε′² against T, with the theorem's bound and the trivial bound from 𝒜 alone."""
     data = finding.data
-    horizons = np.array(data["horizons"])
-    figure = Figure(figsize=(WIDTH, 3.7), layout="constrained")
-    axis = figure.subplots()
-    axis.plot(horizons, data["trivial"], color=GREY, linewidth=0.9, label=r"trivial: $\beta_e^2 T$")
-    axis.plot(horizons, data["bound"], label=r"Theorem 2: $6\bar\epsilon T \sim T^{5/6}$", **THEORY)
-    shown = zip(data["measured"].items(), (BLUE, SKY, VERMILLION), "oDs", strict=True)
-    for (name, values), color, marker in shown:
-        made = Band(*(np.array([one[part] for one in values]) for part in ("mean", "low", "high")))
-        label = f"{name}, slope {data['slopes'][name]['mean']:.2f}"
-        draw_band(axis, horizons, made, color, label, marker=marker, markersize=3.5)
-    _log_log(axis)
-    axis.set_xlabel("$T$")
-    axis.set_xticks(horizons, [f"{steps:,}" for steps in horizons])
-    axis.set_ylabel(r"$\mathrm{E}\,\sum_t \varepsilon_t'^{\,2}$")
-    legend(figure, axis, ncols=1)
-    return figure
+    horizons, series = np.array(data["horizons"]), []
+    for (name, values), color, marker in zip(data["measured"].items(), (BLUE, SKY, VERMILLION), "oDs", strict=True):
+        mean = Band(*(np.array([value[part] for value in values]) for part in ("mean", "low", "high")))
+        series.append(_measured(horizons, mean, color, f"{name}, slope {data['slopes'][name]['mean']:.2f}", marker))
+    series.append(_theory(horizons, data["bound"], r"Theorem 2: $6\bar ε T ∼ T^{5/6}$"))
+    series.append(Series(horizons, data["trivial"], GREY, "trivial: $β_e^2 T$", width=0.8))
+    x = Axis("$T$", is_log=True, ticks=(horizons, [f"{steps:,}" for steps in horizons]))
+    y = Axis("E $∑_t ε_t'^{2}$", is_log=True)
+    return _figure(finding, [Axes(series, x, y)], height=3.25, legend_columns=1)
 
 
-@styled
 def gaps(finding: Finding) -> Figure:
     """Errors of the gradient against B; the B that GAPS needs against T; the cost of a step against B."""
     data = finding.data
     horizons, buffers = np.array(data["horizons"]), np.array(data["buffers"])
-    figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
-    error, enough, cost = figure.subplots(1, 3)
-    shown = [0, len(horizons) // 2, len(horizons) - 1]
-    for j, color, marker in zip(shown, (BLUE, VERMILLION, GREEN), "osD", strict=True):
-        truncated, whole = np.array(data["truncated"])[:, j], np.array(data["whole"])[:, j]
-        label = rf"$T = 10^{{{round(np.log10(horizons[j]))}}}$"
-        draw_band(error, buffers, band(truncated), color, label, marker=marker, markersize=3)
-        error.axhline(whole.mean(), color=color, linestyle=":", linewidth=0.9)
-    error.set_yscale("log")
-    error.set_xlabel("buffer $B$")
-    error.set_title(r"GAPS: $\Vert G'_t - \nabla F_t \Vert$; dotted: M-GAPS", loc="left", pad=4)
-    error.legend()
-    measured = np.array(data["needed"])
-    draw_band(enough, horizons, band(measured), BLUE, "measured", marker="o", markersize=3)
-    slope = 1 / (2 * np.log(1 / data["rho"]))
-    line = measured.mean() + slope * (np.log(horizons) - np.log(horizons).mean())
-    enough.plot(horizons, line, label=r"$\ln T\, /\, (2 \ln \rho^{-1}) + c$", **THEORY)
-    enough.set_xscale("log")
-    enough.set_ylim(bottom=0)
-    enough.set_xlabel(r"$T$, with $\eta = T^{-1/2}/2$")
-    enough.set_title("$B$ that GAPS needs", loc="left", pad=4)
-    enough.legend(loc="lower right")
-    cost.plot(data["timed"], data["cost_ratios"], color=PURPLE, marker="o", markersize=3, label="GAPS")
-    cost.axhline(1, color=BLUE, linewidth=1.1, label="M-GAPS")
-    cost.set_ylim(bottom=0)
-    cost.set_xlabel("buffer $B$")
-    cost.set_title("time of a step, relative", loc="left", pad=4)
-    cost.legend(loc="upper left")
-    return figure
+    errors, levels = [], []
+    for j, color, marker in zip(
+        (0, len(horizons) // 2, len(horizons) - 1), (BLUE, VERMILLION, GREEN), "osD", strict=True
+    ):
+        label = f"$T = 10^{{{round(np.log10(horizons[j]))}}}$"
+        errors.append(_measured(buffers, band(np.array(data["truncated"])[:, j]), color, label, marker))
+        levels.append(Rule(y=float(np.array(data["whole"])[:, j].mean()), color=color, line=":"))
+    needed = np.array(data["needed"])
+    line = needed.mean() + (np.log(horizons) - np.log(horizons).mean()) / (2 * np.log(1 / data["rho"]))
+    timed = np.array(data["timed"])
+    costs = [
+        Series(timed, data["cost_ratios"], PURPLE, "GAPS", marker="o", size=3),
+        Series(timed, np.ones(timed.size), BLUE, "M-GAPS"),
+    ]
+    title = "GAPS: $‖G'_t - ∇F_t‖$; dotted: M-GAPS"
+    axes = [
+        Axes(errors, Axis("buffer $B$"), Axis(is_log=True), title, rules=levels),
+        Axes(
+            [
+                _measured(horizons, band(needed), BLUE, "measured", "o"),
+                _theory(horizons, line, "ln $T$ / (2 ln $ρ^{-1}$) + $c$"),
+            ],
+            Axis("$T$, with $η = T^{-1/2}/2$", is_log=True),
+            Axis(range=(0, None)),
+            "$B$ that GAPS needs",
+        ),
+        Axes(costs, Axis("buffer $B$"), Axis(range=(0, None)), "time of a step, relative"),
+    ]
+    return _figure(finding, axes, columns=3, width=WIDE, height=2.3, share_x=False, has_own_legends=True)
 
 
-@styled
 def switches(finding: Finding) -> Figure:
     """Time to recover and excess cost against ι; Σε² against T for numbers of switches that grow with T."""
     data = finding.data
     rates, sizes, horizons = (np.array(data[name]) for name in ("rates", "sizes", "horizons"))
     by_rate, by_size = np.array(data["by_rate"]), np.array(data["by_size"])
-    figure = Figure(figsize=(WIDE, 4.4), layout="constrained")
-    (time, cost), (error, growth) = figure.subplots(2, 2)
-    draw_band(time, rates, band(by_rate[:, :, 0]), BLUE, "measured", marker="o", markersize=3)
-    mean = by_rate[:, :, 0].mean(axis=0)
-    time.plot(rates, 1.5 * mean[0] * rates[0] / rates, label=r"slope $-1$", **THEORY)
-    time.set_title("steps to recover from a switch", loc="left", pad=4)
-    draw_band(cost, rates, band(by_rate[:, :, 2]), BLUE, None, marker="o", markersize=3)
-    cost.set_title("excess cost of a switch", loc="left", pad=4)
-    draw_band(error, sizes, band(by_size[:, :, 1]), BLUE, "measured", marker="o", markersize=3)
-    mean = by_size[:, :, 1].mean(axis=0)
-    error.plot(sizes, 1.5 * mean[0] * (sizes / sizes[0]) ** 2, label="slope 2", **THEORY)
-    error.set_title(r"$\sum\varepsilon_t^2$ of a switch", loc="left", pad=4)
-    for axis, label in ((time, r"$\iota$"), (cost, r"$\iota$"), (error, "size of the switch"), (growth, "$T$")):
-        _log_log(axis)
-        axis.set_xlabel(label)
-    for axis, ticks in ((time, rates), (cost, rates), (error, sizes)):
-        axis.set_xticks(ticks, [f"{value:g}" for value in ticks])
-        axis.minorticks_off()
-    cost.set_yscale("linear")
-    cost.set_ylim(bottom=0)
-    shown = zip(data["totals"].items(), (BLUE, GREEN, VERMILLION), "oDs", strict=True)
-    for (power, totals), color, marker in shown:
+    by_iota, by_size_of_switch = (
+        Axis(label, is_log=True, ticks=(values, [f"{value:g}" for value in values]))
+        for label, values in (("$ι$", rates), ("size of the switch", sizes))
+    )
+    recovery = by_rate[:, :, 0].mean(axis=0)[0] * rates[0] / rates
+    error = by_size[:, :, 1].mean(axis=0)[0] * (sizes / sizes[0]) ** 2
+    growth, theory = [], []
+    for (power, totals), color, marker in zip(data["totals"].items(), (BLUE, GREEN, VERMILLION), "oDs", strict=True):
         values = np.array(totals["squared_error"])
-        label = rf"$N \sim T^{{{power}}}$: slope {data['slopes'][power]['mean']:.2f}"
-        draw_band(growth, horizons, band(values), color, label, marker=marker, markersize=3)
+        label = f"$N ∼ T^{{{power}}}$: {data['slopes'][power]['mean']:.2f}"
+        growth.append(_measured(horizons, band(values), color, label, marker))
         line = 1.3 * values.mean(axis=0)[0] * (horizons / horizons[0]) ** ((1 + float(Fraction(power))) / 2)
-        growth.plot(horizons, line, **THEORY)
-    growth.set_title(r"$\sum\varepsilon_t^2$ with $N$ switches; dashed: $(1+\alpha)/2$", loc="left", pad=4)
-    for axis in (time, error, growth):
-        axis.legend()
-    return figure
+        theory.append(_theory(horizons, line))
+    axes = [
+        Axes(
+            [
+                _measured(rates, band(by_rate[:, :, 0]), BLUE, "measured", "o"),
+                _theory(rates, 1.5 * recovery, "slope $-1$"),
+            ],
+            by_iota,
+            Axis(is_log=True),
+            "steps to recover from a switch",
+        ),
+        Axes(
+            [_measured(rates, band(by_rate[:, :, 2]), BLUE, "measured", "o")],
+            by_iota,
+            Axis(range=(0, None)),
+            "excess cost of a switch",
+        ),
+        Axes(
+            [
+                _measured(sizes, band(by_size[:, :, 1]), BLUE, "measured", "o"),
+                _theory(sizes, 1.5 * error, "slope 2"),
+            ],
+            by_size_of_switch,
+            Axis(is_log=True),
+            "$∑ε_t^2$ of a switch",
+        ),
+        Axes(
+            [*growth, *theory],
+            HORIZON,
+            Axis(is_log=True),
+            "$∑ε_t^2$ with $N$ switches and its slope; dashed: $(1+α)/2$",
+        ),
+    ]
+    return _figure(finding, axes, columns=2, width=WIDE, height=2.1, share_x=False, has_own_legends=True)
 
 
-@styled
 def adversary(finding: Finding) -> Figure:
     """The share of each bound that the adversary reaches, against ε; and where Theorem 1 promises its conclusion."""
     data = finding.data
     epsilon = np.array(data["epsilon"])
-    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
-    axis = figure.subplots()
-    axis.axvspan(
-        epsilon.min() / 2, data["allowed"][0], color=SKY, alpha=0.2, linewidth=0, label="Theorem 1 allows this ε"
-    )
-    axis.axhline(1, label="bound", **THEORY)
-    shown = {
-        "distance": (r"$\sum\Vert\xi_t-\tilde\xi_t\Vert$", BLUE, "o"),
-        "perturbation": (r"$\sum\Vert\zeta_t\Vert$", VERMILLION, "s"),
-        "largest_perturbation": (r"$\max_t\Vert\zeta_t\Vert$", GREEN, "D"),
+    low, high = epsilon.min() / 2, epsilon.max() * 1.5
+    parts = {
+        "distance": (r"$∑‖ξ_t-\tilde ξ_t‖$", BLUE, "o"),
+        "perturbation": ("$∑‖ζ_t‖$", VERMILLION, "s"),
+        "largest_perturbation": ("max$_t‖ζ_t‖$", GREEN, "D"),
     }
-    for part, (label, color, marker) in shown.items():
-        axis.plot(epsilon, data[part], color=color, marker=marker, markersize=3.5, label=label)
-    _log_log(axis)
-    axis.set_xlim(epsilon.min() / 2, epsilon.max() * 1.5)
-    axis.set_xlabel(r"mismatch $\epsilon$ that the adversary may use")
-    axis.set_ylabel("reached share of the bound")
-    legend(figure, axis, ncols=2)
-    return figure
+    series = [
+        Series(epsilon, data[part], color, label, marker=marker) for part, (label, color, marker) in parts.items()
+    ]
+    series.append(_theory(np.array([low, high]), np.ones(2), "bound"))
+    axes = Axes(
+        series,
+        Axis("mismatch $ϵ$ that the adversary may use", is_log=True, range=(low, high)),
+        Axis("reached share of the bound", is_log=True),
+        rules=[Rule(x=low, end=data["allowed"][0], color=SKY, label="Theorem 1 allows this $ϵ$")],
+    )
+    return _figure(finding, [axes], height=2.95, legend_columns=2)
 
 
-def _log_log(axis: Axes) -> None:
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.xaxis.set_major_locator(LogLocator(numticks=6))
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.yaxis.set_minor_formatter(NullFormatter())
+def _figure(finding: Finding, axes: list[Axes], **layout: Any) -> Figure:
+    return Figure(finding.title, finding.claim, axes, **layout)
+
+
+def _measured(x: np.ndarray, mean: Band, color: str, label: str, marker: str) -> Series:
+    return banded(x, mean, color, label, marker=marker, size=3)
+
+
+def _theory(x: np.ndarray, y: Any, label: str = "") -> Series:
+    return Series(x, y, BLACK, label, line="--", width=0.8)
 
 
 FIGURES: dict[str, Callable[[Finding], Figure]] = {

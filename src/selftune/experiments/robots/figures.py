@@ -1,21 +1,17 @@
-"""The figures of the robots' comparison, in the style of the paper's figures.
+"""The figures of the robots' comparison, as descriptions that are drawn for print and for the page.
 
 Bands are 95 % bootstrap intervals of the mean over the seeds whose run did not fail. Labels count the failed runs.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from ...reporting import datasets, statistics
-from ...reporting.print_figures import WIDTH, draw_band, legend, save, styled
+from ...reporting import datasets, matplotlib_figures, statistics
+from ...reporting.figure import Axes, Axis, Figure, Rule, Series, banded, ranking
 from ...reporting.statistics import Band
 from ...reporting.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
 from .run import ESTIMATOR, FIXED, OURS, STATIC, TUNER
@@ -35,9 +31,9 @@ COLORS = {
     "OPRF": "#404040",
 }
 STARTS = (BLUE, SKY, VERMILLION, ORANGE, PURPLE, GREEN)
-SHOWN = (FIXED, ESTIMATOR, TUNER, OURS, STATIC)
-"""The algorithms in figures that show every start. Later ones are drawn on top."""
-MARKS = "osD^vPX*<>"
+SHOWN = (STATIC, OURS, TUNER, ESTIMATOR, FIXED)
+"""The algorithms in figures that show every start. The first ones are drawn on top."""
+WIDTH = 3.4
 
 
 def color(algorithm: str) -> str:
@@ -54,22 +50,24 @@ def draw_all(
 ) -> list[Path]:
     """Draw every figure as PNG and PDF into `folder`; with MuJoCo, also the quadrotor's path as PNG."""
     dataset, folder = dataset.load(), Path(folder)
-    draw: dict[str, Callable[[], Figure]] = {"overview": partial(overview, dataset, settings)}
-    for case in map(str, dataset.case.values):
-        draw[f"cost-{slug(case)}"] = partial(costs, dataset, settings, case)
-        draw[f"others-{slug(case)}"] = partial(others, dataset, settings, case)
-        draw[f"gains-{slug(case)}"] = partial(gains, dataset, settings, case)
-        if has_path(dataset, case):
-            draw[f"path-{slug(case)}"] = partial(path, dataset, case)
-    made: list[Path] = []
-    for i, (name, one) in enumerate(draw.items()):
-        made += save(one(), folder / name)
-        if progress is not None:
-            progress(i + 1, len(draw))
-    for case in map(str, dataset.case.values):
+    cases = [str(case) for case in dataset.case.values]
+    figures = make_figures(dataset, settings)
+    figures |= {f"path-{slug(case)}": path(dataset, case) for case in cases if has_path(dataset, case)}
+    saved = matplotlib_figures.save(figures, folder, progress=progress)
+    for case in cases:
         if case.split()[0] == "quadrotor" and render(dataset, case, rendered := folder / f"flight-{slug(case)}.png"):
-            made.append(rendered)
-    return made
+            saved.append(rendered)
+    return saved
+
+
+def make_figures(dataset: xr.Dataset, settings: Mapping[str, Any]) -> dict[str, Figure]:
+    """The figures by name, in the order of the page."""
+    figures = {"overview": overview(dataset)}
+    for case in map(str, dataset.case.values):
+        figures[f"cost-{slug(case)}"] = costs(dataset, settings, case)
+        figures[f"others-{slug(case)}"] = others(dataset, settings, case)
+        figures[f"gains-{slug(case)}"] = gains(dataset, settings, case)
+    return figures
 
 
 def slug(case: str) -> str:
@@ -95,72 +93,69 @@ def lap_seconds(settings: Mapping[str, Any], case: str) -> float:
     return robot["lap"] * robot["dt"]
 
 
-@styled
 def costs(dataset: xr.Dataset, settings: Mapping[str, Any], case: str) -> Figure:
     """Cost over time, averaged over the last lap, from each start."""
-    starts = dataset.start.values
-    figure = Figure(figsize=(2 * WIDTH, 0.5 + 1.75 * -(-len(starts) // 2)), layout="constrained")
-    axes = figure.subplots(-(-len(starts) // 2), 2, sharex=True, sharey=True, squeeze=False)
-    for axis, start in zip(axes.flat, starts, strict=False):
-        _costs(axis, dataset, settings, case, float(start), SHOWN)
-        axis.set_title(f"from {start_name(float(start))}", loc="left", pad=3)
-    for axis in axes.flat[len(starts) :]:
-        axis.remove()
-    _finish(figure, axes, dataset)
-    return figure
+    return Figure(
+        f"{case}: cost over time",
+        f"The cost of a step, averaged over the last lap ({lap_seconds(settings, case):g} s) and over seeds. At the "
+        "dotted line, halfway, the plant changes.",
+        [
+            _costs(dataset, settings, case, start, SHOWN, f"from {start_name(start)}")
+            for start in map(float, dataset.start.values)
+        ],
+        columns=2,
+        width=2 * WIDTH,
+        share_y=True,
+        legend_columns=5,
+    )
 
 
-@styled
 def others(dataset: xr.Dataset, settings: Mapping[str, Any], case: str) -> Figure:
     """Cost over time from the first start, for every tuner."""
-    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
-    axes = figure.subplots(1, 1, squeeze=False)
     names = [str(name) for name in dataset.algorithm.values if name not in (TUNER, FIXED)]
-    _costs(axes[0, 0], dataset, settings, case, float(dataset.start[0]), names[::-1])
-    axes[0, 0].set_title(f"{case}, from {start_name(float(dataset.start[0]))}", loc="left", pad=3)
-    _finish(figure, axes, dataset)
-    return figure
+    start = float(dataset.start[0])
+    return Figure(
+        f"{case}: other tuners",
+        f"The cost over time from {start_name(start)}. The number after DiffTune is the length of its episode in laps. "
+        "Click a name to hide its line.",
+        [_costs(dataset, settings, case, start, names, "")],
+        height=2.55,
+        legend=f"{case},\nfrom {start_name(start)}",
+    )
 
 
 def traces(
     dataset: xr.Dataset, settings: Mapping[str, Any], case: str, start: float, names: Any
 ) -> dict[str, tuple[np.ndarray, Band, int]]:
     """For each algorithm with a successful run: seconds, the cost with its band, and the number of failed runs."""
-    made = {}
+    by_name = {}
     for name in names:
         here = dataset.sel(case=case, start=start, algorithm=name)
         ok = ended_well(here)
         if ok.any():
-            shown = smoothed(here.cost.isel(seed=np.flatnonzero(ok)), lap_seconds(settings, case))
-            shown = datasets.thin(shown.dropna("time"), 300)
-            if shown.sizes["time"]:
-                made[name] = shown.time.values, statistics.band(shown), int((~ok).sum())
-    return made
+            cost = smoothed(here.cost.isel(seed=np.flatnonzero(ok)), lap_seconds(settings, case))
+            cost = datasets.thin(cost.dropna("time"), 300)
+            if cost.sizes["time"]:
+                by_name[name] = cost.time.values, statistics.band(cost), int((~ok).sum())
+    return by_name
 
 
-def _costs(axis: Axes, dataset: Any, settings: Any, case: str, start: float, names: Any) -> None:
-    for name, (time, made, failed) in traces(dataset, settings, case, start, names).items():
-        label = name + (f" ({failed} failed)" if failed else "")
-        draw_band(axis, time, made, color(name), label, zorder=3 if name == OURS else 2)
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
+def _costs(dataset: Any, settings: Any, case: str, start: float, names: Any, title: str) -> Axes:
+    series = [
+        banded(time, band, color(name), name + (f" ({failed} failed)" if failed else ""))
+        for name, (time, band, failed) in traces(dataset, settings, case, start, names).items()
+    ]
+    y, about = Axis("cost of a step", is_log=True), f"cost over time, {case}"
+    return Axes(series, _seconds(dataset), y, title, about=about, rules=[_change(dataset)])
 
 
-def _finish(figure: Figure, axes: Any, dataset: xr.Dataset) -> None:
-    for axis in axes[:, 0]:
-        axis.set_ylabel("cost of a step")
-    for axis in axes[-1]:
-        axis.set_xlabel("time (s)")
-    handles: dict[str, Any] = {}
-    for axis in axes.flat:
-        if axis.figure is not None:
-            axis.axvline(end(dataset) / 2, color=GREY, linestyle=":", linewidth=0.7, zorder=0)
-            axis.set_xlim(0, end(dataset))
-            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-                handles.setdefault(label, handle)
-    figure.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=3 if axes.size == 1 else 5)
+def _seconds(dataset: xr.Dataset) -> Axis:
+    return Axis("time (s)", range=(0, end(dataset)))
+
+
+def _change(dataset: xr.Dataset) -> Rule:
+    """The time at which the plant changes."""
+    return Rule(x=end(dataset) / 2, line=":")
 
 
 def end(dataset: xr.Dataset) -> float:
@@ -168,90 +163,69 @@ def end(dataset: xr.Dataset) -> float:
     return float(time[-1] + (time[1] - time[0] if time.size > 1 else 0))
 
 
-@styled
 def gains(dataset: xr.Dataset, settings: Mapping[str, Any], case: str) -> Figure:
     """Each gain of M-GAPS + EST from each start, and the best static gain, as multiples of the nominal gain."""
-    robot = about(settings, case)
-    names, nominal = robot["gains"], np.asarray(robot["theta"])
-    rows = -(-len(names) // 2)
-    figure = Figure(figsize=(2 * WIDTH, 0.6 + 1.15 * rows), layout="constrained")
-    axes = figure.subplots(rows, 2, sharex=True, squeeze=False)
-    for k, (axis, name) in enumerate(zip(axes.flat, names, strict=False)):
-        best = dataset.theta.sel(case=case, algorithm=STATIC).isel(start=0, gain=k, time=0).values
-        axis.axhline(np.exp(best - nominal[k]).mean(), color=GREEN, linewidth=1.0, label="best static")
+    robot, axes, ends = about(settings, case), [], np.array([0.0, end(dataset)])
+    for k, (name, nominal) in enumerate(zip(robot["gains"], robot["theta"], strict=True)):
+        series = []
         for i, start in enumerate(dataset.start.values):
             here = dataset.sel(case=case, algorithm=OURS, start=start)
-            shown = here.theta.isel(gain=k, seed=np.flatnonzero(ended_well(here)))
-            if shown.sizes["seed"]:
-                shown = datasets.thin(shown, 200)
-                band = Band(*(np.exp(part - nominal[k]) for part in statistics.band(shown)))
-                draw_band(axis, shown.time, band, STARTS[i % len(STARTS)], f"from {start:g}")
-        axis.set_yscale("log")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.yaxis.set_minor_formatter(NullFormatter())
-        axis.set_title(name.removeprefix("log "), loc="left", pad=3)
-        axis.set_xlim(0, end(dataset))
-    for axis in axes.flat[len(names) :]:
-        axis.remove()
-    for axis in axes[-1]:
-        axis.set_xlabel("time (s)")
-    figure.supylabel("gain / nominal gain", fontsize=9)
-    legend(figure, axes[0, 0], ncols=5)
-    return figure
+            theta = datasets.thin(here.theta.isel(gain=k, seed=np.flatnonzero(ended_well(here))), 200)
+            if theta.sizes["seed"]:
+                band = Band(*(np.exp(part - nominal) for part in statistics.band(theta)))
+                series.append(banded(theta.time, band, STARTS[i % len(STARTS)], f"from {start:g}"))
+        best = dataset.theta.sel(case=case, algorithm=STATIC).isel(start=0, gain=k, time=0).values
+        series.append(Series(ends, np.full(2, np.exp(best - nominal).mean()), GREEN, STATIC))
+        y, title = Axis("gain / nominal gain", is_log=True), name.removeprefix("log ")
+        look: dict[str, Any] = dict(about=f"gain over time, {case},", rules=[_change(dataset)], pixels=240)
+        axes.append(Axes(series, _seconds(dataset), y, title, **look))
+    return Figure(
+        f"{case}: gains",
+        f"Each gain of {OURS} from each start, as a multiple of the nominal gain. Green: the best static gain.",
+        axes,
+        columns=2,
+        width=2 * WIDTH,
+        height=1.3,
+        legend_columns=5,
+    )
 
 
 def standings(dataset: xr.Dataset, case: str, start: float) -> dict[str, tuple[Band, int]]:
     """Each algorithm's cost / that of the best static gains, with its band, and the number of failed runs."""
     here = dataset.sel(case=case, start=start)
-    static, made = here.sel(algorithm=STATIC), {}
+    static, ratios = here.sel(algorithm=STATIC), {}
     for name in map(str, here.algorithm.values):
-        one = here.sel(algorithm=name)
-        if name == STATIC or (one.result_code == -1).all():
+        run = here.sel(algorithm=name)
+        if name == STATIC or (run.result_code == -1).all():
             continue
-        ok = (ended_well(one) & ended_well(static)).values
-        ratio = (one.mean_cost / static.mean_cost).values[ok]
+        ok = (ended_well(run) & ended_well(static)).values
+        ratio = (run.mean_cost / static.mean_cost).values[ok]
         band = statistics.band(ratio) if ratio.size else Band(*np.full(3, np.nan))
-        made[name] = band, int((~ended_well(one)).sum())
-    return made
+        ratios[name] = band, int((~ended_well(run)).sum())
+    return ratios
 
 
-@styled
-def overview(dataset: xr.Dataset, settings: Mapping[str, Any]) -> Figure:
+def overview(dataset: xr.Dataset) -> Figure:
     """The mean cost of every algorithm, as a multiple of the cost of the best static gains, by case and start."""
-    cases = [str(case) for case in dataset.case.values]
     starts = [float(start) for start in dataset.start.values]
-    height = 0.9 + sum(0.25 + 0.42 * len(starts) for _ in cases)
-    figure = Figure(figsize=(1.5 * WIDTH, height), layout="constrained")
-    axes = figure.subplots(len(cases), 1, sharex=True, squeeze=False)[:, 0]
-    seeds = dataset.sizes["seed"]
-    known: dict[str, Any] = {}
-    for axis, case in zip(axes, cases, strict=True):
-        axis.axvline(1, color=GREEN, linewidth=0.8)
-        for row, start in enumerate(starts):
-            shown = standings(dataset, case, start)
-            for i, (name, (band, failed)) in enumerate(shown.items()):
-                mark = MARKS[list(dataset.algorithm.values).index(name) % len(MARKS)]
-                place = row + 0.8 * ((i + 0.5) / len(shown) - 0.5)
-                if np.isfinite(band.mean):
-                    axis.hlines(place, band.low, band.high, color=color(name), linewidth=1.2)
-                    (dot,) = axis.plot(band.mean, place, mark, color=color(name), markersize=3.5)
-                    known.setdefault(name, dot)
-                if failed:
-                    words = dict(fontsize=6, va="center", ha="right", transform=axis.get_yaxis_transform())
-                    axis.text(1, place, f"{name}: {failed} of {seeds} failed", color=color(name), **words)
-        axis.set_xscale("log")
-        axis.set_yticks(range(len(starts)), [f"from {start:g}" for start in starts])
-        axis.set_ylim(len(starts) - 0.5, -0.5)
-        axis.tick_params(axis="y", length=0)
-        axis.spines["left"].set_visible(False)
-        axis.set_title(case, loc="left", pad=3)
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-    axes[-1].set_xlabel("mean cost / mean cost of the best static gains")
-    figure.legend(list(known.values()), list(known), loc="outside upper center", ncols=4)
-    return figure
+    colors = {name: color(name) for name in map(str, dataset.algorithm.values)}
+    label, seeds = "mean cost / mean cost of the best static gains", dataset.sizes["seed"]
+    look: dict[str, Any] = dict(
+        about="cost relative to the best static gains,", rules=[Rule(x=1, color=GREEN)], pixels=460
+    )
+    axes = []
+    for case in map(str, dataset.case.values):
+        rows = {f"from {start:g}": standings(dataset, case, start) for start in starts}
+        axes.append(ranking(label, rows, colors, seeds, title=case, **look))
+    return Figure(
+        "Cost against the best static gains",
+        "Mean cost of each algorithm as a multiple of the cost of the best static gains, by start. Dots are means of "
+        "ratios paired by seed; whiskers are 95 % intervals. Failed runs are left out.",
+        axes,
+        width=1.5 * WIDTH,
+        height=0.4 + 0.42 * len(starts),
+        legend_columns=4,
+    )
 
 
 def has_path(dataset: xr.Dataset, case: str) -> bool:
@@ -261,30 +235,24 @@ def has_path(dataset: xr.Dataset, case: str) -> bool:
 
 def laps(dataset: xr.Dataset, case: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """States (first or last lap, point, state) of M-GAPS + EST, and the desired positions."""
-    one = dataset.sel(case=case).isel(seed=seed)
-    state = one.lap_state.values.astype(float)
-    return state, state[:, :, :3] - one.lap_error.values.astype(float)[:, :, :3]
+    run = dataset.sel(case=case).isel(seed=seed)
+    state = run.lap_state.values.astype(float)
+    return state, state[:, :, :3] - run.lap_error.values.astype(float)[:, :, :3]
 
 
-@styled
 def path(dataset: xr.Dataset, case: str) -> Figure:
     """The quadrotor's first and last lap, from above and from the side, with the desired path."""
-    state, wanted = laps(dataset, case)
-    figure = Figure(figsize=(2 * WIDTH, 3.0), layout="compressed")
-    axes = figure.subplots(2, 2, sharex=True, sharey="row")
-    for column, words in enumerate(("first lap", "last lap")):
-        for row, (i, j) in enumerate(((0, 1), (0, 2))):
-            axis = axes[row, column]
-            for line, style in ((wanted, dict(color=GREY, linewidth=3, alpha=0.35)), (state, dict(color=BLUE))):
-                closed = line[column][[*range(len(line[column])), 0] if line is wanted else slice(None)]
-                axis.plot(closed[:, i], closed[:, j], label="desired" if line is wanted else "flown", **style)
-            axis.set_aspect("equal")
-        axes[0, column].set_title(words, loc="left", pad=3)
-        axes[1, column].set_xlabel("x (m)")
-    axes[0, 0].set_ylabel("y (m)")
-    axes[1, 0].set_ylabel("z (m)")
-    legend(figure, axes[0, 0], ncols=2)
-    return figure
+    state, desired = laps(dataset, case)
+    axes = []
+    for j, name in ((1, "y (m)"), (2, "z (m)")):
+        for lap, title in enumerate(("first lap", "last lap")):
+            closed = np.concatenate([desired[lap], desired[lap][:1]])
+            series = [
+                Series(state[lap, :, 0], state[lap, :, j], BLUE, "flown"),
+                Series(closed[:, 0], closed[:, j], GREY, "desired", width=2.7, opacity=0.35),
+            ]
+            axes.append(Axes(series, Axis("x (m)"), Axis(name), title if j == 1 else "", is_equal=True))
+    return Figure(f"{case}: the path", "", axes, columns=2, width=2 * WIDTH, height=1.3)
 
 
 def render(dataset: xr.Dataset, case: str, file: Path) -> bool:

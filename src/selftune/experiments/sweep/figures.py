@@ -1,7 +1,7 @@
 """The figures of a sweep: cost against each setting, over each pair of settings, and over time.
 
 Bands are 95 % bootstrap intervals of the mean over seeds. Settings that a figure does not show have their best values
-at each point. A setting with a failed run has no mean; the number of failed runs stands at the top edge or in the cell.
+at each point. A setting with a failed run has no mean: crosses and hatched cells mark failed runs.
 """
 
 from collections.abc import Callable
@@ -11,27 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LogNorm, Normalize
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from ...reporting import statistics
-from ...reporting.print_figures import WIDTH, save, styled
+from ...reporting import matplotlib_figures, statistics
+from ...reporting.figure import MARKERS, Axes, Axis, Cells, Figure, Scale, Series, banded, literal
 from ...reporting.statistics import Band
 from ...reporting.style import GREY, PALETTE, VERMILLION
-from ...sweeps.point_table import Points, dataset_of, lengths, points, show, spans_decades
+from ...sweeps.point_table import Points, dataset_of, in_words, lengths, points, show, spans_decades
 
-MARKS = "osD^vPX<"
 MOST_LINES = 8
 MOST_PAIRS = 15
 MOST_WORDS = 12
-"""With more values than this along an axis, the cells have no room for text."""
-INK = "#202020"
-FAILED = "failed runs"
-COLORMAP = "cividis_r"  # light means a low cost; also for colour-blind readers
+"""With more values than this along an axis, there is no room for text at each value."""
+WIDTH = 3.4
 
 
 class Curve(NamedTuple):
@@ -42,336 +33,290 @@ class Curve(NamedTuple):
     failed: np.ndarray
 
 
-class Trace(NamedTuple):
-    """A point's cost over time, with its name."""
-
-    name: str
-    step: np.ndarray
-    cost: Band
-
-
 def draw_all(sweep: Any, folder: Path, *, progress: Callable[[int, int], Any] | None = None) -> list[Path]:
     """Draw every figure that has data as PNG and PDF into `folder`. `sweep`: a `Sweep` or its dataset."""
-    dataset = dataset_of(sweep).load()
-    found = points(dataset)
-    draw: dict[str, Callable[[xr.Dataset], Figure]] = {}
-    if found.varying:
-        draw["costs"] = costs
-    if len(found.varying) > 1:
-        draw["pairs"] = pairs
-    if found.ok.any() and "part_cost" in dataset:
-        draw["time"] = time
-    made: list[Path] = []
-    for i, (name, one) in enumerate(draw.items()):
-        made += save(one(dataset), Path(folder) / name)
-        if progress is not None:
-            progress(i + 1, len(draw))
-    return made
+    return matplotlib_figures.save(make_figures(dataset_of(sweep).load()), folder, progress=progress)
+
+
+def make_figures(dataset: xr.Dataset) -> dict[str, Figure]:
+    """The figures by name, in the order of the page."""
+    table, figures = points(dataset), {}
+    if table.varying:
+        figures["costs"] = costs(dataset)
+    if len(table.varying) > 1:
+        figures["pairs"] = pairs(dataset)
+    if table.ok.any() and "part_cost" in dataset:
+        figures["time"] = time(dataset)
+    return figures
 
 
 def is_grid(dataset: xr.Dataset) -> bool:
     return "point" not in dataset.dims
 
 
-def line_setting(found: Points, across: str | None = None) -> str | None:
+def line_setting(table: Points, across: str | None = None) -> str | None:
     """The first setting with few text values: each value has its own line. None if this setting is `across`."""
-    words = [name for name in found.varying if not found.is_numeric(name)]
-    first = next((name for name in words if len(found.levels(name)[0]) <= MOST_LINES), None)
+    texts = [name for name in table.varying if not table.is_numeric(name)]
+    first = next((name for name in texts if len(table.levels(name)[0]) <= MOST_LINES), None)
     return None if first == across else first
 
 
-def others(found: Points, *shown: str | None) -> str:
-    """A note on the settings that are not shown and have their best values; empty if there are none."""
-    left = [name for name in found.varying if name not in shown]
+def others(table: Points, *on_axes: str | None) -> str:
+    """A note on the settings that are not on an axis and have their best values; empty if there are none."""
+    left = [name for name in table.varying if name not in on_axes]
     named = ", ".join(left) if len(left) < 3 else f"the {len(left)} others"
-    return f"{named} at {'its' if len(left) == 1 else 'their'} best" if left else ""
+    return literal(f"{named} at {'its' if len(left) == 1 else 'their'} best") if left else ""
 
 
-def curves(found: Points, across: str) -> tuple[list[Any], list[Curve]]:
+def curves(table: Points, across: str) -> tuple[list[Any], list[Curve]]:
     """The values of a setting in the order of an axis, and a curve for each value of `line_setting`."""
-    by = line_setting(found, across)
-    made = found.cells([across] if by is None else [across, by])
-    values = made.levels[0]
-    order = np.argsort(values) if found.is_numeric(across) else np.arange(len(values))
-    best, failed = (array.reshape(len(values), -1)[order] for array in (made.best, made.failed))
-    names = [""] if by is None else [show(value) for value in made.levels[1]]
+    by = line_setting(table, across)
+    cells = table.cells([across] if by is None else [across, by])
+    values = cells.levels[0]
+    order = _order(table, across, values)
+    best, failed = (array.reshape(len(values), -1)[order] for array in (cells.best, cells.failed))
+    names = [""] if by is None else [show(value) for value in cells.levels[1]]
     return [values[i] for i in order], [Curve(name, best[:, j], failed[:, j]) for j, name in enumerate(names)]
 
 
-def traces(dataset: xr.Dataset) -> list[Trace]:
+def chosen_pairs(table: Points) -> list[tuple[str, str]]:
+    """Each pair of varying settings. The setting with more values comes first, because the x axis is longer."""
+    size = {name: len(table.levels(name)[0]) for name in table.varying}
+    return [(a, b) if size[a] >= size[b] else (b, a) for a, b in combinations(table.varying, 2)][:MOST_PAIRS]
+
+
+def costs(dataset: xr.Dataset) -> Figure:
+    """Cost against each varying setting, with a line for each value of the first text setting."""
+    table, grid = points(dataset), is_grid(dataset)
+    columns = min(len(table.varying), 2)
+    best = "Settings that are not on an axis have their best values. " if grid and len(table.varying) > 1 else ""
+    failed = "× marks failed runs. " if table.failed.any() else ""
+    return Figure(
+        "Cost against each setting",
+        f"Mean over seeds, with its 95 % band. {best}{failed}Click a name to hide its line.",
+        [(_curves if grid else _dots)(table, name) for name in table.varying],
+        columns=columns,
+        width=WIDTH * (1.2 if columns == 1 else columns),
+        height=2.15,
+        share_x=False,
+        legend=literal(line_setting(table) or ""),
+        legend_columns=4,
+    )
+
+
+def _curves(table: Points, name: str) -> Axes:
+    values, lines = curves(table, name)
+    places, axis = _places(table, name, values)
+    is_own = name == line_setting(table)  # each value then has the colour of its line in the other plots
+    series = []
+    for i, (label, rows, _) in enumerate(lines):
+        known = np.flatnonzero(rows >= 0)
+        if known.size:
+            band = statistics.band(table.cost[rows[known]].T)
+            if table.is_numeric(name):
+                gaps = Band(*np.full((3, len(rows)), np.nan))  # the line is interrupted where all settings failed
+                for part, values_of_part in zip(gaps, band, strict=True):
+                    part[known] = values_of_part
+                size = 3.5 if len(values) <= MOST_WORDS else 1.5
+                series.append(_series(places, gaps, i, label or "cost", size=size))
+            elif is_own:
+                for j, where in enumerate(known):
+                    single = Band(*(part[[j]] for part in band))
+                    series.append(_series(places[[where]], single, int(where), show(values[where]), line=""))
+            else:
+                beside = places[known] + 0.5 * ((i + 0.5) / len(lines) - 0.5)
+                series.append(_series(beside, band, i, label or "cost", line=""))
+    crosses = []
+    for j, (place, value) in enumerate(zip(places, values, strict=True)):
+        who = [i for i, line in enumerate(lines) if line.failed[j]]
+        if who:
+            counts = ", ".join(f"{lines[i].name} {lines[i].failed[j]:,}".strip() for i in who)
+            color = PALETTE[who[0]] if len(lines) > 1 and len(who) == 1 else GREY
+            total = f"{sum(int(line.failed[j]) for line in lines):,}" if len(values) <= MOST_WORDS else ""
+            crosses.append((place, color, total, f"{name} {_tick(value)}, failed runs: {counts}"))
+    return _against(table, series, crosses, axis, name, others(table, name, line_setting(table, name)))
+
+
+def _dots(table: Points, name: str) -> Axes:
+    """Draw each point on its own, because in a random design points share no values."""
+    values, codes = table.levels(name)
+    all_places, axis = _places(table, name, values)
+    places, by, series = all_places[codes], line_setting(table), []
+    levels, level_of = ([""], np.zeros(len(table), int)) if by is None else table.levels(by)
+    for i, level in enumerate(levels):
+        here = np.flatnonzero(table.ok & (level_of == i))
+        if here.size:
+            band = statistics.band(table.cost[here].T)
+            hover = [
+                f"{in_words(table.setting(row))}: {statistics.interval_text(ends, '.4g')}"
+                for row, ends in zip(here, np.stack(band, axis=-1), strict=True)
+            ]
+            look: dict[str, Any] = dict(line="", size=2.5, hover=[literal(text) for text in hover])
+            series.append(_series(places[here], band, i, show(level) or "cost", **look))
+    lost = np.flatnonzero(~table.ok)
+    crosses = [(places[row], GREY, "", f"{in_words(table.setting(row))}: failed") for row in lost]
+    note = f"{lost.size:,} of {len(table):,} points failed" if lost.size else ""
+    return _against(table, series, crosses, axis, name, note)
+
+
+def _series(x: np.ndarray, band: Band, index: int, label: str, **options: Any) -> Series:
+    look = dict(marker=MARKERS[index % len(MARKERS)]) | options
+    return banded(x, band, PALETTE[index % len(PALETTE)], literal(label), **look)
+
+
+def _against(
+    table: Points, series: list[Series], crosses: list[tuple[float, str, str, str]], x: Axis, name: str, note: str
+) -> Axes:
+    """The plot of series, with a cross above them for each failure: (place, colour, count, text)."""
+    y, top = Axis(literal(table.judged), ticks=((), ()), range=(0, 1.2)), 1.0
+    if series:
+        ends = np.concatenate([np.ravel([curve.y, curve.low, curve.high]) for curve in series])
+        low, high = float(np.nanmin(ends)), float(np.nanmax(ends))
+        is_log = spans_decades(np.concatenate([curve.y for curve in series]))
+        top = high * (high / low) ** 0.08 if is_log and low > 0 else high + 0.08 * (high - low or abs(high) or 1.0)
+        y = Axis(literal(table.judged), is_log=is_log)
+    for color in dict.fromkeys(color for _, color, *_ in crosses):
+        here = [cross for cross in crosses if cross[1] == color]
+        look: dict[str, Any] = dict(line="", marker="x", words=[count for *_, count, _ in here])
+        hover = [literal(text) for *_, text in here]
+        series = [*series, Series([x for x, *_ in here], [top] * len(here), color, "failed runs", hover=hover, **look)]
+    return Axes(series, x, y, note, about=f"{table.judged} against {literal(name)}")
+
+
+def _places(table: Points, name: str, values: list[Any]) -> tuple[np.ndarray, Axis]:
+    """The places of a setting's values along an axis: numbers, or 0, 1, … for text and for zero on a log scale."""
+    numbers = np.asarray(values, float) if table.is_numeric(name) else np.empty(0)
+    if numbers.size and not (numbers.min() == 0 and spans_decades(numbers[numbers > 0])):
+        ticks = (numbers, [_tick(value) for value in values]) if len(values) <= 8 else None
+        return numbers, Axis(literal(name), is_log=spans_decades(numbers), ticks=ticks)
+    return np.arange(len(values), dtype=float), _categories(name, values)
+
+
+def _categories(name: str, values: list[Any]) -> Axis:
+    indices = range(0, len(values), -(-len(values) // 12))
+    return Axis(literal(name), ticks=(indices, [_tick(values[i]) for i in indices]), range=(-0.5, len(values) - 0.5))
+
+
+def pairs(dataset: xr.Dataset) -> Figure:
+    """Cost over each pair of varying settings: cells for a grid, points for other designs."""
+    table, grid = points(dataset), is_grid(dataset)
+    chosen = chosen_pairs(table)
+    means = table.mean[table.ok]
+    scale = None
+    if means.size:
+        label = literal(f"{table.judged}; frame: the best") + ("; ×: failed runs" if table.failed.any() else "")
+        scale = Scale(float(means.min()), float(means.max()), spans_decades(means), label)
+    columns = 1 if len(chosen) == 1 else 2 if len(chosen) <= 4 else 3
+    count = len(table.varying) * (len(table.varying) - 1) // 2
+    best = "Settings that are not on an axis have their best values. " if grid and len(table.varying) > 2 else ""
+    return Figure(
+        "Cost over each pair of settings",
+        f"Mean over seeds; yellow means a low cost. {best}{'× marks failed runs. ' if table.failed.any() else ''}"
+        "Frame: the best setting." + (f" The first {len(chosen)} of {count} pairs." if count > len(chosen) else ""),
+        [(_cells if grid else _scatter)(table, a, b, scale) for a, b in chosen],
+        columns=columns,
+        width=WIDTH * (1.2, 2.0, 2.55)[columns - 1],
+        height=2.4,
+        share_x=False,
+    )
+
+
+def _cells(table: Points, a: str, b: str, scale: Scale | None) -> Axes:
+    cells = table.cells([a, b])
+    orders = [_order(table, name, values) for name, values in zip((a, b), cells.levels, strict=True)]
+    best, failed = (array[np.ix_(*orders)].T for array in (cells.best, cells.failed))
+    costs = np.where(best >= 0, table.mean[best], np.nan)
+    is_roomy = max(costs.shape) <= MOST_WORDS
+    words, hover = np.full(costs.shape, "", object), np.full(costs.shape, "", object)
+    lost = (best < 0) & (failed > 0)
+    for place in np.ndindex(*costs.shape):
+        count = f"× {failed[place]:,}" if failed[place] else ""
+        known = best[place] >= 0
+        if is_roomy:
+            words[place] = "\n".join(filter(None, [f"{costs[place]:.3g}" if known else "", count]))
+        if lost[place]:
+            hover[place] = f"{failed[place]:,} runs failed"
+        elif known:
+            after = f"; {failed[place]:,} runs failed" if failed[place] else ""
+            hover[place] = literal(f"{in_words(table.setting(int(best[place])))}: {costs[place]:.4g}{after}")
+    across, up = (
+        _categories(name, [values[i] for i in order])
+        for name, values, order in zip((a, b), cells.levels, orders, strict=True)
+    )
+    where = np.argwhere(best == int(np.argmin(table.mean)))[0] if table.ok.any() else None
+    frame = None if where is None else (int(where[0]), int(where[1]))
+    return Axes(
+        [],
+        across,
+        up,
+        others(table, a, b),
+        about=literal(f"cost over {a} and {b}"),
+        cells=Cells(costs, words, hover, lost, frame),
+        scale=scale,
+        pixels=360,
+    )
+
+
+def _scatter(table: Points, a: str, b: str, scale: Scale | None) -> Axes:
+    (x, across), (y, up) = (_columns(table, name) for name in (a, b))
+    texts = [literal(in_words(table.setting(row))) for row in range(len(table))]
+    series = []
+    if table.ok.any():
+        best = int(np.argmin(table.mean))
+        look: dict[str, Any] = dict(line="", marker="o", size=7, is_hollow=True, hover=[f"the best: {texts[best]}"])
+        series.append(Series(x[[best]], y[[best]], VERMILLION, **look))
+    for rows, look in (
+        (np.flatnonzero(table.ok), dict(marker="o", costs=table.mean[table.ok])),
+        (np.flatnonzero(~table.ok), dict(marker="x")),
+    ):
+        if rows.size:
+            hover = [f"{texts[row]}: {f'{table.mean[row]:.4g}' if table.ok[row] else 'failed'}" for row in rows]
+            series.append(Series(x[rows], y[rows], VERMILLION, line="", hover=hover, **look))
+    about = literal(f"cost over {a} and {b}")
+    return Axes(series, across, up, about=about, scale=scale, pixels=360)
+
+
+def _columns(table: Points, name: str) -> tuple[np.ndarray, Axis]:
+    """The place of each point along a setting's axis."""
+    if table.is_numeric(name):
+        numbers = table.columns[name].astype(float)
+        return numbers, Axis(literal(name), is_log=spans_decades(numbers))
+    values, codes = table.levels(name)
+    return codes.astype(float), _categories(name, values)
+
+
+def time(dataset: xr.Dataset) -> Figure:
     """The cost over time of the three best points and of the worst point without failed runs."""
-    found = points(dataset)
-    order = np.argsort(found.mean, kind="stable")[: int(found.ok.sum())]
-    rows, most = [*order[:3], *order[3:][-1:]], 4
+    table = points(dataset)
+    order = np.argsort(table.mean, kind="stable")[: int(table.ok.sum())]
+    rows = [*order[:3], *order[3:][-1:]]
     dims = [str(dim) for dim in dataset.mean_cost.dims if dim != "seed"]
     cost = dataset.part_cost.transpose(*dims, "seed", "part").values
     cost = cost.reshape(-1, *cost.shape[-2:])
     middle = dataset["part"].values + lengths(dataset) / 2
-    made = []
-    for i, row in enumerate(rows):
-        text = ", ".join(f"{name} {show(value)}" for name, value in found.setting(row).items() if name in found.varying)
-        place = "worst" if i == most - 1 else ("best", "second", "third")[i]
-        made.append(Trace(f"{place}: {text}" if text else "the only point", middle, statistics.band(cost[row])))
-    return made
-
-
-def chosen_pairs(found: Points) -> list[tuple[str, str]]:
-    """Each pair of varying settings. The setting with more values comes first, because the x axis is longer."""
-    size = {name: len(found.levels(name)[0]) for name in found.varying}
-    return [(a, b) if size[a] >= size[b] else (b, a) for a, b in combinations(found.varying, 2)][:MOST_PAIRS]
-
-
-@styled
-def costs(dataset: xr.Dataset) -> Figure:
-    """Cost against each varying setting, with a line for each value of the first text setting."""
-    found, grid = points(dataset), is_grid(dataset)
-    if not found.varying:
-        raise ValueError("sweep: expected a setting with several values, got one point")
-    figure, axes = _panels(len(found.varying), 1.9)
-    for axis, name in zip(axes, found.varying, strict=True):
-        (_curves if grid else _dots)(axis, found, name)
-        axis.set_xlabel(_text(name))
-        title = others(found, name, line_setting(found, name)) if grid else ""
-        axis.set_title(_text(title), loc="left", pad=15 if found.failed.any() else 3, fontsize=8)
-    for axis in axes[:: len(axes) if len(axes) == 1 else 2]:
-        axis.set_ylabel(_text(found.judged))
-    _legend_of_all(figure, axes, line_setting(found))
-    return figure
-
-
-def _curves(axis: Axes, found: Points, name: str) -> None:
-    values, lines = curves(found, name)
-    places = np.asarray(values, float) if found.is_numeric(name) else np.arange(len(values), dtype=float)
-    roomy = len(values) <= MOST_WORDS
-    own = name == line_setting(found)  # each value then has the colour of its line in the other panels
-    for i, (label, rows, _) in enumerate(lines):
-        known = rows >= 0
-        band = Band(*np.full((3, len(rows)), np.nan))
-        if known.any():
-            for part, here in zip(band, statistics.band(found.cost[rows[known]].T), strict=True):
-                part[known] = here
-        color, mark = PALETTE[i % len(PALETTE)], MARKS[i % len(MARKS)]
-        label = _text(label) or None
-        if found.is_numeric(name):
-            axis.plot(places, band.mean, color=color, marker=mark, markersize=3.5 if roomy else 1.5, label=label)
-            axis.fill_between(places, band.low, band.high, color=color, alpha=0.25, linewidth=0)
-        else:
-            beside = places + 0.5 * ((i + 0.5) / len(lines) - 0.5)
-            colors = [PALETTE[j % len(PALETTE)] for j in range(len(places))] if own else [color] * len(places)
-            axis.vlines(beside, band.low, band.high, color=colors, linewidth=1.2)
-            axis.scatter(beside, band.mean, c=colors, marker=mark, s=16, zorder=3, label=label)
-    _scales(
-        axis, found, name, values, np.concatenate([found.cost[rows[rows >= 0]].mean(axis=1) for _, rows, _ in lines])
+    series = []
+    for i, (row, rank) in enumerate(zip(rows, ("best", "second", "third", "worst"), strict=False)):
+        text = ", ".join(f"{name} {show(value)}" for name, value in table.setting(row).items() if name in table.varying)
+        label = literal(f"{rank}: {text}" if text else "the only point")
+        look: dict[str, Any] = dict(marker=MARKERS[i], size=2.5)
+        series.append(banded(middle, statistics.band(cost[row]), GREY if i == 3 else PALETTE[i], label, **look))
+    is_log = spans_decades(np.concatenate([curve.y for curve in series]))
+    y = Axis("mean cost of a step", is_log=is_log)
+    return Figure(
+        "Cost over time",
+        "The three best settings, and the worst setting without failed runs.",
+        [Axes(series, Axis("step $t$", range=(0, None)), y, about="cost over time", pixels=400)],
+        width=1.4 * WIDTH,
+        height=1.6 + 0.16 * len(series),
+        legend_columns=1,
     )
-    if not roomy and found.failed.any():
-        _count(axis, f"{int(found.failed.sum()):,} runs failed")
-    for j, place in enumerate(places):
-        who = [i for i, line in enumerate(lines) if line.failed[j]]
-        if who:
-            count = sum(int(line.failed[j]) for line in lines) if roomy else None
-            _cross(axis, place, count, PALETTE[who[0]] if len(lines) > 1 and len(who) == 1 else INK)
 
 
-def _dots(axis: Axes, found: Points, name: str) -> None:
-    """Draw each point on its own, because in a random design points share no values."""
-    by, ok = line_setting(found), found.ok
-    codes = np.zeros(len(found), int) if by is None else found.levels(by)[1]
-    labels = [None] if by is None else [_text(show(value)) for value in found.levels(by)[0]]
-    values, where = found.levels(name)
-    places = np.asarray(found.columns[name], float) if found.is_numeric(name) else where.astype(float)
-    band = statistics.band(found.cost[ok].T) if ok.any() else Band(*np.empty((3, 0)))
-    for i, label in enumerate(labels):
-        here, color = codes[ok] == i, PALETTE[i % len(PALETTE)]
-        axis.vlines(places[ok][here], band.low[here], band.high[here], color=color, linewidth=0.8, alpha=0.5)
-        mark = MARKS[i % len(MARKS)]
-        axis.plot(places[ok][here], band.mean[here], mark, color=color, markersize=2.5, label=label)
-    _scales(axis, found, name, values, band.mean)
-    for place in places[~ok]:
-        _cross(axis, place, None, INK)
-    if not ok.all():
-        _count(axis, f"{int((~ok).sum()):,} of {len(ok):,} points failed")
-
-
-def _count(axis: Axes, words: str) -> None:
-    axis.text(1, 1.06, words, transform=axis.transAxes, ha="right", va="bottom", fontsize=7, color=INK)
-
-
-def _cross(axis: Axes, place: float, count: int | None, color: str) -> None:
-    """A cross at the top edge with the number of failed runs; in the colour of a line if only that line failed."""
-    across = axis.get_xaxis_transform()
-    look: Any = dict(color=color, markersize=4.5, clip_on=False, zorder=5, label=FAILED)
-    axis.plot([place], [1.0], "x", transform=across, **look)
-    if count is not None:
-        axis.text(place, 1.04, f"{count:,}", transform=across, ha="center", va="bottom", fontsize=7, color=color)
-
-
-def _scales(axis: Axes, found: Points, name: str, values: list[Any], means: np.ndarray) -> None:
-    if not found.is_numeric(name):
-        shown = range(0, len(values), -(-len(values) // 12))
-        turned: Any = dict(rotation=30, ha="right") if sum(len(_tick(values[i])) for i in shown) > 24 else {}
-        axis.set_xticks(list(shown), [_tick(values[i]) for i in shown], **turned)
-        axis.set_xlim(-0.5, len(values) - 0.5)
-    else:
-        numbers = np.asarray(values, float)
-        above = numbers[numbers > 0]
-        if spans_decades(numbers):
-            axis.set_xscale("log")
-        elif numbers.min() == 0 and spans_decades(above):  # for example a learning rate of zero among others
-            axis.set_xscale("symlog", linthresh=float(above.min()), linscale=0.6)
-    if means.size and spans_decades(means):
-        axis.set_yscale("log")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if means.max() < 100 * means.min() else (1,)))
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.yaxis.set_minor_formatter(NullFormatter())
-    if not means.size:
-        axis.set_ylim(0, 1)
-        axis.set_yticks([])
-
-
-@styled
-def pairs(dataset: xr.Dataset) -> Figure:
-    """Cost over each pair of varying settings: a heat map for a grid, a scatter plot for other designs."""
-    found, grid = points(dataset), is_grid(dataset)
-    chosen = chosen_pairs(found)
-    if not chosen:
-        raise ValueError(f"sweep: expected two settings with several values, got {found.varying}")
-    figure, axes = _panels(len(chosen), 2.3, columns=1 if len(chosen) == 1 else 2 if len(chosen) <= 4 else 3)
-    means = found.mean[found.ok]
-    norm = _norm(means)
-    for axis, (a, b) in zip(axes, chosen, strict=True):
-        (_heat if grid else _scatter)(axis, found, a, b, norm)
-        axis.set_xlabel(_text(a))
-        axis.set_ylabel(_text(b))
-        axis.set_title(_text(others(found, a, b)) if grid else "", loc="left", pad=3, fontsize=8)
-    if means.size:
-        shown = ScalarMappable(norm, COLORMAP)
-        bar = figure.colorbar(shown, ax=axes, location="top", shrink=0.6, aspect=30, pad=0.02)
-        bar.set_label(_text(f"{found.judged}; frame: the best") + ("; ×: failed runs" if found.failed.any() else ""))
-        bar.outline.set_linewidth(0.6)  # pyright: ignore[reportCallIssue]
-    return figure
-
-
-def _norm(means: np.ndarray) -> Normalize:
-    if not means.size:
-        return Normalize(0, 1)
-    return (LogNorm if spans_decades(means) else Normalize)(float(means.min()), float(means.max()))
-
-
-def _heat(axis: Axes, found: Points, a: str, b: str, norm: Normalize) -> None:
-    made = found.cells([a, b])
-    orders = [
-        np.argsort(values) if found.is_numeric(name) else np.arange(len(values))
-        for name, values in zip((a, b), made.levels, strict=True)
-    ]
-    best, failed = (array[np.ix_(*orders)].T for array in (made.best, made.failed))
-    mean = np.where(best >= 0, found.mean[best], np.nan)
-    axis.pcolormesh(np.ma.masked_invalid(mean), norm=norm, cmap=COLORMAP, rasterized=mean.size > 400)
-    roomy = max(mean.shape) <= MOST_WORDS
-    for row, column in zip(*np.nonzero((best < 0) & (failed > 0)), strict=True):
-        axis.add_patch(
-            Rectangle((column, row), 1, 1, facecolor="white", edgecolor=GREY, hatch="////" if roomy else "//////", lw=0)
-        )
-    if roomy:
-        _words(axis, mean, failed, norm)
-    if found.ok.any():
-        row, column = np.argwhere(best == int(np.argmin(found.mean)))[0]
-        axis.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=VERMILLION, lw=1.6, zorder=4))
-    for values, order, axes in zip(made.levels, orders, (axis.xaxis, axis.yaxis), strict=True):
-        shown = range(0, len(values), -(-len(values) // 8))
-        axes.set_ticks([i + 0.5 for i in shown], [_tick(values[order[i]]) for i in shown])
-        if axes is axis.xaxis and sum(len(_tick(values[order[i]])) for i in shown) > 28:
-            axis.tick_params(axis="x", rotation=30)
-    axis.tick_params(length=0)
-    axis.spines[:].set_visible(False)
-
-
-def _words(axis: Axes, mean: np.ndarray, failed: np.ndarray, norm: Normalize) -> None:
-    """Write the mean and the number of failed runs into each cell."""
-    for (row, column), value in np.ndenumerate(mean):
-        lost = f"× {failed[row, column]:,}" if failed[row, column] else ""
-        if np.isfinite(value):
-            color = "white" if norm(value) > 0.55 else "black"
-            text = f"{value:.3g}" + (f"\n{lost}" if lost else "")
-            axis.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=6.5, color=color)
-        elif lost:
-            box = dict(facecolor="white", edgecolor="none", pad=1.0)
-            axis.text(
-                *(column + 0.5, row + 0.5, lost), ha="center", va="center", fontsize=6.5, color=VERMILLION, bbox=box
-            )
-
-
-def _scatter(axis: Axes, found: Points, a: str, b: str, norm: Normalize) -> None:
-    places = [
-        np.asarray(found.columns[name], float) if found.is_numeric(name) else found.levels(name)[1].astype(float)
-        for name in (a, b)
-    ]
-    ok = found.ok
-    axis.plot(places[0][~ok], places[1][~ok], "x", color=VERMILLION, markersize=3.5)
-    mean = found.mean[ok]
-    order = np.argsort(-mean)  # the best on top
-    axis.scatter(
-        *(one[ok][order] for one in places), c=mean[order], norm=norm, cmap=COLORMAP, s=14, edgecolors=GREY, lw=0.3
-    )
-    if ok.any():
-        best = int(np.argmin(found.mean))
-        axis.plot(places[0][best], places[1][best], "o", mfc="none", mec=VERMILLION, markersize=7, mew=1.4)
-    for name, scale, ticks in ((a, axis.set_xscale, axis.set_xticks), (b, axis.set_yscale, axis.set_yticks)):
-        if not found.is_numeric(name):
-            values = found.levels(name)[0]
-            ticks(range(len(values)), [_tick(value) for value in values])
-        elif spans_decades(found.columns[name]):
-            scale("log")
-
-
-@styled
-def time(dataset: xr.Dataset) -> Figure:
-    """The cost over time of the three best points and of the worst point without failed runs."""
-    shown = traces(dataset)
-    if not shown:
-        raise ValueError("sweep: expected a setting without failed runs, got none")
-    figure = Figure(figsize=(1.4 * WIDTH, 2.0 + 0.16 * len(shown)), layout="constrained")
-    axis = figure.subplots()
-    colors = [*PALETTE[: len(shown) - 1], GREY] if len(shown) == 4 else PALETTE
-    for (name, step, cost), color, mark in zip(shown, colors, MARKS, strict=False):
-        axis.plot(step, cost.mean, color=color, marker=mark, markersize=2.5, label=_text(name))
-        axis.fill_between(step, cost.low, cost.high, color=color, alpha=0.25, linewidth=0)
-    means = np.concatenate([cost.mean for *_, cost in shown])
-    if spans_decades(means):
-        axis.set_yscale("log")
-    axis.set_xlim(left=0)
-    axis.xaxis.set_major_locator(MaxNLocator(5))
-    axis.set_xlabel("step $t$")
-    axis.set_ylabel("mean cost of a step")
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=1)
-    return figure
-
-
-def _panels(count: int, height: float, *, columns: int | None = None) -> tuple[Figure, list[Axes]]:
-    columns = min(count, 2) if columns is None else columns
-    rows = -(-count // columns)
-    width = WIDTH * (1.2 if columns == 1 else columns * (1.0 if columns == 2 else 0.85))
-    figure = Figure(figsize=(width, 0.7 + height * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for axis in axes.flat[count:]:
-        axis.remove()
-    return figure, list(axes.flat[:count])
-
-
-def _legend_of_all(figure: Figure, axes: list[Axes], name: str | None) -> None:
-    handles: dict[str, Any] = {}
-    for axis in axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    if handles:
-        place: Any = dict(loc="outside upper center", ncols=min(len(handles), 4))
-        figure.legend(list(handles.values()), list(handles), title=None if name is None else _text(name), **place)
+def _order(table: Points, name: str, values: list[Any]) -> np.ndarray:
+    """The order of a setting's values along an axis."""
+    return np.argsort(values) if table.is_numeric(name) else np.arange(len(values))
 
 
 def _tick(value: Any) -> str:
-    text = f"{value:.3g}" if isinstance(value, float) else show(value)
-    return _text(text if len(text) <= 18 else f"{text[:17]}…")
-
-
-def _text(text: str) -> str:
-    """The text with its dollar signs escaped, so that matplotlib reads no formula."""
-    return text.replace("$", r"\$")
+    text = f"{value:.4g}" if isinstance(value, float) else show(value)
+    return literal(text if len(text) <= 18 else f"{text[:17]}…")

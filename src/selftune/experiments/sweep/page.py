@@ -4,12 +4,12 @@ from pathlib import Path
 
 import xarray as xr
 
-from ...reporting import pages
+from ...reporting import pages, plotly_figures
 from ...storage.store import open_run, read_manifest
 from ...sweeps.point_table import Points, in_words, points, show
 from ...sweeps.summary import Best, best, compare_settings, failures, percent, standings
 from ..registry import Experiment, Progress, StoredRun
-from . import figures, panels
+from . import figures
 
 MOST = 50
 DESIGNS = {"grid": "a full grid", "random": "a random design", "latin hypercube": "a Latin hypercube"}
@@ -29,7 +29,7 @@ def render(run: StoredRun) -> str:
         failed=failures(table),
         standings=[] if won is None else standings(table, MOST),
         comparisons=[] if won is None else [compare_settings(dataset, name) for name in _compared(table)],
-        panels=panels.make_panels(dataset),
+        panels=plotly_figures.panels(figures.make_figures(dataset)),
         about=pages.about(run.manifest, "selftune sweep CONFIG.toml"),
         in_words=in_words,
         percent=percent,

@@ -2,8 +2,8 @@
 
 import xarray as xr
 
-from ...reporting import datasets, pages, statistics
-from ..paper import panels
+from ...reporting import datasets, pages, plotly_figures, statistics
+from ..paper import figures
 from ..registry import Experiment, StoredRun
 
 
@@ -17,7 +17,7 @@ def render(run: StoredRun) -> str:
         steps=datasets.steps(dataset) if "time" in dataset.sizes else None,
         failed=failed,
         totals=_totals(dataset),
-        panels=panels.traces(dataset),
+        panels=plotly_figures.panels(figures.traces(dataset)),
         about=pages.about(run.manifest, "selftune run CONFIG.toml"),
     )
 
