@@ -1,7 +1,5 @@
 """Every tuner, estimator and constraint keeps the contract; `selftune.testing` has the checks."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,12 +56,14 @@ def test_every_public_tuner_and_estimator_is_here():
     assert set(CONSTRAINTS) == leaves(st.AbstractConstraint)
 
 
-@pytest.mark.parametrize(("tuner", "constraint"), itertools.product(TUNERS, CONSTRAINTS))
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+@pytest.mark.parametrize("tuner", TUNERS)
 def test_tuner(tuner, constraint):
     testing.check_tuner(TUNERS[tuner](CONSTRAINTS[constraint][0]))
 
 
-@pytest.mark.parametrize(("estimator", "constraint"), itertools.product(ESTIMATORS, CONSTRAINTS))
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_estimator(estimator, constraint):
     testing.check_estimator(ESTIMATORS[estimator](CONSTRAINTS[constraint][1]))
 
