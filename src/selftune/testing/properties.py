@@ -32,13 +32,7 @@ def check_jit_equals_eager(case: AbstractCase) -> None:
     values = case.begin(case.part, case.row(0, 0))
     for t, expected in enumerate(eager):
         row = case.row(0, t)
-        got = _attempt(
-            case,
-            name,
-            "a step under jit failed",
-            _PURE,
-            lambda: case.compiled(case.part, values, row),  # noqa: B023
-        )
+        got = _attempt(case, name, "a step under jit failed", _PURE, case.compiled, case.part, values, row)
         _check_close(case, name, got, expected, f"at step {t}, under jit and without jit", _PURE)
         values = got[0]
 
@@ -47,10 +41,8 @@ def check_vmap_equals_loop(case: AbstractCase) -> None:
     """Check that `jax.vmap` gives the numbers of a loop. The items of the batch differ in inputs and in settings."""
     name = "vmap equals loop"
     parts = [_with_numbers(case.part, lambda leaf, item=item: _scaled(leaf, item)) for item in range(BATCH)]
-    rest = eqx.filter(case.part, eqx.is_inexact_array, inverse=True)
-    numbers = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *(eqx.filter(part, eqx.is_inexact_array) for part in parts)
-    )
+    rest = eqx.filter(case.part, _is_inexact, inverse=True)
+    numbers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(eqx.filter(part, _is_inexact) for part in parts))
     begin = jax.vmap(lambda numbers, row: case.begin(eqx.combine(numbers, rest), row))
     step = eqx.filter_jit(jax.vmap(lambda numbers, values, row: case.step(eqx.combine(numbers, rest), values, row)))
 
@@ -58,10 +50,10 @@ def check_vmap_equals_loop(case: AbstractCase) -> None:
         return jax.tree.map(lambda leaf: leaf[:, t], case.rows)
 
     advice = f"Make no choice of shapes or branches from the values of arrays. {_PURE}"
-    batch = _attempt(case, name, "init under vmap failed", advice, lambda: begin(numbers, rows(0)))
+    batch = _attempt(case, name, "init under vmap failed", advice, begin, numbers, rows(0))
     alone = [case.begin(parts[item], case.row(item, 0)) for item in range(BATCH)]
     for t in range(STEPS):
-        batch, infos = _attempt(case, name, "a step under vmap failed", advice, lambda: step(numbers, batch, rows(t)))  # noqa: B023
+        batch, infos = _attempt(case, name, "a step under vmap failed", advice, step, numbers, batch, rows(t))
         for item in range(BATCH):
             expected = case.compiled(parts[item], alone[item], case.row(item, t))
             where = f"at step {t} for item {item} of a batch, under vmap and in a loop"
@@ -103,11 +95,7 @@ def check_dtype_kept(case: AbstractCase) -> None:
             row = _with_numbers(case.row(0, 0), lambda leaf, dtype=dtype: leaf.astype(dtype))
             problem = f"a step in {dtype.__name__}, with settings in {other.__name__}, failed"
 
-            def shapes(part: Any = part, row: PyTree = row) -> Any:
-                values = eqx.filter_eval_shape(case.begin, part, row)
-                return values, eqx.filter_eval_shape(case.step, part, values, row)
-
-            for leaves in _attempt(case, name, problem, _CAST, shapes):
+            for leaves in _attempt(case, name, problem, _CAST, _shapes, case, part, row):
                 for path, leaf in _leaves(_named(leaves)):
                     if _is_inexact(leaf) and leaf.dtype != dtype:
                         _fail(case, name, f"{path} is {leaf.dtype.name} where the inputs are {dtype.__name__}", _CAST)
@@ -126,7 +114,7 @@ def check_round_trip(case: AbstractCase) -> None:
     )
     part, values = jax.tree.map(lambda leaf: leaf, (case.part, before))
     row = case.row(0, STEPS - 1)
-    got = _attempt(case, name, "a step after the round trip failed", advice, lambda: case.step(part, values, row))
+    got = _attempt(case, name, "a step after the round trip failed", advice, case.step, part, values, row)
     _check_close(case, name, got, case.eager[-1], "after the round trip and without it", advice, tolerance=0.0)
 
 
@@ -176,13 +164,21 @@ def _fail(case: AbstractCase, name: str, problem: str, advice: str) -> NoReturn:
     raise AssertionError(f"{type(case.part).__name__}: {name}: {problem}. {advice}")
 
 
-def _attempt(case: AbstractCase, name: str, problem: str, advice: str, function: Callable[[], Any]) -> Any:
+def _shapes(case: AbstractCase, part: Any, row: PyTree) -> tuple[PyTree, PyTree]:
+    """Return the values before and after a step, as shapes and dtypes; nothing is computed."""
+    values = eqx.filter_eval_shape(case.begin, part, row)
+    return values, eqx.filter_eval_shape(case.step, part, values, row)
+
+
+def _attempt(
+    case: AbstractCase, name: str, problem: str, advice: str, function: Callable[..., Any], *arguments: Any
+) -> Any:
     try:
-        return function()
+        return function(*arguments)
     except Exception as error:
         message = str(error).strip().split("\n", 1)[0]
         raise AssertionError(
-            f"{type(case.part).__name__}: {name}: {problem}: {type(error).__name__}: {message} {advice}"
+            f"{type(case.part).__name__}: {name}: {problem}: {type(error).__name__}: {message.rstrip('.')}. {advice}"
         ) from error
 
 
