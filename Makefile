@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow test-versions firmware check format bench lock clean
+.PHONY: reproduce test test-slow test-versions firmware check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -40,6 +40,12 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
+# The wheel and the source archive in dist/, installed and tried in empty environments.
+wheel: $(READY)
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	.ci/smoke-wheel $(BIN)/python
+
 # The lock file pins everything, by name and hash, for every Python that we support.
 lock: $(READY)
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
@@ -54,4 +60,4 @@ $(READY): requirements.lock pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis results
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis results dist

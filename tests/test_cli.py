@@ -1,6 +1,7 @@
 """The command: what it says, where, and with which exit code."""
 
 import json
+import shlex
 import shutil
 import signal
 import warnings
@@ -53,12 +54,50 @@ def done(config):
 
 @pytest.mark.parametrize(
     "command",
-    [(), ("reproduce",), ("run",), ("export",), ("report",), ("compare",), ("info",), ("verify",), ("sweep",)],
+    [
+        (),
+        ("reproduce",),
+        ("new",),
+        ("run",),
+        ("export",),
+        ("report",),
+        ("compare",),
+        ("info",),
+        ("verify",),
+        ("sweep",),
+    ],
 )
 def test_help(command):
     result = invoke(*command, "--help")
     assert result.exit_code == 0
     snapshots.check(f"help-{'-'.join(command) or 'selftune'}.txt", result.stdout)
+
+
+def test_new_writes_an_example_that_runs(tmp_path, monkeypatch):
+    folder = tmp_path / "my robots" / "cart"
+    result = invoke("new", folder)
+    assert result.exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["cart-sweep.toml", "cart.py", "cart.toml"]
+    for path in folder.iterdir():
+        assert path.read_bytes() == (ROOT / "examples" / path.name).read_bytes()
+    command = shlex.split(result.stdout.splitlines()[-1].removeprefix("next    "))
+    assert command == ["selftune", "run", str(folder / "cart.toml")]
+    path = folder / "cart.toml"
+    path.write_text(path.read_text().replace("steps = 20_000", "steps = 300").replace("seeds = 8", "seeds = 1"))
+    monkeypatch.chdir(tmp_path)
+    assert invoke(*command[1:], "--quiet").exit_code == 0
+    assert (tmp_path / "results" / "cart" / "manifest.json").is_file()
+
+
+def test_new_overwrites_nothing(tmp_path):
+    (tmp_path / "cart.toml").write_text("mine")
+    result = invoke("new", tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {tmp_path / 'cart.toml'}: the file exists already; name another folder\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["cart.toml"]
+    assert (tmp_path / "cart.toml").read_text() == "mine"
+    given = json.loads(invoke("new", tmp_path / "other", "--json").stdout)
+    assert given["files"][0] == str(tmp_path / "other" / "cart.py")
 
 
 def test_run(config, done):

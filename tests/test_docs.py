@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import selftune as st
+from selftune import testing
 
 pytestmark = pytest.mark.versions
 
@@ -21,8 +22,14 @@ def public(module):
     )
 
 
+def defines(module, name):
+    return getattr(getattr(module, name), "__module__", None) == module.__name__
+
+
 NAMES = public(st)
 THEORY = sorted(set(public(st.theory)) - set(NAMES))
+STEP = sorted(["LearningRate", *(n for n in public(st.projected_step) if defines(st.projected_step, n))])
+TESTING = public(testing)
 # What only comes back from calls, or is there to be subclassed, is shown in the examples of what makes it.
 NO_EXAMPLE = {
     "AbstractEstimator",
@@ -67,8 +74,31 @@ def test_docstring(name):
 
 def test_the_reference_lists_every_public_name_and_no_other():
     tables = (ROOT / "docs" / "reference.md").read_text().split("|---|---|")[1:]
-    for names, table in zip((NAMES, THEORY), tables, strict=True):
+    for names, table in zip((NAMES, THEORY, STEP, TESTING), tables, strict=True):
         assert sorted(re.findall(r"`(\w+)`", table.split("\n\n")[0])) == names
+
+
+@pytest.mark.parametrize("name", sorted(set(TESTING) - {"PROPERTIES"}))
+def test_docstring_of_testing(name):
+    text = inspect.getdoc(getattr(testing, name))
+    assert text
+    assert len(text) > 40
+    # The examples of the cases show the properties.
+    properties = {check.__name__ for check in testing.PROPERTIES}
+    assert (">>>" in text) == (name not in {"AbstractCase", *properties})
+
+
+def test_docstring_of_the_projected_step():
+    assert ">>>" in (st.projected_step.__doc__ or "")
+    assert [name for name in STEP if not getattr(st.projected_step, name).__doc__] == []
+
+
+@pytest.mark.parametrize("name", ["my_tuner", "my_estimator"])
+def test_the_skeletons_on_the_page_are_the_examples(name):
+    assert (
+        f"```python\n{(ROOT / 'examples' / f'{name}.py').read_text()}```"
+        in (ROOT / "docs" / "add-a-tuner.md").read_text()
+    )
 
 
 @pytest.mark.parametrize("name", THEORY)

@@ -1,6 +1,7 @@
 """The examples, run as a user runs them; what they print is read."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,12 @@ def test_gymnasium():
     assert len(lap) == 8
     assert np.all(fixed[1:] > 20)  # cm
     assert np.all(tuned[3:] < 6)
+
+
+@pytest.mark.parametrize("name", ["my_tuner", "my_estimator"])
+def test_skeletons(name, capsys):
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert capsys.readouterr().out.endswith("keeps the contract\n")
 
 
 def test_replay():

@@ -82,6 +82,11 @@ for _tree in FILES.values():
             HELPERS.setdefault(_node.name, []).append(_node)
 
 
+def is_contract(called: ast.expr) -> bool:
+    """Whether this is a function of `selftune.testing`, which asserts."""
+    return ast.unparse(called).startswith("testing.check_")
+
+
 def checks(function: Function, seen: frozenset[str] = frozenset()) -> bool:
     """Whether a function asserts something, itself or by a function of the tests that it calls."""
     for node in ast.walk(function):
@@ -89,7 +94,7 @@ def checks(function: Function, seen: frozenset[str] = frozenset()) -> bool:
             return True
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func).rpartition(".")[2]
-            if called in ("raises", "warns", "fail") or called.startswith("assert_"):
+            if called in ("raises", "warns", "fail") or called.startswith("assert_") or is_contract(node.func):
                 return True
             if any(word.arg == "check" and ast.unparse(word.value) == "True" for word in node.keywords):
                 return True  # of a process that must end well

@@ -10,6 +10,7 @@ from . import (
     compare_command,
     export_command,
     info_command,
+    new_command,
     report_command,
     reproduce_command,
     run_command,
@@ -52,6 +53,7 @@ app.command(epilog="Examples:  selftune reproduce   |   selftune reproduce --see
 app.command(epilog="Examples:  selftune verify   |   selftune verify rates   |   selftune verify certificates --json")(
     verify_command.verify
 )
+app.command(epilog="Example:  selftune new cart")(new_command.new)
 app.command(epilog="Example:  selftune run examples/cart.toml -o results/cart")(run_command.run)
 app.command(
     epilog="Examples:  selftune sweep examples/cart-sweep.toml   |   selftune sweep FILE --executor tcp://host:8786"

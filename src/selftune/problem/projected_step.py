@@ -1,4 +1,27 @@
-"""The projected gradient step of the tuners and of the gradient estimator, based on optax."""
+r"""The projected gradient step $\Pi(v - \eta G)$ with any learning rate: a number, an optax schedule or any
+`optax.GradientTransformation`. All gradient-based tuners and the gradient estimator use this step.
+
+A tuner or an estimator of your own uses the step in this way:
+
+- The field `learning_rate` has the converter `learning_rate`, and the field `constraint` has the converter
+  `constraint`. They check the values when the tuner is made.
+- `init` calls `init` for the first state of the optimizer, and `update` calls `update`.
+
+!!! Example
+
+    >>> import jax.numpy as jnp, optax, selftune as st
+    >>> rate = st.projected_step.learning_rate(0.5)
+    >>> theta = jnp.array([1.0, 2.0])
+    >>> state = st.projected_step.init(rate, theta)
+    >>> theta, state = st.projected_step.update(rate, st.Box(0.0, 3.0), theta, jnp.array([4.0, -1.0]), state)
+    >>> print(theta)  # 1 − 0.5 · 4 is below the box
+    [0.  2.5]
+    >>> adam = st.projected_step.learning_rate(optax.adam(0.1))
+    >>> state = st.projected_step.init(adam, theta)
+    >>> theta, state = st.projected_step.update(adam, st.Box(0.0, 3.0), theta, jnp.array([-1.0, 1.0]), state)
+    >>> print(theta.round(3))
+    [0.1 2.4]
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -15,6 +38,7 @@ from ..foundation import arguments
 from .constraints import AbstractConstraint
 
 LearningRate: TypeAlias = Array | Callable[..., Any] | optax.GradientTransformation
+"""A checked learning rate: the result of `learning_rate`."""
 
 
 def learning_rate(value: Any) -> LearningRate:
@@ -39,6 +63,7 @@ def learning_rate(value: Any) -> LearningRate:
 
 
 def constraint(value: Any) -> AbstractConstraint:
+    """Return `value` if it is a constraint; otherwise raise `ValueError`."""
     if not isinstance(value, AbstractConstraint):
         raise ValueError(f"constraint: expected a constraint such as selftune.Box(0.0, 1.0), got {value!r}")
     return value

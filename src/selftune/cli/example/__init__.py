@@ -1,0 +1,1 @@
+"""The files that `selftune new` writes. The folder `examples` of the repository links to them."""

@@ -1,0 +1,268 @@
+"""A tuner, an estimator or a constraint together with the inputs on which its properties are checked."""
+
+import abc
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from ..estimators.base import AbstractEstimator
+from ..foundation import arguments
+from ..problem import projected_step
+from ..problem.constraints import AbstractConstraint
+from ..problem.system import MatchedSystem, System
+from ..tuners.base import AbstractTuner
+
+BATCH, STEPS = 3, 3
+
+
+class AbstractCase(abc.ABC):
+    """A part of a controller and the inputs of a few steps, for the functions of `PROPERTIES`.
+
+    To check another kind of part, subclass and implement `begin` and `step`.
+    """
+
+    part: Any
+    """The tuner, estimator or constraint that is checked: a pytree."""
+    rows: PyTree
+    """The inputs of the steps; every leaf has the leading axes (batch, steps)."""
+
+    def __init__(self, part: Any, rows: PyTree):
+        self.part, self.rows = part, rows
+
+    @abc.abstractmethod
+    def begin(self, part: Any, row: PyTree) -> dict[str, PyTree]:
+        """Return the values before the first step, by name. They are all that one step hands to the next."""
+
+    @abc.abstractmethod
+    def step(self, part: Any, values: dict[str, PyTree], row: PyTree) -> tuple[dict[str, PyTree], PyTree]:
+        """Return the values after one step, and the report of the step, which the next step does not need."""
+
+    def restart(self, part: Any, values: dict[str, PyTree], row: PyTree) -> dict[str, PyTree]:
+        """Return the values after a guard's reset."""
+        return values
+
+    def outside(self, values: dict[str, PyTree]) -> list[str]:
+        """Return the names of the values that are outside the part's constraint."""
+        return []
+
+    def row(self, item: int, step: int) -> PyTree:
+        return jax.tree.map(lambda leaf: leaf[item, step], self.rows)
+
+    @cached_property
+    def eager(self) -> list[tuple[dict[str, PyTree], PyTree]]:
+        """The values and the report after each step of the first item of the batch, computed without jit."""
+        values, steps = self.begin(self.part, self.row(0, 0)), []
+        for t in range(STEPS):
+            values, info = self.step(self.part, values, self.row(0, t))
+            steps.append((values, info))
+        return steps
+
+    @cached_property
+    def compiled(self) -> "CompiledStep":
+        return CompiledStep(self)
+
+
+class CompiledStep:
+    """`AbstractCase.step` under jit, with the number of times that JAX traced the step."""
+
+    def __init__(self, case: AbstractCase):
+        self.traces = 0
+
+        def step(part: Any, values: dict[str, PyTree], row: PyTree) -> Any:
+            self.traces += 1
+            return case.step(part, values, row)
+
+        self._step = eqx.filter_jit(step)
+
+    def __call__(self, part: Any, values: dict[str, PyTree], row: PyTree) -> Any:
+        return self._step(part, values, row)
+
+
+class TunerCase(AbstractCase):
+    r"""A tuner on a small problem, for the functions of `PROPERTIES`.
+
+    **Arguments:**
+
+    - `tuner`: the tuner.
+    - `system`, `x`, `theta`, `a_hat`: the system and the values of the first step. Give all of them or none. By default
+      they are a system with two states in which θ and â are dictionaries of arrays; all numbers of θ₀ are between 0.2
+      and 0.3.
+    - `t`: the context of a step. By default, the number of the step.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> from selftune import testing
+        >>> testing.check_dtype_kept(testing.TunerCase(st.Fixed()))
+    """
+
+    def __init__(
+        self,
+        tuner: AbstractTuner,
+        *,
+        system: Any = None,
+        x: Any = None,
+        theta: Any = None,
+        a_hat: Any = None,
+        t: Any = None,
+    ):
+        if not isinstance(tuner, AbstractTuner):
+            raise ValueError(f"tuner: expected a subclass of selftune.AbstractTuner, got {arguments.describe(tuner)}")
+        self.system, rows = _problem(system, x, theta, a_hat, t)
+        super().__init__(tuner, rows)
+        _check_start("theta", self.row(0, 0)["theta"], tuner)
+
+    def begin(self, part: Any, row: PyTree) -> dict[str, PyTree]:
+        return {"theta": row["theta"], "state": part.init(self.system, row["x"], row["theta"])}
+
+    def step(self, part: Any, values: dict[str, PyTree], row: PyTree) -> tuple[dict[str, PyTree], PyTree]:
+        theta, state, info = part.update(
+            self.system, row["x"], values["theta"], row["a_hat"], row["t"], values["state"]
+        )
+        return {"theta": theta, "state": state}, {"info": info}
+
+    def restart(self, part: Any, values: dict[str, PyTree], row: PyTree) -> dict[str, PyTree]:
+        return {**values, "state": part.reset(self.system, row["x"], values["theta"], values["state"])}
+
+    def outside(self, values: dict[str, PyTree]) -> list[str]:
+        return _outside("theta", values, self.part)
+
+
+class EstimatorCase(AbstractCase):
+    r"""An estimator on a small problem, for the functions of `PROPERTIES`.
+
+    **Arguments:** `estimator`; all others as in `TunerCase`. All numbers of the default $\hat a_0$ are between 0.25 and
+    0.5.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> from selftune import testing
+        >>> testing.check_dtype_kept(testing.EstimatorCase(st.Frozen()))
+    """
+
+    def __init__(
+        self,
+        estimator: AbstractEstimator,
+        *,
+        system: Any = None,
+        x: Any = None,
+        theta: Any = None,
+        a_hat: Any = None,
+        t: Any = None,
+    ):
+        if not isinstance(estimator, AbstractEstimator):
+            raise ValueError(
+                f"estimator: expected a subclass of selftune.AbstractEstimator, got {arguments.describe(estimator)}"
+            )
+        self.system, rows = _problem(system, x, theta, a_hat, t)
+        residual = jax.vmap(jax.vmap(self.system.residual))(rows["x"], rows["a_hat"], rows["t"])
+        rows["f_obs"] = residual + 0.3 * irregular(residual)
+        super().__init__(estimator, rows)
+        _check_start("a_hat", self.row(0, 0)["a_hat"], estimator)
+
+    def begin(self, part: Any, row: PyTree) -> dict[str, PyTree]:
+        return {"a_hat": row["a_hat"], "state": part.init(self.system, row["x"], row["a_hat"])}
+
+    def step(self, part: Any, values: dict[str, PyTree], row: PyTree) -> tuple[dict[str, PyTree], PyTree]:
+        a_hat, state, info = part.update(
+            self.system, row["x"], row["f_obs"], values["a_hat"], row["t"], values["state"]
+        )
+        return {"a_hat": a_hat, "state": state}, {"info": info}
+
+    def outside(self, values: dict[str, PyTree]) -> list[str]:
+        return _outside("a_hat", values, self.part)
+
+
+class ConstraintCase(AbstractCase):
+    """A constraint and points inside and outside of it, for the functions of `PROPERTIES`.
+
+    **Arguments:** `constraint`; `like`: a parameter, for its structure and shapes; by default a vector of 3 numbers.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> from selftune import testing
+        >>> testing.check_stays_in_set(testing.ConstraintCase(st.Ball(1.0)))
+    """
+
+    def __init__(self, constraint: AbstractConstraint, *, like: Any = None):
+        if not isinstance(constraint, AbstractConstraint):
+            raise ValueError(
+                f"constraint: expected a subclass of selftune.AbstractConstraint, got {arguments.describe(constraint)}"
+            )
+        like = arguments.real_tree("like", np.zeros(3) if like is None else like)
+        # The points of a batch lie on different scales, so that some are inside of the usual sets and some far outside.
+        scales = jnp.asarray([0.1, 1.0, 100.0])
+        points = jax.tree.map(
+            lambda leaf: irregular(leaf) * scales.reshape(-1, *[1] * (leaf.ndim - 1)).astype(leaf.dtype), _repeat(like)
+        )
+        super().__init__(constraint, {"v": points})
+
+    def begin(self, part: Any, row: PyTree) -> dict[str, PyTree]:
+        return {}
+
+    def step(self, part: Any, values: dict[str, PyTree], row: PyTree) -> tuple[dict[str, PyTree], PyTree]:
+        point = part.project(row["v"])
+        return {}, {"project": point, "contains": part.contains(point)}
+
+
+def irregular(like: jax.Array) -> jax.Array:
+    """Return numbers between -1 and 1 without a pattern, in the shape and dtype of `like`; always the same numbers."""
+    return jnp.asarray(np.cos(1.0 + 2.0 * np.arange(like.size) ** 1.5).reshape(like.shape), like.dtype)
+
+
+def _repeat(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (BATCH, STEPS, *jnp.shape(leaf))), tree)
+
+
+def _problem(system: Any, x: Any, theta: Any, a_hat: Any, t: Any) -> tuple[System, dict[str, PyTree]]:
+    """Return the system and the inputs of the steps; the state x is different at each step."""
+    given = [
+        name
+        for name, value in zip(("system", "x", "theta", "a_hat"), (system, x, theta, a_hat), strict=True)
+        if value is not None
+    ]
+    if not given:
+        system = _default_system()
+        x, theta = [1.0, -1.0], {"gain": [0.3, 0.3], "bias": [0.2, 0.2]}
+        a_hat = {"slope": [0.25], "level": [0.25, 0.5]}
+    elif len(given) < 4 or not isinstance(system, System):
+        raise ValueError(
+            f"system: expected a System together with x, theta and a_hat, or none of the four, got {', '.join(given)}"
+        )
+    x = arguments.real_array("x", x)
+    states = _repeat(x)
+    # Steps of a few percent: every system that can start at x can also be evaluated there.
+    states = states + (0.05 * (1 + jnp.abs(states)) * irregular(states)).astype(x.dtype)
+    steps = jnp.broadcast_to(jnp.arange(STEPS, dtype=jnp.int32), (BATCH, STEPS))
+    return system, {
+        "x": states,
+        "theta": _repeat(arguments.real_tree("theta", theta, dtype=x.dtype)),
+        "a_hat": _repeat(arguments.real_tree("a_hat", a_hat, dtype=x.dtype)),
+        "t": steps if t is None else _repeat(t),
+    }
+
+
+def _default_system() -> System:
+    return MatchedSystem(
+        dynamics=lambda x, v, t: 0.8 * x + 0.2 * jnp.tanh(v),
+        residual=lambda x, a, t: a["slope"] * jnp.sin(x) + a["level"],
+        actuation=lambda x, theta, t: -theta["gain"] * x + theta["bias"],
+        cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum((u - 1.0) ** 2),
+    )
+
+
+def _check_start(name: str, value: PyTree, part: Any) -> None:
+    if (constraint := getattr(part, "constraint", None)) is not None:
+        projected_step.check_inside(name, value, constraint)
+
+
+def _outside(name: str, values: dict[str, PyTree], part: Any) -> list[str]:
+    constraint = getattr(part, "constraint", None)
+    return [] if constraint is None or bool(constraint.contains(values[name])) else [name]
