@@ -21,7 +21,7 @@ from ..control.closed_loop import CHECKED, closed_loop_step
 from ..control.controller import Controller
 from ..control.guard import Guard
 from ..foundation import arguments
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ._float64_bits import as_words, from_words, to_numbers, to_words
 from .c.compilation import build
 from .c.emit import TYPES, Writer
@@ -66,7 +66,7 @@ ROLES = {
 def run_loop(
     controller: Controller,
     guard: Guard | None,
-    nature: System,
+    nature: AbstractSystem,
     arrays: dict[str, PyTree],
     steps: int,
     fields: tuple[str, ...],
