@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from benchmarks._robots import PROBLEMS
+from benchmarks._problems import PROBLEMS
 
 import selftune as st
 from selftune.native.lowering.from_jaxpr import lower
