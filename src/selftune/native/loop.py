@@ -110,7 +110,7 @@ def run_loop(
 def _run_any(loop: "Loop", steps: int, stride: int, leaves: Sequence[Any]) -> Sequence[Any]:
     """Run the loop now if all numbers are known; otherwise define it for `vmap` and `jit`."""
     if all(map(arguments.is_known, leaves)):
-        return [_taken_over(output) for output in loop.call(steps, stride, leaves)]
+        return [_as_jax_array(output) for output in loop.call(steps, stride, leaves)]
 
     @jax.custom_batching.custom_vmap
     def run(*leaves):
@@ -169,11 +169,11 @@ def _is_free(leaf: Any) -> bool:
     return not arguments.is_known(leaf) or (_is_array(leaf) and leaf.ndim == 0)
 
 
-def _restored(one: "_Setting | bool", free: Iterator[Any]) -> Any:
-    """Return the value of a setting inside the program; `one` is a constant, or says whether an argument is a key."""
-    if isinstance(one, _Setting):
-        return one.value
-    return jax.random.wrap_key_data(next(free)) if one else next(free)
+def _restored(setting: "_Setting | bool", free: Iterator[Any]) -> Any:
+    """Return a setting's value inside the program: a constant, or the next argument. A bool says if that is a key."""
+    if isinstance(setting, _Setting):
+        return setting.value
+    return jax.random.wrap_key_data(next(free)) if setting else next(free)
 
 
 @lru_cache(maxsize=128)
@@ -219,7 +219,7 @@ class Loop:
 
     def results(self, rows: int) -> list[jax.ShapeDtypeStruct]:
         """Return the shapes and dtypes of the results."""
-        row = jax.tree.map(lambda one: jax.ShapeDtypeStruct((rows, *one.shape), one.dtype), self._results["row"])
+        row = jax.tree.map(lambda field: jax.ShapeDtypeStruct((rows, *field.shape), field.dtype), self._results["row"])
         return jax.tree.leaves(self._results | {"row": row})
 
     @cached_property
@@ -235,8 +235,8 @@ class Loop:
 
     def batch(self, leaves: Any) -> tuple[int, ...]:
         """Return the lengths of the batch axes, which come before the arrays' own axes."""
-        own = (len(leaf.shape) + (ROLES[leaf.group] is Role.SERIES) for leaf in self.program.inputs)
-        return np.broadcast_shapes(*(array.shape[: array.ndim - n] for array, n in zip(leaves, own, strict=True)))
+        own_axes = (len(leaf.shape) + (ROLES[leaf.group] is Role.SERIES) for leaf in self.program.inputs)
+        return np.broadcast_shapes(*(array.shape[: array.ndim - n] for array, n in zip(leaves, own_axes, strict=True)))
 
     def call(self, steps: int, stride: int, leaves: Any) -> list[np.ndarray]:
         """Run the loop for each entry of the batch, and return the results with the batch axes in front.
@@ -289,7 +289,7 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def _taken_over(array: np.ndarray) -> jax.Array:
+def _as_jax_array(array: np.ndarray) -> jax.Array:
     """Return a JAX array in the same memory, which nothing else uses."""
     return jnp.from_dlpack(array) if array.size else jnp.asarray(array)
 

@@ -166,7 +166,7 @@ class Writer:
         written = _numbers(self.program.outputs, self.store)
         live = graph.live(number.node for number in written)
         self._find_shared_divisors(live)
-        self._exact = self._that_jump(live) if self._shared else set()
+        self._exact = self._exact_nodes(live) if self._shared else set()
         needed = {node for node in live if graph.ops[node] == "input"}
         read = [number for number in _numbers(self.program.inputs, self.load) if number.node in needed]
         taken = {word for number in (*written, *read) for word in re.findall(r"(?<![\w.>])[A-Za-z_]\w*", number.place)}
@@ -181,7 +181,7 @@ class Writer:
         statements = self._statements(live, names, self._uses(live, written))
         stores: dict[str, list[str]] = {}
         for number in written:
-            stores.setdefault(number.leaf.group, []).append(f"{number.place} = {self._of(number.node)};")
+            stores.setdefault(number.leaf.group, []).append(f"{number.place} = {self._text_of(number.node)};")
         return Body(loads, statements, stores, self.helpers)
 
     def _uses(self, live: list[int], written: list[_Number]) -> np.ndarray:
@@ -239,7 +239,7 @@ class Writer:
                 if np.finfo(inverse.dtype).tiny <= abs(inverse) < np.inf:
                     self.inverses[node] = literal(inverse, graph.dtypes[node])
 
-    def _that_jump(self, live: list[int]) -> set[int]:
+    def _exact_nodes(self, live: list[int]) -> set[int]:
         """Return the nodes whose last digit may change a comparison or an integer that depends on them."""
         graph = self.graph
         exact: set[int] = set()
@@ -260,9 +260,9 @@ class Writer:
             return []
         kind = graph.dtypes[divisor]
         self.inverses[divisor] = f"r{divisor}"
-        return [f"const {TYPES[kind.name]} r{divisor} = {literal(1, kind)} / {self._of(divisor)};"]
+        return [f"const {TYPES[kind.name]} r{divisor} = {literal(1, kind)} / {self._text_of(divisor)};"]
 
-    def _of(self, node: int) -> str:
+    def _text_of(self, node: int) -> str:
         graph = self.graph
         return literal(graph.values[node], graph.dtypes[node]) if graph.is_constant(node) else self.text[node]
 
@@ -270,7 +270,7 @@ class Writer:
         graph = self.graph
         op, dtype = graph.ops[node], graph.dtypes[node]
         args = graph.args[node]
-        texts = [self._of(arg) for arg in args]
+        texts = [self._text_of(arg) for arg in args]
         kind = graph.dtypes[args[0]]
         if op == "select":
             return f"{texts[0]} ? {texts[2]} : {texts[1]}"
@@ -368,7 +368,7 @@ class Writer:
         graph = self.graph
         rows, inner, columns = graph.values[node]
         ctype = TYPES[graph.dtypes[node].name]
-        texts = [self._of(arg) for arg in graph.args[node]]
+        texts = [self._text_of(arg) for arg in graph.args[node]]
         left, right = texts[: rows * inner], texts[rows * inner :]
         p, a, b = f"p{node}", f"a{node}", f"b{node}"
         return [
