@@ -27,6 +27,7 @@ THEORY = sorted(set(public(st.theory)) - set(NAMES))
 NO_EXAMPLE = {
     "AbstractEstimator",
     "AbstractProcess",
+    "AbstractSystem",
     "AbstractTuner",
     "Bands",
     "Best",
