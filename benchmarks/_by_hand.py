@@ -11,7 +11,7 @@ import numpy as np
 
 import selftune as st
 
-from ._robots import Problem
+from ._problems import Problem
 
 RECORD = ("x", "theta", "a_hat", "cost")
 """What a loop writes, in the order of its arguments."""

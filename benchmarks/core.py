@@ -15,7 +15,7 @@ import selftune as st
 
 from ._by_hand import RECORD, hand_written
 from ._measure import interleaved, ratio, table
-from ._robots import scalar
+from ._problems import scalar
 
 STEPS = 1_000_000
 FIRST_CALL = "from benchmarks.core import first_call; first_call({engine!r})"

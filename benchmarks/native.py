@@ -20,7 +20,7 @@ import selftune as st
 
 from ._by_hand import BY_HAND, RECORD, hand_written
 from ._measure import interleaved, ratio, table
-from ._robots import PROBLEMS, Problem
+from ._problems import PROBLEMS, Problem
 
 Engine: TypeAlias = Literal["xla", "native"]
 ENGINES: tuple[Engine, Engine] = ("xla", "native")

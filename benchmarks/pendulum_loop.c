@@ -1,4 +1,4 @@
-/* The pendulum of `_robots.py` with M-GAPS and the gradient estimator, written by hand: the derivatives are worked out
+/* The pendulum of `_problems.py` with M-GAPS and the gradient estimator, written by hand: the derivatives are worked out
    on paper, and what the cancelling policy takes out of the model's loop is not computed.
    Row t of every output is the value used at step t. */
 #include <math.h>

@@ -17,7 +17,7 @@ import selftune as st
 
 from ._by_hand import hand_written
 from ._measure import interleaved, table
-from ._robots import PROBLEMS, Problem
+from ._problems import PROBLEMS, Problem
 
 RATES, SEEDS, STEPS, LANES, ROUNDS = (1e-4, 3e-4, 1e-3, 3e-3), 64, 200_000, 16, 3
 SMALL = {"points": 50, "seeds": 8, "steps": 20}

@@ -34,6 +34,7 @@ TESTING = public(testing)
 NO_EXAMPLE = {
     "AbstractEstimator",
     "AbstractProcess",
+    "AbstractSystem",
     "AbstractTuner",
     "Bands",
     "Best",

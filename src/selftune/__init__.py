@@ -35,6 +35,7 @@ from .problem.noise import Sinusoid as Sinusoid
 from .problem.noise import Stream as Stream
 from .problem.noise import Uniform as Uniform
 from .problem.scenario import Scenario as Scenario
+from .problem.system import AbstractSystem as AbstractSystem
 from .problem.system import MatchedSystem as MatchedSystem
 from .problem.system import System as System
 from .problem.system import infer_residual as infer_residual

@@ -40,11 +40,12 @@ def source(functions: Mapping[str, Program]) -> str:
     texts = []
     for name, program in functions.items():
         writer = Writer(program, _place(program.inputs, "in", "const "), _place(program.outputs, "out", ""))
-        loads, statements, stores = writer.lines()
-        helpers |= writer.helpers
+        body = writer.body()
+        helpers |= body.helpers
         head = f"void f_{name}(const void *const *in, void *const *out)"
-        unused = [] if loads else ["(void)in;"]
-        texts += [f"{head};", f"{head} {{", *wrap([*unused, *loads, *statements, *stores], 4), "}"]
+        unused = [] if body.loads else ["(void)in;"]
+        lines = [*unused, *body.loads, *body.statements, *body.stores.get("y", [])]
+        texts += [f"{head};", f"{head} {{", *wrap(lines, 4), "}"]
     return "\n".join(["#include <math.h>", "#include <stdint.h>", *helpers.values(), *texts, ""])
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks._robots import PROBLEMS
+from benchmarks._problems import PROBLEMS
 
 import selftune as st
 from selftune.foundation.errors import StoreError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
-from benchmarks._robots import PROBLEMS
+from benchmarks._problems import PROBLEMS
 
 import selftune as st
 

@@ -1,6 +1,7 @@
 """`simulate(..., engine="native")` gives the run that XLA gives: rows, state, result, in one go or in parts."""
 
 import sys
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -8,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from benchmarks._robots import PROBLEMS
+from benchmarks._problems import PROBLEMS
 
 import selftune as st
 from selftune.native.lowering.from_jaxpr import lower
+from selftune.problem.system import linearize_step
 from tests import test_contract as contract
 from tests.problems import golden, golden_controller, golden_scenario, random_scenario, random_system
 from tests.test_golden import assert_golden, cases
@@ -311,9 +313,14 @@ def test_a_while_loop_that_has_no_derivative_in_reverse():
 
 
 def test_a_derivative_of_the_users_own():
-    class Halved(st.System):
+    class Halved(st.AbstractSystem):
+        dynamics: Callable
+        residual: Callable
+        policy: Callable
+        cost: Callable
+
         def linearize(self, x, theta, a, t):
-            out, push = st.System.linearize(self, x, theta, a, t)
+            out, push = linearize_step(self, x, theta, a, t)
             return out, lambda dx, dtheta: jax.tree.map(lambda tangent: 0.5 * tangent, push(dx, dtheta))
 
     system = Halved(RANDOM.dynamics, RANDOM.residual, RANDOM.policy, RANDOM.cost)

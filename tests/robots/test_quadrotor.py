@@ -12,6 +12,7 @@ from scipy.spatial.transform import Rotation
 import selftune as st
 from selftune.robots import quadrotor, quadrotor_plant, render
 from selftune.robots.base import drive
+from selftune.robots.rotation import rotation_matrix, rotation_rate
 
 ROBOT = quadrotor.make()
 SYSTEM = ROBOT.system
@@ -105,6 +106,22 @@ def test_rotation_vector():
         x, y, z, w = Rotation.from_rotvec(r).as_quat()
         for sign in (1, -1):
             np.testing.assert_allclose(quadrotor_plant.rotation_vector(sign * np.array([w, x, y, z])), r, atol=1e-15)
+
+
+def test_rotation_matrix_and_rate():
+    @jax.jit
+    @jax.vmap
+    def turn(r, body_rate):
+        return jax.jvp(rotation_matrix, (r,), (rotation_rate(r, body_rate),))
+
+    # Zero, either side of where the series end (r² = 0.01, 0.04 and 0.5), and large.
+    sizes = np.array([0.0, 1e-9, 0.0999, 0.1001, 0.1999, 0.2001, 0.7071, 0.7072, 3.0])
+    r = sizes[:, None] * np.array([0.6, 0.0, -0.8])
+    body_rate = np.broadcast_to([0.3, -2.0, 1.1], r.shape)
+    for vector, rate, R, moved in zip(r, body_rate, *turn(r, body_rate), strict=True):
+        np.testing.assert_allclose(R, Rotation.from_rotvec(vector).as_matrix(), atol=1e-14)
+        # The vector's rate is the one that makes the matrix turn with the body; the series' first left out is 2e-13.
+        np.testing.assert_allclose(moved, R @ np.cross(np.eye(3), rate), atol=1e-12)
 
 
 def flown(seed, condition="wind", steps=50):

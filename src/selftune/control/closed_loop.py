@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from . import guarded_step, result_codes
 from .controller import Controller
 from .guard import Decision, Guard
@@ -20,7 +20,7 @@ CHECKED = ("u", "cost", "gradient", "innovation")
 def closed_loop_step(
     controller: Controller,
     guard: Guard | None,
-    nature: System,
+    nature: AbstractSystem,
     x: Array,
     state: Any,
     a_star: PyTree,

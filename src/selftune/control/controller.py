@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 from ..estimators.base import AbstractEstimator, EstimatorInfo
 from ..foundation import arguments
 from ..problem import projected_step
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ..tuners.base import AbstractTuner, TunerInfo
 
 
@@ -69,12 +69,12 @@ class Controller(eqx.Module):
         True True
     """
 
-    system: System
+    system: AbstractSystem
     tuner: AbstractTuner
     estimator: AbstractEstimator
 
     def __check_init__(self) -> None:
-        for name, kind in {"system": System, "tuner": AbstractTuner, "estimator": AbstractEstimator}.items():
+        for name, kind in {"system": AbstractSystem, "tuner": AbstractTuner, "estimator": AbstractEstimator}.items():
             value = getattr(self, name)
             if not isinstance(value, kind):
                 hint = f" (did you mean {value.__name__}()?)" if isinstance(value, type) else ""

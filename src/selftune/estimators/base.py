@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 
 
 class EstimatorInfo(eqx.Module):
@@ -24,12 +24,18 @@ class AbstractEstimator(eqx.Module):
     """Whether `Controller.reveal` gives this estimator $a^*_t$ before each step."""
 
     @abc.abstractmethod
-    def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> PyTree:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> PyTree:
         r"""Return the state before the first step, from the first x and $\hat a_0$."""
 
     @abc.abstractmethod
     def update(
-        self, system: System, x: Float[Array, " n"], f_obs: Float[Array, " k"], a_hat: PyTree, t: Any, state: PyTree
+        self,
+        system: AbstractSystem,
+        x: Float[Array, " n"],
+        f_obs: Float[Array, " k"],
+        a_hat: PyTree,
+        t: Any,
+        state: PyTree,
     ) -> tuple[PyTree, PyTree, EstimatorInfo]:
         r"""Return `(a_hat, state, info)` with $\hat a_{t+1}$, from the observation $\tilde f_t$ of the true residual
         $f_t(x_t, a^*_t)$."""

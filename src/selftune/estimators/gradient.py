@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 from ..foundation import arguments
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from .base import AbstractEstimator, EstimatorInfo
 
 
@@ -60,12 +60,18 @@ class GradientEstimator(AbstractEstimator):
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
     normalized: bool = eqx.field(default=False, static=True)
 
-    def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> PyTree:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> PyTree:
         arguments.fits("preconditioner", self.preconditioner, ravel_pytree(a_hat)[0].size)
         return projected_step.init(self.learning_rate, a_hat)
 
     def update(
-        self, system: System, x: Float[Array, " n"], f_obs: Float[Array, " k"], a_hat: PyTree, t: Any, state: PyTree
+        self,
+        system: AbstractSystem,
+        x: Float[Array, " n"],
+        f_obs: Float[Array, " k"],
+        a_hat: PyTree,
+        t: Any,
+        state: PyTree,
     ) -> tuple[PyTree, PyTree, EstimatorInfo]:
         f_hat, J = system.residual_and_jacobian(x, a_hat, t)
         error = f_hat - f_obs

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 from ..foundation import arguments
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from . import _square_root
 from .base import AbstractEstimator, EstimatorInfo
 
@@ -71,7 +71,7 @@ class KalmanEstimator(AbstractEstimator):
         if (raw := arguments.known(Q, P0)) and not np.all(raw[0] < raw[1]):
             raise ValueError(f"process_noise: expected less than covariance, got {Q} and {P0}")
 
-    def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> KalmanState:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> KalmanState:
         flat = ravel_pytree(a_hat)[0]
         arguments.fits("process_noise", self.process_noise, flat.size)
         covariance = arguments.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
@@ -79,7 +79,7 @@ class KalmanEstimator(AbstractEstimator):
 
     def update(
         self,
-        system: System,
+        system: AbstractSystem,
         x: Float[Array, " n"],
         f_obs: Float[Array, " k"],
         a_hat: PyTree,

@@ -2,7 +2,7 @@ from typing import Any, ClassVar
 
 from jaxtyping import Array, Float, PyTree
 
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from .base import AbstractEstimator, EstimatorInfo
 
 
@@ -20,10 +20,16 @@ class Known(AbstractEstimator):
 
     is_oracle: ClassVar[bool] = True
 
-    def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> None:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> None:
         return None
 
     def update(
-        self, system: System, x: Float[Array, " n"], f_obs: Float[Array, " k"], a_hat: PyTree, t: Any, state: None
+        self,
+        system: AbstractSystem,
+        x: Float[Array, " n"],
+        f_obs: Float[Array, " k"],
+        a_hat: PyTree,
+        t: Any,
+        state: None,
     ) -> tuple[PyTree, None, EstimatorInfo]:
         return a_hat, None, EstimatorInfo(innovation=f_obs - system.residual(x, a_hat, t))

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PyTree
 from ..foundation import arguments
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from . import _square_root
 from .base import AbstractEstimator, EstimatorInfo
 
@@ -63,7 +63,7 @@ class RLS(AbstractEstimator):
     covariance: Array = eqx.field(converter=lambda v: arguments.positive_definite("covariance", v))
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
 
-    def init(self, system: System, x: Float[Array, " n"], a_hat: PyTree) -> RLSState:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> RLSState:
         flat = ravel_pytree(a_hat)[0]
         covariance = arguments.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
         root = jnp.linalg.cholesky(covariance)
@@ -71,7 +71,13 @@ class RLS(AbstractEstimator):
         return RLSState(root, prior)
 
     def update(
-        self, system: System, x: Float[Array, " n"], f_obs: Float[Array, " k"], a_hat: PyTree, t: Any, state: RLSState
+        self,
+        system: AbstractSystem,
+        x: Float[Array, " n"],
+        f_obs: Float[Array, " k"],
+        a_hat: PyTree,
+        t: Any,
+        state: RLSState,
     ) -> tuple[PyTree, RLSState, EstimatorInfo]:
         forgetting = self.forgetting.astype(x.dtype)
         f_hat, J = system.residual_and_jacobian(x, a_hat, t)

@@ -18,6 +18,7 @@ from ..control.guard import Decision, Guard
 from ..foundation import arguments
 from ..foundation.errors import StoreError
 from ..native.c.emit import literal, wrap
+from ..native.c.templates import fill
 from ..native.firmware import Firmware, check_name
 from ..problem.noise import Gaussian
 from ..problem.scenario import Scenario
@@ -25,6 +26,7 @@ from ..simulation.simulator import simulate
 from ..storage import files
 from . import readme
 
+TEMPLATES = Path(__file__).with_name("templates")
 MANIFEST = "selftune.json"
 STEPS = 200
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
@@ -96,7 +98,7 @@ def export_c(
         f"{name}.c": firmware.source(),
         "replay.h": _replay(firmware, scenario),
         "main.c": _main(firmware),
-        "CMakeLists.txt": _cmake(name),
+        "CMakeLists.txt": fill(TEMPLATES / "CMakeLists.txt.in", {"name": name, "upper": name.upper()}),
     }
     costs = readme.costs(firmware, texts)
     texts["README.md"] = readme.text(firmware, costs, len(scenario), TOLERANCE[dtype])
@@ -201,19 +203,7 @@ def _replay(firmware: Firmware, scenario: Scenario) -> str:
         ("theta", "D"): _flat(run.theta),
         ("a_hat", "P"): _flat(run.a_hat),
     }
-    steps = len(scenario)
-    lines = [
-        f"/* A recorded run of {firmware.name} by XLA in {firmware.dtype.name}; row i has the values of step i. */",
-        "#ifndef REPLAY_H",
-        "#define REPLAY_H",
-        "",
-        f'#include "{firmware.name}.h"',
-        "",
-        f"#define REPLAY_STEPS {steps}",
-        f"#define REPLAY_TOLERANCE {literal(firmware.dtype.type(TOLERANCE[firmware.dtype.name]), firmware.dtype)}",
-        f"#define REPLAY_T(i) {'((int32_t)(i))' if firmware.is_counted else '(&replay_t[i])'}",
-        "",
-    ]
+    lines = []
     for (table, size), rows in tables.items():
         lines.append(f"static const {firmware.real} replay_{table}[REPLAY_STEPS][{upper}_{size}] = {{")
         lines += wrap([f"{{{', '.join(literal(v, firmware.dtype) for v in np.asarray(row))}}}," for row in rows], 4)
@@ -221,14 +211,22 @@ def _replay(firmware: Firmware, scenario: Scenario) -> str:
     if not firmware.is_counted:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(scenario.t)]
         lines.append(f"static const {firmware.name}_context replay_t[REPLAY_STEPS] = {{")
-        for i in range(steps):
+        for i in range(len(scenario)):
             parts = []
             for field, leaf in zip(firmware.context_fields, leaves, strict=True):
                 numbers = ", ".join(literal(v, field.dtype) for v in leaf[i].ravel())
                 parts.append(f"{{{numbers}}}" if field.shape else numbers)
             lines += wrap([f"{{{', '.join(parts)}}},"], 4)
         lines += ["};", ""]
-    return "\n".join([*lines, "#endif"]) + "\n"
+    values = {
+        "name": firmware.name,
+        "dtype": firmware.dtype.name,
+        "steps": len(scenario),
+        "tolerance": literal(firmware.dtype.type(TOLERANCE[firmware.dtype.name]), firmware.dtype),
+        "context": "((int32_t)(i))" if firmware.is_counted else "(&replay_t[i])",
+        "tables": "\n".join(lines),
+    }
+    return fill(TEMPLATES / "replay.h.in", values)
 
 
 def _flat(tree: Any) -> np.ndarray:
@@ -237,92 +235,19 @@ def _flat(tree: Any) -> np.ndarray:
 
 
 def _main(firmware: Firmware) -> str:
-    name, upper, real = firmware.name, firmware.name.upper(), firmware.real
-    absolute = "fabsf" if real == "float" else "fabs"
-    leaves = {
-        "theta": [field for field in firmware.state_fields if re.match(r"theta(_|$)", field.name)],
-        "a_hat": [field for field in firmware.state_fields if re.match(r"a_hat(_|$)", field.name)],
-    }
+    """Return `main.c`, the program that replays the run."""
     comparisons = []
-    for table, members in leaves.items():
+    for table, fields in {"theta": firmware.theta_fields, "a_hat": firmware.a_hat_fields}.items():
         begin = 0
-        for field in members:
+        for field in fields:
             member = f"s.{field.name}" if field.shape else f"&s.{field.name}"
             comparisons.append(f"compare(&{table}, {member}, &replay_{table}[i][{begin}], {field.size});")
             begin += field.size
-    return (
-        "\n".join(
-            [
-                f"/* Replays a recorded run through {name} and prints the largest difference. */",
-                f'#include "{name}.h"',
-                '#include "replay.h"',
-                "",
-                "#include <math.h>",
-                "#include <stdio.h>",
-                "",
-                "/* For one kind of number: the largest difference, and the largest absolute value. */",
-                f"typedef struct {{ {real} difference, size; }} comparison;",
-                "",
-                f"static void compare(comparison *kind, const {real} *got, const {real} *expected, int count)",
-                "{",
-                "    for (int i = 0; i < count; i++) {",
-                f"        const {real} difference = {absolute}(got[i] - expected[i]), size = {absolute}(expected[i]);",
-                "        /* the negated comparison makes NaN count as the largest difference */",
-                "        if (!(difference <= kind->difference)) kind->difference = difference;",
-                "        if (size > kind->size) kind->size = size;",
-                "    }",
-                "}",
-                "",
-                "int main(void)",
-                "{",
-                f"    static {name}_state s;",
-                "    comparison control = {0, 0}, theta = {0, 0}, a_hat = {0, 0};",
-                f"    {name}_init(&s);",
-                "    for (int i = 0; i < REPLAY_STEPS; i++) {",
-                f"        {real} u[{upper}_M];",
-                *(f"        {line}" for line in comparisons),
-                f"        const int acted = {name}_act(&s, replay_x[i], REPLAY_T(i), u, 0);",
-                f"        compare(&control, u, replay_u[i], {upper}_M);",
-                f"        const int observed = {name}_observe(&s, replay_f_obs[i]);",
-                f"        if (acted != {upper}_OK || observed != {upper}_OK) {{",
-                '            printf("step %d was refused: %d, %d\\n", i, acted, observed);',
-                "            return 2;",
-                "        }",
-                "    }",
-                f"    {real} largest = 0;",
-                "    const comparison kinds[3] = {control, theta, a_hat};",
-                "    for (int i = 0; i < 3; i++) {",
-                f"        const {real} relative = kinds[i].difference / (kinds[i].size > 0 ? kinds[i].size : 1);",
-                "        if (!(relative <= largest)) largest = relative;",
-                "    }",
-                '    printf("largest difference: %g\\n", (double)largest);',
-                "    return largest <= REPLAY_TOLERANCE ? 0 : 1;",
-                "}",
-            ]
-        )
-        + "\n"
-    )
-
-
-def _cmake(name: str) -> str:
-    return f"""# Written by selftune. Use add_subdirectory with this folder and link {name}, or build only the replay:
-#   cmake -B build && cmake --build build && ctest --test-dir build
-cmake_minimum_required(VERSION 3.13)
-project({name} C)
-
-add_library({name} STATIC {name}.c)
-target_include_directories({name} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})
-set_target_properties({name} PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
-find_library({name.upper()}_MATH m)
-if({name.upper()}_MATH)
-  target_link_libraries({name} PUBLIC m)
-endif()
-
-if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)
-  enable_testing()
-  add_executable(replay main.c)
-  target_link_libraries(replay PRIVATE {name})
-  set_target_properties(replay PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
-  add_test(NAME replay COMMAND replay)
-endif()
-"""
+    values = {
+        "name": firmware.name,
+        "upper": firmware.name.upper(),
+        "real": firmware.real,
+        "absolute": "fabsf" if firmware.real == "float" else "fabs",
+        "comparisons": comparisons,
+    }
+    return fill(TEMPLATES / "main.c.in", values)

@@ -1,8 +1,10 @@
 """The `README.md` of an export: how to use the C, how to check it, and its cost in memory and operations."""
 
+from pathlib import Path
 from typing import Any
 
 from ..native.c import footprint
+from ..native.c.templates import fill
 from ..native.firmware import Firmware, struct_type
 
 
@@ -28,13 +30,13 @@ def costs(firmware: Firmware, files: dict[str, str]) -> dict[str, Any]:
 
 def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float) -> str:
     """Return the text of `README.md`."""
-    name, upper, real, sizes = firmware.name, firmware.name.upper(), firmware.real, firmware.sizes
+    name, sizes = firmware.name, firmware.sizes
     columns = (*footprint.KINDS, "instructions", "stack")
     rows = [
         f"| `{name}_{function}` | {' | '.join(number(counts[kind]) for kind in columns)} |"
         for function, counts in costs["functions"].items()
     ]
-    about = (
+    about_costs = (
         "No compiler was available to measure flash, stack and instructions."
         if costs["compiler"] is None
         else f"Flash: {costs['flash']:,} bytes of code and constants. Flash, stack (bytes) and instructions were\n"
@@ -42,64 +44,28 @@ def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float
         f"`{' '.join(footprint.FLAGS)}`.\n"
         "Instructions are counted in the disassembly, without those of math.h."
     )
-    context = (
+    about_context = (
         "`t` is the number of the step."
         if firmware.is_counted
         else f"`t` points to the context of the step, `{name}_context`."
     )
-    return f"""# {name}
-
-A controller that tunes itself while it runs, written in C99 with `{real}` numbers. States: {sizes.n}; controls:
-{sizes.m}; tuned gains: {sizes.d}; estimated model parameters: {sizes.p}. selftune generated these files. Do not edit
-them: change the controller in Python and export it again.
-
-```c
-#include "{name}.h"
-
-static {name}_state s;
-static {real} x[{upper}_N], u[{upper}_M]; /* the measured state, and the control to apply */
-
-void start(void)
-{{
-    {name}_init(&s);
-}}
-
-/* Call this once per sample, after measuring x. */
-void sample({"int32_t t" if firmware.is_counted else f"const {name}_context *t"})
-{{
-    /* Before the first act this call does nothing. If you measure the residual, call {name}_observe instead. */
-    {name}_observe_state(&s, x);
-    if ({name}_act(&s, x, t, u, 0) != {upper}_OK) {{
-        /* The measurement was refused: u is computed from the model's prediction, and nothing is learned. */
-    }}
-}}
-```
-
-{context}
-Only one thread at a time may use a `{name}_state`. There are no global variables.
-
-## Check it
-
-```sh
-cmake -B build && cmake --build build && ctest --test-dir build --output-on-failure
-```
-
-This builds and runs `main.c`, which replays a recorded run of {steps} steps and prints the largest difference,
-relative to the largest number of its kind. The difference must be at most {tolerance:g}.
-
-## Cost per call
-
-| | {" | ".join(columns)} |
-|---|{"---|" * len(columns)}
-{chr(10).join(rows)}
-
-RAM: {costs["state"]:,} bytes for the state; {costs["info"]:,} more bytes if you use `info`.
-{about}
-
-Do not compile with `-ffast-math`: the code must be able to detect NaN and infinity. With `-std=c99` the compiler does
-not fuse products and sums, so that every compiler gives the same numbers. `-ffp-contract=fast -fno-math-errno` is
-faster, but rounds differently.
-"""
+    values = {
+        "name": name,
+        "upper": name.upper(),
+        "real": firmware.real,
+        **{letter: getattr(sizes, letter) for letter in ("n", "m", "d", "p")},
+        "context_argument": "int32_t t" if firmware.is_counted else f"const {name}_context *t",
+        "about_context": about_context,
+        "steps": steps,
+        "tolerance": f"{tolerance:g}",
+        "columns": " | ".join(columns),
+        "rules": "---|" * len(columns),
+        "rows": "\n".join(rows),
+        "state_bytes": number(costs["state"]),
+        "info_bytes": number(costs["info"]),
+        "about_costs": about_costs,
+    }
+    return fill(Path(__file__).with_name("templates") / "README.md.in", values)
 
 
 def number(count: int | None) -> str:

@@ -4,24 +4,30 @@ import dataclasses
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from ..control import guarded_step
+from ..control import guarded_step, result_codes
 from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
 from ..control.guarded_step import GuardedState
+from . import reserved_names
 from .c.emit import TYPES, Writer, literal, wrap
+from .c.templates import fill
 from .lowering.from_jaxpr import Leaf, Program, leaf_names
 from .lowering.graph import Graph
 from .step import lower_step
 
+TEMPLATES = Path(__file__).with_name("templates")
 
-class Field(NamedTuple):
+
+@dataclasses.dataclass(frozen=True)
+class Field:
     """A member of a struct: an array, or a number if the shape is ()."""
 
     name: str
@@ -49,7 +55,9 @@ class Firmware:
         self.real = TYPES[self.dtype.name]
         self.sizes = controller.system.check(state.x, state.controller.theta, state.controller.a_hat, state.t)
         self.state_fields = fields(state)
-        self._members = {field.name for field in self.state_fields}
+        members = jax.tree.unflatten(jax.tree.structure(state), self.state_fields)
+        self.theta_fields: list[Field] = jax.tree.leaves(members.theta)
+        self.a_hat_fields: list[Field] = jax.tree.leaves(members.a_hat)
         info = jax.eval_shape(partial(guarded_step.act, controller, guard), state, state.x, state.t)[2]
         self.info_structure = jax.tree.structure(info)
         self.info_fields = fields(_told(info))  # without u, which `act` returns separately
@@ -74,87 +82,37 @@ class Firmware:
         if self.dtype == np.float32:
             _narrow(program.graph)
         return program._replace(
-            inputs=[leaf._replace(name=_short(leaf.name)) for leaf in program.inputs],
-            outputs=[
-                leaf._replace(name=f"next_{_short(leaf.name)}" if leaf.name.startswith("state_") else leaf.name)
-                for leaf in program.outputs
-            ],
+            inputs=[self._renamed(leaf) for leaf in program.inputs],
+            outputs=[self._renamed(leaf, "next_") for leaf in program.outputs],
         )
+
+    def _renamed(self, leaf: Leaf, prefix: str = "") -> Leaf:
+        """Return a leaf of the state with the name of its member of the struct; other leaves are unchanged."""
+        return leaf._replace(name=prefix + self.state_fields[leaf.position].name) if leaf.group == "state" else leaf
 
     def header(self) -> str:
         """Return the text of `NAME.h`."""
-        name, upper, s = self.name, self.name.upper(), self.sizes
-        context = (
-            []
-            if self.is_counted
-            else [
-                "/* The context of a step: the data that vary with time. */",
-                *_struct(f"{name}_context", self.context_fields),
-                "",
-            ]
-        )
-        return _lines(
-            f"/* {name}: a controller that tunes itself while it runs. Written by selftune; do not edit. */",
-            f"#ifndef {upper}_H",
-            f"#define {upper}_H",
-            "",
-            "#include <stdint.h>",
-            "",
-            "#ifdef __cplusplus",
-            'extern "C" {',
-            "#endif",
-            "",
-            "/* Sizes: state x, control u, residual f, policy parameters theta, model parameters a. */",
-            *(f"#define {upper}_{letter.upper()} {size}" for letter, size in s._asdict().items()),
-            "",
-            "/* The settings of the guard, which keeps the controller safe. They are fixed in this code:",
-            *(f"   {line}" for line in _settings(self.guard)),
-            "   Its decisions at a step are a sum of the following numbers, in guard_decisions of the info. */",
-            *(f"#define {upper}_{decision.name} {decision.value}" for decision in Decision),
-            "",
-            "/* Values of guard_mode in the state: all learning is on, only the estimator learns, nothing learns. */",
-            *(f"#define {upper}_{mode.name} {mode.value}" for mode in Mode),
-            "",
-            "/* The codes that the functions return. */",
-            f"#define {upper}_OK 0",
-            f"#define {upper}_DIVERGED 1",
-            f"#define {upper}_NON_FINITE 2",
-            "",
-            *context,
-            "/* The whole state between two calls. */",
-            *_struct(f"{name}_state", self.state_fields),
-            "",
-            "/* A report of one step for people: the values that the step used. */",
-            *_struct(f"{name}_info", self.info_fields),
-            "",
-            "/* Set the state before the first step. */",
-            f"{self.signature('init')};",
-            "",
-            "/* Compute u_t from theta_t and a_hat_t, then theta_{t+1}. If x is refused, u is computed from the",
-            "   model's prediction of x, and nothing is learned; the returned code gives the reason. After too many",
-            "   refused x in a row, x itself is used if it is finite; otherwise u is the previous control. info may",
-            "   be a null pointer. */",
-            *wrap([f"{self.signature('act')};"], 0),
-            "",
-            "/* Compute a_hat_{t+1} from the residual that was observed after the last act. The observation is refused",
-            "   if that act was refused, and before the first act. */",
-            f"{self.signature('observe')};",
-            "",
-            "/* The same, from the next measured state: the residual is computed from the transition. */",
-            f"{self.signature('observe_state')};",
-            "",
-            "/* Stop all learning (pause), stop only theta (freeze), learn again (resume); between any two calls. */",
-            *(f"{self.signature(name)};" for name in ("pause", "freeze", "resume")),
-            "",
-            "/* Restore the last good theta and a_hat together. */",
-            f"{self.signature('restore')};",
-            "",
-            "#ifdef __cplusplus",
-            "}",
-            "#endif",
-            "",
-            "#endif",
-        )
+        name, upper = self.name, self.name.upper()
+        about_context = "/* The context of a step: the data that vary with time. */"
+        context = [about_context, *_struct(f"{name}_context", self.context_fields), ""]
+        functions = ("init", "observe", "observe_state", "pause", "freeze", "resume", "restore")
+        values = {
+            "name": name,
+            "upper": upper,
+            "sizes": _defines(upper, {letter.upper(): size for letter, size in self.sizes._asdict().items()}),
+            "settings": "\n".join(f"   {line}" for line in _settings(self.guard)),
+            "decisions": _defines(upper, {str(decision.name): decision.value for decision in Decision}),
+            "modes": _defines(upper, {mode.name: mode.value for mode in Mode}),
+            "ok": result_codes.OK,
+            "diverged": result_codes.DIVERGED,
+            "non_finite": result_codes.NON_FINITE,
+            "context": "" if self.is_counted else "\n".join(context),
+            "state": "\n".join(_struct(f"{name}_state", self.state_fields)),
+            "info": "\n".join(_struct(f"{name}_info", self.info_fields)),
+            "act": [f"{self.signature('act')};"],
+            **{function: self.signature(function) for function in functions},
+        }
+        return fill(TEMPLATES / "firmware.h.in", values)
 
     def signature(self, function: str) -> str:
         name, upper, real = self.name, self.name.upper(), self.real
@@ -170,43 +128,33 @@ class Firmware:
     def source(self) -> str:
         """Return the text of `NAME.c`."""
         helpers: dict[str, str] = {}
-        bodies: list[str] = []
+        functions: list[str] = []
         for function, program in self.programs.items():
-            writer = Writer(program, partial(self._load, function), partial(self._store, program), share_divisors=True)
-            loads, statements, stores = writer.lines()
-            helpers |= writer.helpers
-            info_stores = [line for line in stores if line.startswith("info->")]
-            code = [line.removeprefix("code = ") for line in stores if line.startswith("code = ")]
-            state_stores = [line for line in stores if not line.startswith(("info->", "code = "))]
-            bodies += [
+            before = [leaf for leaf in program.inputs if leaf.group == "state"]
+            body = Writer(program, self._load, partial(self._store, before), share_divisors=True).body()
+            helpers |= body.helpers
+            info_stores, code = body.stores.pop("info", []), body.stores.pop("code", [])
+            functions += [
                 *wrap([self.signature(function)], 0),
                 "{",
-                *wrap(loads + statements, 4),
-                *wrap(state_stores, 4),
+                *wrap(body.loads + body.statements, 4),
+                *wrap([line for lines in body.stores.values() for line in lines], 4),
                 *(["    if (info) {", *wrap(info_stores, 8), "    }"] if info_stores else []),
-                *(f"    return {line}" for line in code),
+                *(f"    return {line.removeprefix('code = ')}" for line in code),
                 "}",
                 "",
             ]
         for function, mode in {"pause": Mode.PAUSED, "freeze": Mode.FROZEN}.items():
             line = f"    s->guard_mode = {self.name.upper()}_{mode.name};"
-            bodies += [self.signature(function), "{", line, "}", ""]
-        return _lines(
-            f"/* {self.name}: written by selftune; do not edit. C99, no heap, no globals, only math.h of libc.",
-            "   Do not compile with -ffast-math: the code must be able to detect NaN and infinity. */",
-            f'#include "{self.name}.h"',
-            "",
-            "#include <math.h>",
-            "",
-            *helpers.values(),
-            "",
-            self.signature("init"),
-            "{",
-            *wrap(self._initial(), 4),
-            "}",
-            "",
-            *bodies,
-        )
+            functions += [self.signature(function), "{", line, "}", ""]
+        values = {
+            "name": self.name,
+            "helpers": "\n".join(helpers.values()),
+            "signature": self.signature("init"),
+            "initial": self._initial(),
+            "functions": "\n".join(functions),
+        }
+        return fill(TEMPLATES / "firmware.c.in", values)
 
     def whole(self) -> str:
         """Return header and source as one text, for `Agent`, with functions that return the sizes of the structs."""
@@ -228,23 +176,23 @@ class Firmware:
                 lines.append(f"s->{field.name}{f'[{i}]' if field.shape else ''} = {literal(number, field.dtype)};")
         return lines
 
-    def _load(self, function: str, leaf: Leaf, i: int) -> str:
+    def _load(self, leaf: Leaf, i: int) -> str:
         at = f"[{i}]" if leaf.shape else ""
-        if leaf.name in self._members:
+        if leaf.group == "state":
             return f"s->{leaf.name}{at}"
-        if function == "act" and leaf.name != "x":
+        if leaf.group == "t":
             # In C any number except zero is true.
             truth = " != 0" if leaf.dtype == np.bool_ else ""
-            return "t" if self.is_counted else f"t->{_context_name(leaf.name)}{at}{truth}"
+            return "t" if self.is_counted else f"t->{self.context_fields[leaf.position].name}{at}{truth}"
         return f"{leaf.name}{at}"
 
-    def _store(self, program: Program, leaf: Leaf, i: int) -> str | None:
+    def _store(self, before: list[Leaf], leaf: Leaf, i: int) -> str | None:
+        """Return the place of a result; `before` is the state before the call, and unchanged numbers are not stored."""
         at = f"[{i}]" if leaf.shape else ""
-        member = leaf.name.removeprefix("next_")
-        if member in self._members and leaf.name.startswith("next_"):
-            before = next(given for given in program.inputs if given.name == member)
-            return None if before.ids.flat[i] == leaf.ids.flat[i] else f"s->{member}{at}"
-        return f"info->{leaf.name.removeprefix('info_')}{at}" if leaf.name.startswith("info_") else f"{leaf.name}{at}"
+        if leaf.group == "state":
+            same = before[leaf.position].ids.flat[i] == leaf.ids.flat[i]
+            return None if same else f"s->{before[leaf.position].name}{at}"
+        return f"info->{self.info_fields[leaf.position].name}{at}" if leaf.group == "info" else f"{leaf.name}{at}"
 
 
 def _narrow(graph: Graph) -> None:
@@ -323,30 +271,8 @@ def _short(name: str) -> str:
 
 def _context_name(name: str) -> str:
     """Return the name in C of a part of a context: its own name, if C and C++ allow it."""
-    part = re.sub(r"^(t|value)(_|$)", "", name) or "value"
-    return part if part.isidentifier() and part not in _KEYWORDS else f"t_{part}"
-
-
-_KEYWORDS = set(
-    re.findall(
-        r"\w+",
-        "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const "
-        "const_cast consteval constexpr constinit continue decltype default delete do double dynamic_cast else enum "
-        "explicit export extern false float for friend goto if inline int long mutable namespace new noexcept not "
-        "not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires restrict return "
-        "short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try "
-        "typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq "
-        "NAN INFINITY HUGE_VAL errno linux unix ",
-    )
-)
-# Files of an export, headers of C, libraries, and targets that CMake reserves.
-_TAKEN = set(
-    re.findall(
-        r"\w+",
-        "main replay assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdarg "
-        "stdbool stddef stdint stdio stdlib string tgmath time wchar wctype c m all clean help install package test ",
-    )
-)
+    part = name.removeprefix("value").removeprefix("_") or "value"
+    return part if part.isidentifier() and part not in reserved_names.C_AND_CPP else f"t_{part}"
 
 
 def _check_names(names: list[str]) -> None:
@@ -358,6 +284,10 @@ def _struct(name: str, members: list[Field]) -> list[str]:
     return ["typedef struct {", *(f"    {member.declared()};" for member in members), f"}} {name};"]
 
 
+def _defines(prefix: str, numbers: dict[str, int]) -> str:
+    return "\n".join(f"#define {prefix}_{name} {number}" for name, number in numbers.items())
+
+
 def _lines(*lines: str) -> str:
     return "\n".join(lines) + "\n"
 
@@ -366,6 +296,6 @@ def check_name(name: str) -> str:
     """Return `name` if it is a valid prefix in C; otherwise raise `ValueError`."""
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ValueError(f"name: expected lower-case letters, digits and _, starting with a letter, got {name!r}")
-    if name in _TAKEN:
+    if name in reserved_names.FILES:
         raise ValueError(f"name: expected one that C, CMake and the other files of the export do not use, got {name!r}")
     return name

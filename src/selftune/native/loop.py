@@ -4,10 +4,11 @@ import copy
 import ctypes
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,29 +16,57 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from ..control import result_codes
 from ..control.closed_loop import CHECKED, closed_loop_step
 from ..control.controller import Controller
 from ..control.guard import Guard
 from ..foundation import arguments
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ._float64_bits import as_words, from_words, to_numbers, to_words
 from .c.compilation import build
-from .c.emit import TYPES, Writer, wrap
-from .lowering.from_jaxpr import Leaf, LoweringError, Program, leaf_names
+from .c.emit import TYPES, Writer
+from .c.templates import fill
+from .lowering.from_jaxpr import Leaf, LoweringError, Program
 from .step import lower_step
 
 CHUNK = 1 << 22
 """The number of steps per call into C; Python can be interrupted between two calls."""
-AT_HAND = 256
+MAX_VARIABLES = 256
 """An array of the state that is larger than this is not copied into local variables."""
-ROWS = ("a_star", "w", "v", "t")
-"""The inputs that have a row for each step."""
+
+
+class Role(Enum):
+    """The use of an input or output array of a step in the C loop."""
+
+    SETTING = "input; read once, before the first step"
+    STATE = "input and output; the output of a step is the input of the next step"
+    SERIES = "input; one row for each step"
+    STEP = "input; the number of the step"
+    LIMIT = "input; the bound of |x|, which only the loop uses"
+    RECORDED = "output; one row for each recorded step"
+    CHECKED = "output; must be finite"
+
+
+ROLES = {
+    "p": Role.SETTING,
+    "x": Role.STATE,
+    "state": Role.STATE,
+    "a_star": Role.SERIES,
+    "w": Role.SERIES,
+    "v": Role.SERIES,
+    "t": Role.SERIES,
+    "step": Role.STEP,
+    "limit": Role.LIMIT,
+    "row": Role.RECORDED,
+    "checked": Role.CHECKED,
+}
+"""The roles of the arguments and the results of a step, by name; all arrays of an argument have its role."""
 
 
 def run_loop(
     controller: Controller,
     guard: Guard | None,
-    nature: System,
+    nature: AbstractSystem,
     arrays: dict[str, PyTree],
     steps: int,
     fields: tuple[str, ...],
@@ -62,7 +91,9 @@ def run_loop(
             "engine: expected a state of plain numbers, got a state with a random key, such as that of optax.add_noise"
         )
     # The program is compiled for one step, so it does not depend on the number of steps.
-    step_inputs = {name: jax.tree.map(_row, tree) if name in ROWS else tree for name, tree in inputs.items()}
+    step_inputs = {
+        name: jax.tree.map(_row, tree) if ROLES[name] is Role.SERIES else tree for name, tree in inputs.items()
+    }
     step_leaves, input_structure = jax.tree.flatten(step_inputs)
     shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in step_leaves)
     # The traced program depends on these settings of JAX, too.
@@ -79,7 +110,7 @@ def run_loop(
 def _run_any(loop: "Loop", steps: int, stride: int, leaves: Sequence[Any]) -> Sequence[Any]:
     """Run the loop now if all numbers are known; otherwise define it for `vmap` and `jit`."""
     if all(map(arguments.is_known, leaves)):
-        return [_taken_over(output) for output in loop.call(steps, stride, leaves)]
+        return [_as_jax_array(output) for output in loop.call(steps, stride, leaves)]
 
     @jax.custom_batching.custom_vmap
     def run(*leaves):
@@ -138,11 +169,11 @@ def _is_free(leaf: Any) -> bool:
     return not arguments.is_known(leaf) or (_is_array(leaf) and leaf.ndim == 0)
 
 
-def _restored(one: "_Setting | bool", free: Iterator[Any]) -> Any:
-    """Return the value of a setting inside the program; `one` is a constant, or says whether an argument is a key."""
-    if isinstance(one, _Setting):
-        return one.value
-    return jax.random.wrap_key_data(next(free)) if one else next(free)
+def _restored(setting: "_Setting | bool", free: Iterator[Any]) -> Any:
+    """Return a setting's value inside the program: a constant, or the next argument. A bool says if that is a key."""
+    if isinstance(setting, _Setting):
+        return setting.value
+    return jax.random.wrap_key_data(next(free)) if setting else next(free)
 
 
 @lru_cache(maxsize=128)
@@ -177,19 +208,19 @@ class Loop:
 
     def __init__(self, program: Program, inputs: dict[str, PyTree], outputs: dict[str, PyTree]):
         self.program = program
-        self.inputs = [(name, leaf.shape) for name, leaf in leaf_names(inputs)]
-        self.at = {name: i for i, (name, _) in enumerate(self.inputs)}
+        self.array_index = {(leaf.group, leaf.position): i for i, leaf in enumerate(program.inputs)}
+        positions = jax.tree.unflatten(jax.tree.structure(inputs), range(len(program.inputs)))
+        state = positions["state"]
+        self.checked_inputs = [program.inputs[i] for i in jax.tree.leaves((positions["x"], state.theta, state.a_hat))]
+        """The inputs that must be finite before the first step, in the order of the outputs that are checked."""
         number = jax.ShapeDtypeStruct((), jnp.int32)
-        results = {name: outputs[name] for name in ("row", "x", "state")} | {"code": number, "failed_at": number}
-        self.result_leaves = leaf_names(results)
-        self.result_structure = jax.tree.structure(results)
+        self._results = {name: outputs[name] for name in ("row", "x", "state")} | {"code": number, "failed_at": number}
+        self.result_structure = jax.tree.structure(self._results)
 
     def results(self, rows: int) -> list[jax.ShapeDtypeStruct]:
         """Return the shapes and dtypes of the results."""
-        return [
-            jax.ShapeDtypeStruct((rows, *leaf.shape) if name.startswith("row_") else leaf.shape, leaf.dtype)
-            for name, leaf in self.result_leaves
-        ]
+        row = jax.tree.map(lambda field: jax.ShapeDtypeStruct((rows, *field.shape), field.dtype), self._results["row"])
+        return jax.tree.leaves(self._results | {"row": row})
 
     @cached_property
     def source(self) -> str:
@@ -204,8 +235,8 @@ class Loop:
 
     def batch(self, leaves: Any) -> tuple[int, ...]:
         """Return the lengths of the batch axes, which come before the arrays' own axes."""
-        own = (len(shape) + _has_rows(name) for name, shape in self.inputs)
-        return np.broadcast_shapes(*(leaf.shape[: leaf.ndim - n] for leaf, n in zip(leaves, own, strict=True)))
+        own_axes = (len(leaf.shape) + (ROLES[leaf.group] is Role.SERIES) for leaf in self.program.inputs)
+        return np.broadcast_shapes(*(array.shape[: array.ndim - n] for array, n in zip(leaves, own_axes, strict=True)))
 
     def call(self, steps: int, stride: int, leaves: Any) -> list[np.ndarray]:
         """Run the loop for each entry of the batch, and return the results with the batch axes in front.
@@ -215,26 +246,27 @@ class Loop:
         arrays = [np.asarray(leaf, order="C") for leaf in leaves]
         batch = self.batch(arrays)
         spread = [
-            np.broadcast_to(array, (*batch, steps, *shape) if _has_rows(name) else batch + shape)
-            for array, (name, shape) in zip(arrays, self.inputs, strict=True)
+            np.broadcast_to(array, (*batch, *((steps,) if ROLES[leaf.group] is Role.SERIES else ()), *leaf.shape))
+            for array, leaf in zip(arrays, self.program.inputs, strict=True)
         ]
-        rows = -(-steps // stride)
-        outputs = [_aligned(batch + shape.shape, shape.dtype) for shape in self.results(rows)]
+        outputs = [_aligned(batch + result.shape, result.dtype) for result in self.results(-(-steps // stride))]
         function = self.function
 
         def run(lane: tuple[int, ...]) -> None:
-            here = {name: output[(*lane, ...)] for (name, _), output in zip(self.result_leaves, outputs, strict=True)}
-            for name, array in here.items():
-                if name in self.at:  # C updates the state in place, in the array of the final state
-                    array[...] = spread[self.at[name]][(*lane, ...)]
-            read = [here[name] if name in here else spread[i][(*lane, ...)] for i, (name, _) in enumerate(self.inputs)]
-            written = [array for name, array in here.items() if name.startswith("row_")]
-            pointers = (ctypes.c_void_p * (len(read) + len(written)))(*(a.ctypes.data for a in (*read, *written)))
-            numbers = np.array([0, 0, stride, 0, -1], np.int64)
+            results = jax.tree.unflatten(self.result_structure, [output[(*lane, ...)] for output in outputs])
+            final = {group: jax.tree.leaves(results[group]) for group in ("x", "state")}
+            read = [array[(*lane, ...)] for array in spread]
+            for i, leaf in enumerate(self.program.inputs):
+                if ROLES[leaf.group] is Role.STATE:  # C updates the state in place, in the array of the final state
+                    final[leaf.group][leaf.position][...] = read[i]
+                    read[i] = final[leaf.group][leaf.position]
+            passed = [*read, *jax.tree.leaves(results["row"])]
+            pointers = (ctypes.c_void_p * len(passed))(*(array.ctypes.data for array in passed))
+            numbers = np.array([0, 0, stride, result_codes.OK, -1], np.int64)
             for begin in range(0, max(steps, 1), CHUNK):
                 numbers[:2] = begin, min(begin + CHUNK, steps)
                 function(ctypes.addressof(pointers), numbers.ctypes.data)
-            here["code"][...], here["failed_at"][...] = numbers[3:]
+            results["code"][...], results["failed_at"][...] = numbers[3:]
 
         lanes = list(np.ndindex(*batch))
         if len(lanes) == 1:
@@ -257,141 +289,93 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def _taken_over(array: np.ndarray) -> jax.Array:
+def _as_jax_array(array: np.ndarray) -> jax.Array:
     """Return a JAX array in the same memory, which nothing else uses."""
     return jnp.from_dlpack(array) if array.size else jnp.asarray(array)
 
 
 def _source(loop: Loop) -> str:
-    """Return the C source of the function. Its `arrays` are the inputs, then the rows to record; its `numbers` are
-    begin, end, stride, code and failed_at."""
-    program, at = loop.program, loop.at
-    rows = [leaf for leaf in program.outputs if leaf.name.startswith("row_")]
-    carried = [leaf for leaf in program.outputs if leaf.name in at]
-    # Small parts of the state become local variables of the loop; large ones, such as a buffer, stay in their arrays.
-    in_place = {leaf.name for leaf in carried if leaf.ids.size > AT_HAND}
-    at_hand = {leaf.name for leaf in carried} - in_place
-    checked = [leaf for leaf in program.outputs if leaf.name.startswith("checked")]
+    """Return the C source of the function."""
+    program = loop.program
+    inputs, outputs = (
+        {role: [leaf for leaf in leaves if ROLES[leaf.group] is role] for role in Role}
+        for leaves in (program.inputs, program.outputs)
+    )
+    checked = outputs[Role.CHECKED]
     count = sum(leaf.ids.size for leaf in checked)
     first = {leaf.name: sum(other.ids.size for other in checked[:i]) for i, leaf in enumerate(checked)}
-    real = TYPES[next(leaf.dtype.name for leaf in program.outputs if leaf.name == "x")]
-    single = real == "float"
-    absolute = "fabsf" if single else "fabs"
+    (x,) = (leaf for leaf in program.inputs if leaf.group == "x")
+    real = TYPES[x.dtype.name]
+    absolute, largest = ("fabsf", "FLT_MAX") if real == "float" else ("fabs", "DBL_MAX")
 
     def load(leaf: Leaf, i: int) -> str:
-        if leaf.name in in_place:
-            return f"{leaf.name}[{i}]"
-        if leaf.name == "step" or leaf.name in at_hand or leaf.name.startswith("p_"):
-            return _scalar(leaf, i)
-        return f"{leaf.name}[{leaf.ids.size} * s + {i}]"
+        if ROLES[leaf.group] is Role.SERIES:
+            return f"{leaf.name}[{leaf.ids.size} * s + {i}]"
+        return f"{leaf.name}[{i}]" if _stays_in_array(leaf) else _variable(leaf, i)
 
-    def store(leaf: Leaf, i: int) -> str | None:
-        if leaf.name.startswith("row_"):
+    def store(leaf: Leaf, i: int) -> str:
+        if ROLES[leaf.group] is Role.RECORDED:
             return f"{leaf.name}[{leaf.ids.size} * row + {i}]"
-        if leaf.name.startswith("checked"):
-            return f"checked[{first[leaf.name] + i}]"
-        return f"{leaf.name}[{i}]" if leaf.name in in_place else _scalar(leaf, i)
+        return f"checked[{first[leaf.name] + i}]" if ROLES[leaf.group] is Role.CHECKED else load(leaf, i)
 
-    writer = Writer(program, load, store, share_divisors=True)
-    loads, statements, stores = writer.lines()
-    recorded = [line for line in stores if line.startswith("row_")]
-    others = [line for line in stores if not line.startswith("row_")]
-
-    def pointer(leaf: Leaf, index: int, constant: str) -> str:
+    def pointer(leaf: Leaf, index: int, constant: str = "") -> str:
         kind = _storage(leaf.dtype)
         return f"{constant}{kind} *const {leaf.name} = ({constant}{kind} *)arrays[{index}];"
 
-    heads = [
-        pointer(leaf, at[leaf.name], "const ") for leaf in program.inputs if _has_rows(leaf.name) and leaf.ids.size
-    ]
-    heads += [pointer(leaf, len(loop.inputs) + i, "") for i, leaf in enumerate(rows)]
-    heads += [pointer(leaf, at[leaf.name], "") for leaf in carried if leaf.name in in_place]
-    begin = [
-        f"{'const ' if leaf.name.startswith('p_') else ''}{TYPES[leaf.dtype.name]} {_scalar(leaf, i)} = "
-        f"((const {_storage(leaf.dtype)} *)arrays[{at[leaf.name]}])[{i}];"
+    def array_index(leaf: Leaf) -> int:
+        return loop.array_index[leaf.group, leaf.position]
+
+    body = Writer(program, load, store, share_divisors=True).body()
+    pointers = [pointer(leaf, array_index(leaf), "const ") for leaf in inputs[Role.SERIES] if leaf.ids.size]
+    pointers += [pointer(leaf, len(program.inputs) + i) for i, leaf in enumerate(outputs[Role.RECORDED])]
+    pointers += [pointer(leaf, array_index(leaf)) for leaf in inputs[Role.STATE] if _stays_in_array(leaf)]
+    variables = [
+        f"{'const ' if ROLES[leaf.group] is Role.SETTING else ''}{TYPES[leaf.dtype.name]} {_variable(leaf, i)} = "
+        f"((const {_storage(leaf.dtype)} *)arrays[{array_index(leaf)}])[{i}];"
         for leaf in program.inputs
-        if leaf.name.startswith("p_") or leaf.name in at_hand
+        if ROLES[leaf.group] in (Role.SETTING, Role.STATE) and not _stays_in_array(leaf)
         for i in range(leaf.ids.size)
     ]
-    end = [
-        f"(({_storage(leaf.dtype)} *)arrays[{at[leaf.name]}])[{i}] = ({_storage(leaf.dtype)}){_scalar(leaf, i)};"
-        for leaf in carried
-        if leaf.name in at_hand
+    write_back = [
+        f"(({_storage(leaf.dtype)} *)arrays[{array_index(leaf)}])[{i}] = ({_storage(leaf.dtype)}){_variable(leaf, i)};"
+        for leaf in inputs[Role.STATE]
+        if not _stays_in_array(leaf)
         for i in range(leaf.ids.size)
     ]
-    n = next(leaf.ids.size for leaf in carried if leaf.name == "x")
-    watched = [leaf for leaf in carried if re.match(r"x$|state_(controller_)?(theta|a_hat)", leaf.name)]
-    watched.sort(key=lambda leaf: leaf.name != "x")  # x first, as in the values that a step checks
-    start = [
-        f"{leaf.name}[{i}]" if leaf.name in in_place else _scalar(leaf, i)
-        for leaf in watched
-        for i in range(leaf.ids.size)
-    ]
+    start = [load(leaf, i) for leaf in loop.checked_inputs for i in range(leaf.ids.size)]
     start += ["0"] * (count - len(start))
     sizes = [f"{absolute}(checked[{i}])" for i in range(count)]
-    text = [
-        "#include <float.h>",
-        "#include <math.h>",
-        "#include <stdint.h>",
-        "",
-        *writer.helpers.values(),
-        f"static int health(const {real} *checked, {real} limit)",
-        "{",
-        f"    for (int i = 0; i < {count}; i++)",
-        "        if (!(checked[i] - checked[i] == 0)) return 2;",
-        f"    for (int i = 0; i < {n}; i++)",
-        f"        if (!({absolute}(checked[i]) <= limit)) return 1;",
-        "    return 0;",
-        "}",
-        "",
-        "void closed_loop(void *const *arrays, int64_t *numbers);",
-        "void closed_loop(void *const *arrays, int64_t *numbers)",
-        "{",
-        "    const int64_t begin = numbers[0], end = numbers[1], stride = numbers[2];",
-        "    int64_t code = numbers[3], failed_at = numbers[4];",
-        f"    const {real} limit = *(const {real} *)arrays[{at['limit']}];",
-        f"    const {real} bound = limit < {'FLT_MAX' if single else 'DBL_MAX'} ? limit : "
-        f"{'FLT_MAX' if single else 'DBL_MAX'};",
-        f"    const int64_t first = *(const int32_t *)arrays[{at['step']}];",
-        *wrap(heads + begin, 4),
-        "    int64_t row = (begin + stride - 1) / stride, next = row * stride;",
-        "    if (begin == 0) {",
-        *wrap([f"const {real} checked[{count}] = {{{', '.join(start)}}};"], 8),
-        "        code = health(checked, limit);",
-        "        failed_at = code == 0 ? -1 : first > 0 ? first - 1 : 0;",
-        "    }",
-        "    for (int64_t s = begin; s < end; s++) {",
-        "        const int32_t step = (int32_t)(first + s);" if any(x.name == "step" for x in program.inputs) else "",
-        f"        {real} checked[{count}];",
-        *wrap(loads + statements, 8),
-        "        if (s == next) {",
-        *wrap(recorded, 12),
-        "            row++;",
-        "            next += stride;",
-        "        }",
-        *wrap(others, 8),
-        "        /* if the sum is small, all terms are small; otherwise check them one by one */",
-        *wrap([f"const {real} size = {' + '.join(sizes)};"], 8),
-        "        if (!(size <= bound) && code == 0) {",
-        "            code = health(checked, limit);",
-        "            failed_at = code == 0 ? -1 : first + s;",
-        "        }",
-        "    }",
-        *wrap(end, 4),
-        "    numbers[3] = code;",
-        "    numbers[4] = failed_at;",
-        "}",
-    ]
-    return "\n".join(text) + "\n"
+    values = {
+        "helpers": "\n".join(body.helpers.values()),
+        "real": real,
+        "absolute": absolute,
+        "largest": largest,
+        "count": count,
+        "n": x.ids.size,
+        "ok": result_codes.OK,
+        "diverged": result_codes.DIVERGED,
+        "non_finite": result_codes.NON_FINITE,
+        "limit": loop.array_index["limit", 0],
+        "step": loop.array_index["step", 0],
+        "pointers": pointers,
+        "variables": variables,
+        "start": [f"const {real} checked[{count}] = {{{', '.join(start)}}};"],
+        "statements": body.loads + body.statements,
+        "record": body.stores.get("row", []),
+        "store": [line for group, lines in body.stores.items() if group != "row" for line in lines],
+        "size": [f"const {real} size = {' + '.join(sizes)};"],
+        "write_back": write_back,
+    }
+    return fill(Path(__file__).with_name("templates") / "closed_loop.c.in", values)
 
 
-def _has_rows(name: str) -> bool:
-    """Return whether an input has a row for each step, by its name in C."""
-    return name.startswith(ROWS)
+def _stays_in_array(leaf: Leaf) -> bool:
+    """Return whether a part of the state, such as a buffer, is too large for local variables of the loop."""
+    return ROLES[leaf.group] is Role.STATE and leaf.ids.size > MAX_VARIABLES
 
 
-def _scalar(leaf: Leaf, i: int) -> str:
-    return f"{leaf.name}_at_{i}" if leaf.name != "step" else "step"
+def _variable(leaf: Leaf, i: int) -> str:
+    return "step" if ROLES[leaf.group] is Role.STEP else f"{leaf.name}_at_{i}"
 
 
 def _storage(dtype: np.dtype) -> str:

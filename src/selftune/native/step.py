@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..control.controller import Controller
-from ..problem.system import System
+from ..problem.system import AbstractSystem, Linearization, MatchedSystem, System, linearize_step
 from .lowering.from_jaxpr import Program, lower
 from .lowering.values import TooLargeError
 
@@ -36,7 +36,7 @@ def lower_step(
     of more than `unrolled` numbers the products become loops, which means less code and more operations. A way that
     fails is left out; for example, `while` has no derivative in reverse mode.
     """
-    ways = [make(_with(kind)) for kind in (_LoopJacobians, _FunctionJacobians)]
+    ways = [make(_with(way)) for way in (_by_loop_jacobians, _by_function_jacobians)]
     try:
         program = lower(make(lambda controller: controller), inputs)
     except TooLargeError:
@@ -62,52 +62,61 @@ def _size(program: Program) -> int:
     return len(program.live())
 
 
-def _with(kind: type[System]) -> Callable[[Controller], Controller]:
+class _Relinearized(AbstractSystem):
+    """A system with another way to propagate tangents through the closed loop."""
+
+    dynamics: Callable[..., Any]
+    residual: Callable[..., Any]
+    policy: Callable[..., Any]
+    cost: Callable[..., Any]
+    way: Callable[..., Linearization] = eqx.field(static=True)
+
+    def linearize(self, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
+        return self.way(self, x, theta, a, t)
+
+
+def _with(way: Callable[..., Linearization]) -> Callable[[Controller], Controller]:
     def prepare(controller: Controller) -> Controller:
         system = controller.system
-        if type(system).linearize is not System.linearize or type(system).step is not System.step:
+        if type(system) not in (System, MatchedSystem):
             return controller  # the user's own derivative
-        same = kind(system.dynamics, system.residual, system.policy, system.cost)
+        same = _Relinearized(system.dynamics, system.residual, system.policy, system.cost, way)
         return eqx.tree_at(lambda controller: controller.system, controller, same)
 
     return prepare
 
 
-class _LoopJacobians(System):
-    """A system that propagates tangents by products with the Jacobians of the closed loop."""
+def _by_loop_jacobians(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
+    """Propagate tangents by products with the Jacobians of the closed loop."""
+    n, d = x.shape[0], ravel_pytree(theta)[0].size
+    out, push = linearize_step(system, x, theta, a, t)
+    g, h = push(jnp.eye(n, n + d, dtype=x.dtype), jnp.eye(d, n + d, k=n, dtype=x.dtype))
 
-    def linearize(self, x: Any, theta: PyTree, a: PyTree, t: Any):
-        n, d = x.shape[0], ravel_pytree(theta)[0].size
-        out, push = System.linearize(self, x, theta, a, t)
-        g, h = push(jnp.eye(n, n + d, dtype=x.dtype), jnp.eye(d, n + d, k=n, dtype=x.dtype))
+    def by_product(dx, dtheta):
+        return g[:, :n] @ dx + g[:, n:] @ dtheta, h[:n] @ dx + h[n:] @ dtheta
 
-        def by_product(dx, dtheta):
-            return g[:, :n] @ dx + g[:, n:] @ dtheta, h[:n] @ dx + h[n:] @ dtheta
-
-        return out, by_product
+    return out, by_product
 
 
-class _FunctionJacobians(System):
-    """A system that propagates tangents through policy, dynamics and cost, by products with the Jacobians of each."""
+def _by_function_jacobians(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
+    """Propagate tangents through policy, dynamics and cost, by products with the Jacobians of each."""
+    flat, unravel = ravel_pytree(theta)
 
-    def linearize(self, x: Any, theta: PyTree, a: PyTree, t: Any):
-        flat, unravel = ravel_pytree(theta)
+    def policy(x, theta):
+        return system.policy(x, unravel(theta), system.residual(x, a, t), t)
 
-        def policy(x, theta):
-            return self.policy(x, unravel(theta), self.residual(x, a, t), t)
+    def dynamics(x, u):
+        return system.dynamics(x, u, system.residual(x, a, t), t)
 
-        def dynamics(x, u):
-            return self.dynamics(x, u, self.residual(x, a, t), t)
+    u, (u_x, u_theta) = _with_jacobians(policy, x, flat)
+    x_next, (g_x, g_u) = _with_jacobians(dynamics, x, u)
+    cost, (h_x, h_u, h_theta) = _with_jacobians(lambda x, u, theta: system.cost(x, u, unravel(theta), t), x, u, flat)
 
-        u, (u_x, u_theta) = _with_jacobians(policy, x, flat)
-        x_next, (g_x, g_u) = _with_jacobians(dynamics, x, u)
-        cost, (h_x, h_u, h_theta) = _with_jacobians(lambda x, u, theta: self.cost(x, u, unravel(theta), t), x, u, flat)
+    def push(dx, dtheta):
+        du = u_x @ dx + u_theta @ dtheta
+        return g_x @ dx + g_u @ du, h_x @ dx + h_u @ du + h_theta @ dtheta
 
-        def push(dx, dtheta):
-            du = u_x @ dx + u_theta @ dtheta
-            return g_x @ dx + g_u @ du, h_x @ dx + h_u @ du + h_theta @ dtheta
-
-        return (x_next, cost), push
+    return (x_next, cost), push
 
 
 def _with_jacobians(function: Callable[..., Any], *arguments: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -1,9 +1,10 @@
 """The agent's model, which is the four functions g, f, π and h, and computations that need only these functions."""
 
+import abc
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -13,6 +14,8 @@ from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
 from . import _tracing
+
+Linearization: TypeAlias = tuple[tuple[Array, Array], Callable[[Array, Array], tuple[Array, Array]]]
 
 
 class Sizes(NamedTuple):
@@ -25,41 +28,17 @@ class Sizes(NamedTuple):
     p: int
 
 
-class System(eqx.Module):
-    r"""The known part of the plant, as four pure JAX functions.
+class AbstractSystem(eqx.Module):
+    """The four functions of a system, and the computations that need only these functions.
 
-    $$x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t, \quad u_t = \pi_t(x_t, \theta_t, f_t(x_t, \hat a_t)),
-    \quad c_t = h_t(x_t, u_t, \theta_t)$$
-
-    (Section "Problem Setting".) `t` is the step's context: the integer step, unless the scenario gives other data.
-    Everything that varies with time must reach the functions through `t`.
-
-    **Arguments:**
-
-    - `dynamics`: $g$, `(x (n,), u (m,), f (k,), t) -> (n,)`, without the disturbance $w$.
-    - `residual`: $f$, `(x (n,), a, t) -> (k,)`; `a` is any pytree of p numbers.
-    - `policy`: $\pi$, `(x (n,), theta, f (k,), t) -> (m,)`; `theta` is any pytree of d numbers.
-    - `cost`: $h$, `(x (n,), u (m,), theta, t) -> ()`.
-
-    Put saturation inside `policy` or `dynamics`: the tuner must differentiate what the plant really does.
-
-    !!! Example
-
-        >>> import jax.numpy as jnp, selftune as st
-        >>> system = st.System(
-        ...     dynamics=lambda x, u, f, t: x + 0.01 * (u + f),
-        ...     residual=lambda x, a, t: a * jnp.sin(x),
-        ...     policy=lambda x, theta, f, t: -theta * x - f,
-        ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
-        ... )
-        >>> system.check(x=jnp.zeros(1), theta=jnp.ones(1), a=jnp.zeros(1), t=0)
-        Sizes(n=1, m=1, k=1, d=1, p=1)
+    Most users need only `System` or `MatchedSystem`. To use a derivative of your own, subclass this class, declare the
+    four functions as fields, and implement `linearize`.
     """
 
-    dynamics: Callable[..., Any]
-    residual: Callable[..., Any]
-    policy: Callable[..., Any]
-    cost: Callable[..., Any]
+    dynamics: eqx.AbstractVar[Callable[..., Any]]
+    residual: eqx.AbstractVar[Callable[..., Any]]
+    policy: eqx.AbstractVar[Callable[..., Any]]
+    cost: eqx.AbstractVar[Callable[..., Any]]
 
     def __check_init__(self) -> None:
         for name in ("dynamics", "residual", "policy", "cost"):
@@ -156,15 +135,13 @@ class System(eqx.Module):
         u = self.policy(x, theta, f, t)
         return self.dynamics(x, u, f, t), self.cost(x, u, theta, t)
 
-    def linearize(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any):
+    @abc.abstractmethod
+    def linearize(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> Linearization:
         r"""Return `step` at $(x, \theta)$ and its differential, as `(x_next, cost), push`.
 
         `push(dx, dtheta)` takes m tangents at once, dx of shape (n, m) and dtheta of shape (d, m), flat in θ, and
-        returns the tangents of `x_next`, (n, m), and of `cost`, (m,). No n×n Jacobian is formed.
+        returns the tangents of `x_next`, (n, m), and of `cost`, (m,).
         """
-        flat, unravel = ravel_pytree(theta)
-        out, jvp = jax.linearize(lambda x, flat: self.step(x, unravel(flat), a, t), x, flat)
-        return out, jax.vmap(jvp, in_axes=(1, 1), out_axes=(1, 0))
 
     def sensitivity(
         self, x: Float[Array, " n"], y: Float[Array, "n d"], theta: PyTree, a: PyTree, t: Any
@@ -187,6 +164,54 @@ class System(eqx.Module):
         f, pull = jax.vjp(lambda flat: self.residual(x, unravel(flat), t), flat)
         (jacobian,) = jax.vmap(pull)(jnp.eye(f.shape[0], dtype=f.dtype))
         return f, jacobian
+
+
+def linearize_step(system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> Linearization:
+    """Return what `AbstractSystem.linearize` promises, by JAX's forward mode. No n×n Jacobian is formed."""
+    flat, unravel = ravel_pytree(theta)
+    out, jvp = jax.linearize(lambda x, flat: system.step(x, unravel(flat), a, t), x, flat)
+    return out, jax.vmap(jvp, in_axes=(1, 1), out_axes=(1, 0))
+
+
+class System(AbstractSystem):
+    r"""The known part of the plant, as four pure JAX functions.
+
+    $$x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t, \quad u_t = \pi_t(x_t, \theta_t, f_t(x_t, \hat a_t)),
+    \quad c_t = h_t(x_t, u_t, \theta_t)$$
+
+    (Section "Problem Setting".) `t` is the step's context: the integer step, unless the scenario gives other data.
+    Everything that varies with time must reach the functions through `t`.
+
+    **Arguments:**
+
+    - `dynamics`: $g$, `(x (n,), u (m,), f (k,), t) -> (n,)`, without the disturbance $w$.
+    - `residual`: $f$, `(x (n,), a, t) -> (k,)`; `a` is any pytree of p numbers.
+    - `policy`: $\pi$, `(x (n,), theta, f (k,), t) -> (m,)`; `theta` is any pytree of d numbers.
+    - `cost`: $h$, `(x (n,), u (m,), theta, t) -> ()`.
+
+    Put saturation inside `policy` or `dynamics`: the tuner must differentiate what the plant really does.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.System(
+        ...     dynamics=lambda x, u, f, t: x + 0.01 * (u + f),
+        ...     residual=lambda x, a, t: a * jnp.sin(x),
+        ...     policy=lambda x, theta, f, t: -theta * x - f,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        ... )
+        >>> system.check(x=jnp.zeros(1), theta=jnp.ones(1), a=jnp.zeros(1), t=0)
+        Sizes(n=1, m=1, k=1, d=1, p=1)
+    """
+
+    dynamics: Callable[..., Any]
+    residual: Callable[..., Any]
+    policy: Callable[..., Any]
+    cost: Callable[..., Any]
+
+    def linearize(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> Linearization:
+        """Return `step` and its differential, by JAX's forward mode."""
+        return linearize_step(self, x, theta, a, t)
 
 
 class MatchedSystem(System):
@@ -261,7 +286,7 @@ class _CancellingPolicy(eqx.Module):
 
 
 def infer_residual(
-    system: System,
+    system: AbstractSystem,
     x: Float[Array, " n"],
     u: Float[Array, " m"],
     x_next: Float[Array, " n"],
@@ -331,7 +356,7 @@ def infer_residual(
     return estimate
 
 
-def _takes_two(system: System, x: Array, u: Array, t: Any) -> bool:
+def _takes_two(system: AbstractSystem, x: Array, u: Array, t: Any) -> bool:
     """Return whether the dynamics accept a residual of two numbers. Then a residual of one number would be broadcast
     without an error."""
     try:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from ..problem.scenario import Row, Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from .run_inputs import width
 
 
@@ -56,7 +56,7 @@ class _Packing(NamedTuple):
 class Lockstep:
     """The closed loop with exact parameters and its sensitivity, over lanes."""
 
-    def __init__(self, system: System, n: int, d: int, theta: PyTree):
+    def __init__(self, system: AbstractSystem, n: int, d: int, theta: PyTree):
         self.system = system
         self.theta = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), theta)
         self.packing = _Packing(n, d)
@@ -111,7 +111,7 @@ def rows_from(scenario: Scenario, first: Array, count: int) -> Any:
 
 
 @eqx.filter_jit
-def exact_block(system: System, scenario: Scenario, thetas: PyTree, first: Array, size: int) -> Lanes:
+def exact_block(system: AbstractSystem, scenario: Scenario, thetas: PyTree, first: Array, size: int) -> Lanes:
     """F_t(θ_t) and its gradient for t in [first, first + size), from step 0. Past the end, the last t repeats."""
     last = len(scenario) - 1
     t = jnp.minimum(first + jnp.arange(size), last)

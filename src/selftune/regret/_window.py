@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ._lockstep import Lockstep, rows_at, rows_from
 
 SAFETY = 4.0
@@ -45,7 +45,7 @@ class Windowed(NamedTuple):
 
 @eqx.filter_jit
 def windowed_block(
-    system: System,
+    system: AbstractSystem,
     scenario: Scenario,
     thetas: PyTree,
     x: Float[Array, "T n"],

@@ -6,12 +6,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from .run_inputs import width
 
 
 @eqx.filter_jit
-def companion(system: System, scenario: Scenario, thetas: PyTree) -> tuple[Float[Array, "T n"], Float[Array, "T n d"]]:
+def companion(
+    system: AbstractSystem, scenario: Scenario, thetas: PyTree
+) -> tuple[Float[Array, "T n"], Float[Array, "T n d"]]:
     r"""$\tilde x_t$ and $\tilde y_t$ of the partial joint dynamics with $\theta_{0:T-1}$ and $a^*_{0:T-1}$."""
     n, d = scenario.x0.shape[0], width(thetas)
 

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ..simulation.run import Run
 from . import _text, run_inputs
 from .companion_trajectory import companion
@@ -28,7 +28,7 @@ class ExactModelGap(eqx.Module):
         return "\n".join([f"distance to the run with the exact model over {_text.over(self.gap_x)}", *lines])
 
 
-def exact_model_gap(system: System, scenario: Scenario, run: Run) -> ExactModelGap:
+def exact_model_gap(system: AbstractSystem, scenario: Scenario, run: Run) -> ExactModelGap:
     r"""The trajectory with the run's θ and the exact model (the companion), and the run's distance to it.
 
     The companion $\tilde\xi = \{\tilde x_t, \tilde y_t, \theta_t\}$ of the theorem on the meta-framework (Section

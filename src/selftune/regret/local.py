@@ -9,7 +9,7 @@ from ..foundation import arguments, worker_pool
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from . import _text, run_inputs
 from .surrogate_cost import Surrogate
 from .surrogate_cost import surrogate as compute_surrogate
@@ -65,7 +65,7 @@ class LocalRegret(eqx.Module):
 
 
 def local_regret(
-    system: System,
+    system: AbstractSystem,
     scenario: Scenario,
     thetas: PyTree,
     *,
@@ -131,7 +131,7 @@ def local_regret(
 
 @eqx.filter_jit
 def _local_regret(
-    system: System,
+    system: AbstractSystem,
     scenario: Scenario,
     thetas: PyTree,
     surrogate: Surrogate,
@@ -160,7 +160,7 @@ def _local_regret(
     )
 
 
-def _gradients(system: System, scenario: Scenario, theta: PyTree) -> Float[Array, "T d"]:
+def _gradients(system: AbstractSystem, scenario: Scenario, theta: PyTree) -> Float[Array, "T d"]:
     """∇F_t(θ) of one θ at every step, from one rollout."""
     n, d = scenario.x0.shape[0], ravel_pytree(theta)[0].size
 

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ..simulation.run import Run
 from . import _text, run_inputs
 
@@ -31,7 +31,9 @@ class ModelMismatch(eqx.Module):
         )
 
 
-def model_mismatch(system: System, scenario: Scenario, run: Run, *, plant: System | None = None) -> ModelMismatch:
+def model_mismatch(
+    system: AbstractSystem, scenario: Scenario, run: Run, *, plant: AbstractSystem | None = None
+) -> ModelMismatch:
     r"""The zeroth- and first-order model mismatches along a run (Section "Main Results").
 
     $$\varepsilon_t = \|f_t(x_t, \hat a_t) - f_t(x_t, a^*_t)\|, \qquad
@@ -57,14 +59,16 @@ def model_mismatch(system: System, scenario: Scenario, run: Run, *, plant: Syste
         (1.0, True)
     """
     scenario = run_inputs.problem(system, scenario)
-    if plant is not None and not isinstance(plant, System):
+    if plant is not None and not isinstance(plant, AbstractSystem):
         raise ValueError(f"plant: expected a System, got {arguments.describe(plant)}")
     x, a_hat = run_inputs.recorded(run, "x", "a_hat", scenario=scenario)
     return _model_mismatch(system, plant or system, scenario, x, a_hat)
 
 
 @eqx.filter_jit
-def _model_mismatch(model: System, nature: System, scenario: Scenario, x: Array, a_hat: PyTree) -> ModelMismatch:
+def _model_mismatch(
+    model: AbstractSystem, nature: AbstractSystem, scenario: Scenario, x: Array, a_hat: PyTree
+) -> ModelMismatch:
     def at(tau: Array, x: Array, a_hat: PyTree) -> tuple[Array, Array]:
         now = scenario.row(tau)
 

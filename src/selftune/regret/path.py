@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ..foundation import arguments
 from ..problem.scenario import Scenario
-from ..problem.system import MatchedSystem, System
+from ..problem.system import AbstractSystem, MatchedSystem
 from ..simulation.run import Run
 from . import _text, run_inputs
 
@@ -33,7 +33,7 @@ class PathLengths(eqx.Module):
 
 
 def path_lengths(
-    system: System,
+    system: AbstractSystem,
     scenario: Scenario,
     run: Run | None = None,
     *,
@@ -92,7 +92,7 @@ def _variation(rows: Float[Array, "T n"]) -> Float[Array, ""]:
 
 @eqx.filter_jit
 def _system_variation(
-    system: System, scenario: Scenario, rows: dict[str, PyTree], key: PRNGKeyArray, samples: int
+    system: AbstractSystem, scenario: Scenario, rows: dict[str, PyTree], key: PRNGKeyArray, samples: int
 ) -> Float[Array, ""]:
     def draw(key: Array, tree: PyTree) -> PyTree:
         index = jax.random.randint(key, (samples,), 0, jax.tree.leaves(tree)[0].shape[0])

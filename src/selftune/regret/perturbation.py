@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ..simulation.run import Run
 from ..tuners.base import AbstractTuner
 from . import _text, run_inputs
@@ -32,7 +32,7 @@ class Perturbations(eqx.Module):
         )
 
 
-def perturbations(system: System, scenario: Scenario, run: Run, *, tuner: AbstractTuner) -> Perturbations:
+def perturbations(system: AbstractSystem, scenario: Scenario, run: Run, *, tuner: AbstractTuner) -> Perturbations:
     r"""The $\zeta_t$ with which ALG*, the tuner with the exact model, produces the same θ as the run.
 
     $$(\tilde x_{t+1}, \tilde y_{t+1}, \theta_{t+1}) = q_t(\tilde x_t, \tilde y_t, \theta_t, a^*_t) + (0, 0, \zeta_t)$$
@@ -70,7 +70,7 @@ def perturbations(system: System, scenario: Scenario, run: Run, *, tuner: Abstra
 
 @eqx.filter_jit
 def _perturbations(
-    system: System, scenario: Scenario, tuner: AbstractTuner, thetas: PyTree, final: PyTree
+    system: AbstractSystem, scenario: Scenario, tuner: AbstractTuner, thetas: PyTree, final: PyTree
 ) -> Perturbations:
     following = jax.tree.map(lambda rows, last: jnp.concatenate([rows[1:], last[None]]), thetas, final)
     x0 = scenario.x0

@@ -9,13 +9,13 @@ from jaxtyping import PyTree
 
 from ..foundation import arguments
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ..simulation.run import Run
 
 
 def problem(system: Any, scenario: Any) -> Scenario:
     """The scenario with all rows of a*, w and t in memory."""
-    if not isinstance(system, System):
+    if not isinstance(system, AbstractSystem):
         raise ValueError(f"system: expected a System, got {arguments.describe(system)}")
     if not isinstance(scenario, Scenario):
         raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")
@@ -51,7 +51,7 @@ def field(owner: str, run: Any, name: str) -> Any:
     return value
 
 
-def check_shapes(system: System, scenario: Scenario, thetas: PyTree) -> None:
+def check_shapes(system: AbstractSystem, scenario: Scenario, thetas: PyTree) -> None:
     """Check the shapes of the system's four functions, by tracing them with the first row of all inputs."""
     row = jax.eval_shape(lambda: scenario.row(0))
     theta = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), thetas)

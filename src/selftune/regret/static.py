@@ -11,7 +11,7 @@ from ..foundation import arguments
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ..simulation.run import Run
 from . import _text, run_inputs
 from ._projected_descent import minimize
@@ -53,7 +53,7 @@ class StaticRegret(eqx.Module):
 
 
 def static_regret(
-    system: System,
+    system: AbstractSystem,
     scenario: Scenario,
     run: Run,
     *,
@@ -155,7 +155,7 @@ def _draw(constraint: AbstractConstraint, thetas: PyTree, key: Array | None, cou
 
 @eqx.filter_jit
 def _static_regret(
-    system: System,
+    system: AbstractSystem,
     scenario: Scenario,
     cost: Array,
     starts: PyTree,

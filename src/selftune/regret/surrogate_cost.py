@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ..foundation import arguments, worker_pool
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from . import _text, run_inputs
 from ._lockstep import Lanes, exact_block, lanes_for, lanes_for_window
 from ._plan import Plan, fixed, measured, repaired
@@ -45,7 +45,7 @@ class Surrogate(eqx.Module):
 
 
 def surrogate(
-    system: System,
+    system: AbstractSystem,
     scenario: Scenario,
     thetas: PyTree,
     *,
@@ -138,7 +138,7 @@ class _Work:
 
     def __init__(
         self,
-        system: System,
+        system: AbstractSystem,
         scenario: Scenario,
         thetas: PyTree,
         size: int,

@@ -16,7 +16,7 @@ from ..estimators.base import AbstractEstimator
 from ..foundation import arguments
 from ..problem.constraints import Box
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ..realtime.agent import Agent
 from ..tuners import MGAPS
 from ..tuners.base import AbstractTuner
@@ -58,7 +58,7 @@ class Robot:
     name: str
     dt: float
     """The control period, in seconds."""
-    system: System
+    system: AbstractSystem
     gains: tuple[str, ...]
     """The names of θ's components, which are logarithms."""
     theta: np.ndarray

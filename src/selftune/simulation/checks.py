@@ -16,7 +16,7 @@ from ..control.controller import Controller
 from ..estimators import Frozen
 from ..foundation import arguments
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ..tuners import Fixed
 from ._differences import Block, Probe, compare, probe, relative_errors
 from .run import Result
@@ -58,7 +58,7 @@ class GradientCheck:
 
 
 def check_gradient(
-    system: System, x: Any, theta: Any, a_hat: Any, t: Any = 0, *, tolerance: float | None = None
+    system: AbstractSystem, x: Any, theta: Any, a_hat: Any, t: Any = 0, *, tolerance: float | None = None
 ) -> GradientCheck:
     r"""Compare every derivative that the tuner and the estimator use with finite differences.
 
@@ -99,7 +99,7 @@ def check_gradient(
         theta[1] has no influence on the next state or the cost
         a_hat[0] has no influence on the residual
     """
-    if not isinstance(system, System):
+    if not isinstance(system, AbstractSystem):
         raise ValueError(f"system: expected a System, got {arguments.describe(system)}")
     x = arguments.real_array("x", x)
     if x.ndim not in (1, 2) or x.size == 0:
@@ -149,7 +149,7 @@ _PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """The outputs and inputs of each function."""
 
 
-def _probes(system: System, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> dict[str, Probe]:
+def _probes(system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> dict[str, Probe]:
     at = {"x": x, "theta": theta, "a_hat": a, "f": system.residual(x, a, t)}
     at["u"] = system.policy(x, theta, at["f"], t)
     functions: dict[str, Callable[..., Array]] = {
@@ -184,7 +184,7 @@ def _derivative(function: Callable[..., Array], values: tuple[PyTree, ...]) -> A
     return jnp.concatenate(columns, axis=1)
 
 
-def _as_the_tuner(system: System, x: Array, theta: PyTree, a: PyTree, t: Any) -> Array:
+def _as_the_tuner(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any) -> Array:
     n, d = x.size, ravel_pytree(theta)[0].size
     _, push = system.linearize(x, theta, a, t)
     dg, dh = push(jnp.eye(n, n + d, dtype=x.dtype), jnp.eye(d, n + d, n, dtype=x.dtype))
@@ -307,13 +307,13 @@ class ContractionCheck:
 
 
 def check_contraction(
-    system: System,
+    system: AbstractSystem,
     scenario: Scenario,
     *,
     theta: Any,
     a_hat: Any,
     memory: float | None = None,
-    plant: System | None = None,
+    plant: AbstractSystem | None = None,
 ) -> ContractionCheck:
     r"""Check whether the closed loop contracts with these gains, which means that it forgets small deviations. M-GAPS
     needs this property (Definition "time-varying contractive perturbation"): check it first for the initial gains.
@@ -347,7 +347,7 @@ def check_contraction(
         rho = 1.0000; marginal: too close to 1 to decide within 200 steps; use more steps
         rho = 1.1000; UNSTABLE: the state diverged at step 193
     """
-    if not isinstance(system, System):
+    if not isinstance(system, AbstractSystem):
         raise ValueError(f"system: expected a System, got {arguments.describe(system)}")
     if not isinstance(scenario, Scenario):
         raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")

@@ -18,7 +18,7 @@ from ..foundation import arguments, suggestions
 from ..native.choice import Engine, check_engine, run_with
 from ..problem.noise import Stream, is_stream
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from .packing import Packing
 from .run import FIELDS, Final, Result, Run
 
@@ -30,7 +30,7 @@ def simulate(
     theta: Any = None,
     a_hat: Any = None,
     resume: Final | None = None,
-    plant: System | None = None,
+    plant: AbstractSystem | None = None,
     guard: Guard | None = None,
     record: Sequence[str] = FIELDS,
     stride: int = 1,
@@ -86,7 +86,7 @@ def simulate(
         raise ValueError(f"controller: expected a Controller, got {arguments.describe(controller)}")
     if not isinstance(scenario, Scenario):
         raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")
-    if plant is not None and not isinstance(plant, System):
+    if plant is not None and not isinstance(plant, AbstractSystem):
         raise ValueError(f"plant: expected a System, got {arguments.describe(plant)}")
     if guard is not None and not isinstance(guard, Guard):
         raise ValueError(f"guard: expected a Guard or None, got {arguments.describe(guard)}")
@@ -121,7 +121,7 @@ class _Problem(NamedTuple):
 
     controller: Controller
     guard: Guard | None
-    nature: System
+    nature: AbstractSystem
     scenario: Scenario
     start: Final | tuple[Array, PyTree, PyTree]
     limit: Array
@@ -275,7 +275,7 @@ _STREAMED = 1 << 16
 
 @eqx.filter_jit
 def _checked_start(
-    controller: Controller, guard: Guard | None, nature: System, scenario: Scenario, start: Any
+    controller: Controller, guard: Guard | None, nature: AbstractSystem, scenario: Scenario, start: Any
 ) -> Final:
     start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
     _check_shapes(controller, guard, scenario, nature, start)
@@ -371,7 +371,7 @@ def _streams(scenario: Scenario) -> list[Stream]:
 
 
 def _check_shapes(
-    controller: Controller, guard: Guard | None, scenario: Scenario, nature: System, start: Final
+    controller: Controller, guard: Guard | None, scenario: Scenario, nature: AbstractSystem, start: Final
 ) -> None:
     a_star, v, t = scenario.row_shapes()
     model, state = controller.system, start.state

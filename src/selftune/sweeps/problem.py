@@ -17,7 +17,7 @@ from ..control.guard import Guard
 from ..foundation import arguments
 from ..native.choice import Engine
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ..simulation.run import Run
 from ..simulation.simulator import simulate
 from .design import Setting
@@ -35,7 +35,7 @@ class Problem:
     make_scenario: Callable[..., Scenario]
     theta: Any
     a_hat: Any
-    plant: System | None
+    plant: AbstractSystem | None
     guard: Guard | None
     limit: float
     engine: Engine

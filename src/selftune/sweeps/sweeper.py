@@ -14,7 +14,7 @@ from ..control.guard import Guard
 from ..foundation import arguments, extras, worker_pool
 from ..native.choice import Engine, check_engine, settle
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from ..simulation.run import DIMS, Run
 from ..simulation.simulator import check_record
 from ..storage import files
@@ -44,7 +44,7 @@ def sweep(
     folder: str | os.PathLike[str],
     executor: Any = None,
     engine: Engine = "auto",
-    plant: System | None = None,
+    plant: AbstractSystem | None = None,
     guard: Guard | None = None,
     limit: float = 1e8,
     record: Sequence[str] = (),

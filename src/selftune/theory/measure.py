@@ -15,7 +15,7 @@ from ..control.controller import Controller
 from ..foundation import arguments
 from ..problem.constraints import Ball, Unconstrained
 from ..problem.scenario import Scenario
-from ..problem.system import MatchedSystem, System
+from ..problem.system import AbstractSystem, MatchedSystem
 from ..regret import local_regret, model_mismatch, path_lengths, perturbations, run_inputs
 from ..regret.companion_trajectory import companion
 from ..simulation.run import Run
@@ -273,7 +273,7 @@ def _mean(columns: np.ndarray) -> float:
 
 @eqx.filter_jit
 def step_rows(
-    system: System,
+    system: AbstractSystem,
     tuner: MGAPS | GAPS,
     scenario: Scenario,
     x: Array,
@@ -340,7 +340,7 @@ def step_rows(
 
 
 def _companion(
-    system: System, tuner: MGAPS | GAPS, scenario: Scenario, thetas: PyTree
+    system: AbstractSystem, tuner: MGAPS | GAPS, scenario: Scenario, thetas: PyTree
 ) -> tuple[Float[Array, "T n"], Float[Array, "T n d"]]:
     """x̃ and ỹ; for GAPS, ỹ is the sum of its own buffer."""
     if isinstance(tuner, MGAPS):
@@ -364,7 +364,7 @@ def _operator_norm(matrix: Array) -> Array:
 
 @eqx.filter_jit
 def _facts(
-    system: System,
+    system: AbstractSystem,
     scenario: Scenario,
     x: Array,
     thetas: PyTree,
@@ -390,7 +390,7 @@ def _facts(
 
 
 @eqx.filter_jit
-def _last_surrogate(system: System, scenario: Scenario, theta: PyTree) -> Array:
+def _last_surrogate(system: AbstractSystem, scenario: Scenario, theta: PyTree) -> Array:
     def step(x: Array, tau: Array) -> tuple[Array, Array]:
         now = scenario.row(tau)
         x_next, cost = system.step(x, theta, now.a_star, now.t)

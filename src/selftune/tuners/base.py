@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 
 
 class TunerInfo(eqx.Module):
@@ -30,16 +30,16 @@ class AbstractTuner(eqx.Module):
     """
 
     @abc.abstractmethod
-    def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> PyTree:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> PyTree:
         """Return the state before the first step."""
 
     @abc.abstractmethod
     def update(
-        self, system: System, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: PyTree
+        self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: PyTree
     ) -> tuple[PyTree, PyTree, TunerInfo]:
         r"""Return `(theta, state, info)` with $\theta_{t+1}$, from the values used at step t."""
 
-    def reset(self, system: System, x: Float[Array, " n"], theta: PyTree, state: PyTree) -> PyTree:
+    def reset(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, state: PyTree) -> PyTree:
         """Return the state of a tuner that continues at θ but forgets the trajectory; a guard calls this.
 
         By default this is the state before the first step.

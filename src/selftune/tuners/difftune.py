@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from ..foundation import arguments
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from .base import AbstractTuner, TunerInfo
 
 
@@ -43,7 +43,7 @@ class DiffTune(AbstractTuner):
     learning_rate: projected_step.LearningRate = eqx.field(converter=projected_step.learning_rate)
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
 
-    def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> DiffTuneState:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> DiffTuneState:
         d = ravel_pytree(theta)[0].size
         return DiffTuneState(
             jnp.zeros((x.shape[0], d), x.dtype),
@@ -53,7 +53,7 @@ class DiffTune(AbstractTuner):
         )
 
     def update(
-        self, system: System, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: DiffTuneState
+        self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: DiffTuneState
     ) -> tuple[PyTree, DiffTuneState, TunerInfo]:
         _, y_next, _, G = system.sensitivity(x, state.y, theta, a_hat, t)
         total = state.gradient + G

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from . import _contraction
 from .base import AbstractTuner, TunerInfo
 
@@ -24,12 +24,14 @@ class Fixed(AbstractTuner):
 
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
-    def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> _contraction.ContractionState | None:
+    def init(
+        self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree
+    ) -> _contraction.ContractionState | None:
         return _contraction.init(self.contraction_memory, x)
 
     def update(
         self,
-        system: System,
+        system: AbstractSystem,
         x: Float[Array, " n"],
         theta: PyTree,
         a_hat: PyTree,

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from ..foundation import arguments
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from . import _contraction
 from .base import AbstractTuner, TunerInfo
 
@@ -44,7 +44,7 @@ class GAPS(AbstractTuner):
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
-    def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> GAPSState:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> GAPSState:
         d = ravel_pytree(theta)[0].size
         return GAPSState(
             jnp.zeros((self.buffer, x.shape[0], d), x.dtype),
@@ -54,7 +54,7 @@ class GAPS(AbstractTuner):
         )
 
     def update(
-        self, system: System, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: GAPSState
+        self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: GAPSState
     ) -> tuple[PyTree, GAPSState, TunerInfo]:
         n, d = state.buffer.shape[1:]
         _, push = system.linearize(x, theta, a_hat, t)
@@ -70,6 +70,6 @@ class GAPS(AbstractTuner):
         state = GAPSState(buffer, (state.oldest + 1) % self.buffer, optimizer, watch)
         return theta, state, TunerInfo(gradient=G, y=y, contraction=rho)
 
-    def reset(self, system: System, x: Float[Array, " n"], theta: PyTree, state: GAPSState) -> GAPSState:
+    def reset(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, state: GAPSState) -> GAPSState:
         """Return the state with an empty buffer."""
         return GAPSState(jnp.zeros_like(state.buffer), state.oldest, state.optimizer, state.contraction)

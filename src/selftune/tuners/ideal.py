@@ -10,7 +10,7 @@ from ..foundation import arguments
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.scenario import Scenario
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 
 
 class IdealDescent(eqx.Module):
@@ -27,7 +27,7 @@ class IdealDescent(eqx.Module):
 
 
 def ideal_ogd(
-    system: System,
+    system: AbstractSystem,
     scenario: Scenario,
     *,
     theta: Any,
@@ -58,7 +58,7 @@ def ideal_ogd(
         >>> round(float(ideal.final[0]), 2)  # the larger the gain, the smaller the state
         1.0
     """
-    if not isinstance(system, System):
+    if not isinstance(system, AbstractSystem):
         raise ValueError(f"system: expected a System, got {arguments.describe(system)}")
     if not isinstance(scenario, Scenario):
         raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")
@@ -78,7 +78,7 @@ def ideal_ogd(
 
 @eqx.filter_jit
 def _ideal_ogd(
-    system: System, scenario: Scenario, theta: PyTree, learning_rate: Any, constraint: AbstractConstraint
+    system: AbstractSystem, scenario: Scenario, theta: PyTree, learning_rate: Any, constraint: AbstractConstraint
 ) -> IdealDescent:
     x0 = scenario.x0
     y0 = jnp.zeros((x0.shape[0], ravel_pytree(theta)[0].size), x0.dtype)

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from . import _contraction
 from .base import AbstractTuner, TunerInfo
 
@@ -56,14 +56,14 @@ class MGAPS(AbstractTuner):
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
-    def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> MGAPSState:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> MGAPSState:
         d = ravel_pytree(theta)[0].size
         optimizer = projected_step.init(self.learning_rate, theta)
         watch = _contraction.init(self.contraction_memory, x)
         return MGAPSState(jnp.zeros((x.shape[0], d), x.dtype), optimizer, watch)
 
     def update(
-        self, system: System, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: MGAPSState
+        self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: MGAPSState
     ) -> tuple[PyTree, MGAPSState, TunerInfo]:
         watch, rho = state.contraction, None
         if watch is None:
@@ -78,6 +78,6 @@ class MGAPS(AbstractTuner):
         theta, optimizer = projected_step.update(self.learning_rate, self.constraint, theta, G, state.optimizer)
         return theta, MGAPSState(y_next, optimizer, watch), TunerInfo(gradient=G, y=state.y, contraction=rho)
 
-    def reset(self, system: System, x: Float[Array, " n"], theta: PyTree, state: MGAPSState) -> MGAPSState:
+    def reset(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, state: MGAPSState) -> MGAPSState:
         """Return the state with $y = 0$."""
         return MGAPSState(jnp.zeros_like(state.y), state.optimizer, state.contraction)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from ..foundation import arguments
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
-from ..problem.system import System
+from ..problem.system import AbstractSystem
 from .base import AbstractTuner, TunerInfo
 
 
@@ -55,14 +55,14 @@ class OPRF(AbstractTuner):
     learning_rate: projected_step.LearningRate = eqx.field(converter=projected_step.learning_rate)
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
 
-    def init(self, system: System, x: Float[Array, " n"], theta: PyTree) -> OPRFState:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> OPRFState:
         zero = jnp.zeros((), x.dtype)
         count = jnp.zeros((), jnp.int32)
         direction = jnp.zeros_like(ravel_pytree(theta)[0])
         return OPRFState(theta, direction, zero, zero, count, count, projected_step.init(self.learning_rate, theta))
 
     def update(
-        self, system: System, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: OPRFState
+        self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: OPRFState
     ) -> tuple[PyTree, OPRFState, TunerInfo]:
         d = state.direction.size
         radius = self.radius.astype(x.dtype)

@@ -41,11 +41,11 @@ class Replay(st.AbstractEstimator):
 
     rows: Float[Array, "T p"]
 
-    def init(self, system: st.System, x: Float[Array, " n"], a_hat: PyTree) -> Array:
+    def init(self, system: st.AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> Array:
         return jnp.zeros((), jnp.int32)
 
     def update(
-        self, system: st.System, x: Array, f_obs: Array, a_hat: PyTree, t: Any, state: Array
+        self, system: st.AbstractSystem, x: Array, f_obs: Array, a_hat: PyTree, t: Any, state: Array
     ) -> tuple[PyTree, Array, EstimatorInfo]:
         following = jnp.minimum(state + 1, self.rows.shape[0] - 1)
         return self.rows[following], following, EstimatorInfo(innovation=f_obs - system.residual(x, a_hat, t))
@@ -199,7 +199,7 @@ def _certify(scenario: st.Scenario, theta: Array, rows: Array) -> st.Certificate
 
 @eqx.filter_jit
 def worst_estimates(
-    system: st.System,
+    system: st.AbstractSystem,
     tuner: Any,
     scenario: st.Scenario,
     theta: Float[Array, " d"],

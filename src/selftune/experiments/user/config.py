@@ -274,13 +274,13 @@ class Loaded:
         source = getattr(module, "__file__", None)
         return function, Path(source) if source else None
 
-    def _made_system(self, function: Callable[..., Any]) -> st.System:
+    def _made_system(self, function: Callable[..., Any]) -> st.AbstractSystem:
         name = self.config.system.make.split(":")[1]
         try:
             system = function(**self.config.system.arguments)
         except Exception as error:
             raise self.refuse("system.make", f"{name} failed ({self.blame(error)})") from error
-        if not isinstance(system, st.System):
+        if not isinstance(system, st.AbstractSystem):
             raise self.refuse(
                 "system.make", f"expected {name} to return a selftune.System, got {type(system).__name__}"
             )

@@ -8,7 +8,7 @@ order: compile with -std=c99 or -ffp-contract=off, and without -ffast-math.
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,8 +108,30 @@ _TAKEN = re.compile(r"[abprv]\d+|i|j|k|sum|\w+_(float|double|int|u?int32|u?int64
 """Names that the writer uses itself, or that a header may define."""
 
 
+class Body(NamedTuple):
+    """A program as the statements of a C function's body, in three parts, and the helpers that they call."""
+
+    loads: list[str]
+    statements: list[str]
+    stores: dict[str, list[str]]
+    """For each group of outputs, the statements that store it."""
+    helpers: dict[str, str]
+    """The C text of each helper, by its name."""
+
+
+class _Number(NamedTuple):
+    """A number of an input or output array, as C reads or writes it."""
+
+    place: str
+    """The C expression to read from or to write to."""
+    node: int
+    name: str
+    """A name for a variable that holds the number; it may be in use."""
+    leaf: Leaf
+
+
 class Writer:
-    """Writer of a program as the statements of a C function's body; it also collects the helpers that they call.
+    """Writer of a program as the statements of a C function's body.
 
     **Arguments:**
 
@@ -138,41 +160,44 @@ class Writer:
         self.text: dict[int, str] = {}
         """The C text of each node so far: a variable name, or an expression that is inserted where it is used."""
 
-    def lines(self) -> tuple[list[str], list[str], list[str]]:
-        """Return the loads, the statements and the stores."""
-        program, graph = self.program, self.graph
-        stored = [
-            (place, int(node), leaf, i)
-            for leaf in program.outputs
-            for i, node in enumerate(leaf.ids.flat)
-            if (place := self.store(leaf, i)) is not None
-        ]
-        live = graph.live(node for _, node, _, _ in stored)
-        uses = np.zeros(len(graph), int)
-        for node in live:
-            for arg in graph.args[node]:
-                # The argument of is_finite is written twice, so it needs a variable.
-                uses[arg] += 2 if graph.ops[node] == "is_finite" else 1
+    def body(self) -> Body:
+        """Return the statements and the helpers."""
+        graph = self.graph
+        written = _numbers(self.program.outputs, self.store)
+        live = graph.live(number.node for number in written)
         self._find_shared_divisors(live)
-        self._exact = self._that_jump(live) if self._shared else set()
+        self._exact = self._exact_nodes(live) if self._shared else set()
         needed = {node for node in live if graph.ops[node] == "input"}
-        read = [
-            (self.load(leaf, i), int(node), leaf, i)
-            for leaf in program.inputs
-            for i, node in enumerate(leaf.ids.flat)
-            if int(node) in needed
-        ]
-        taken = {word for place, *_ in (*stored, *read) for word in re.findall(r"(?<![\w.>])[A-Za-z_]\w*", place)}
+        read = [number for number in _numbers(self.program.inputs, self.load) if number.node in needed]
+        taken = {word for number in (*written, *read) for word in re.findall(r"(?<![\w.>])[A-Za-z_]\w*", number.place)}
         names: dict[int, str] = {}
-        for _, node, leaf, i in stored:
-            uses[node] += 1
-            if graph.ops[node] not in ("constant", "input") and node not in names:
-                names[node] = _free_name(f"{leaf.name}_{i}" if leaf.shape else leaf.name, taken)
+        for number in written:
+            if graph.ops[number.node] not in ("constant", "input") and number.node not in names:
+                names[number.node] = _free_name(number.name, taken)
         loads = []
-        for place, node, leaf, i in read:
-            name = _free_name(f"{leaf.name}_{i}_" if leaf.shape else f"{leaf.name}_", taken)
-            loads.append(f"const {TYPES[leaf.dtype.name]} {name} = {place};")
-            self.text[node] = name
+        for number in read:
+            name = self.text[number.node] = _free_name(f"{number.name}_", taken)
+            loads.append(f"const {TYPES[number.leaf.dtype.name]} {name} = {number.place};")
+        statements = self._statements(live, names, self._uses(live, written))
+        stores: dict[str, list[str]] = {}
+        for number in written:
+            stores.setdefault(number.leaf.group, []).append(f"{number.place} = {self._text_of(number.node)};")
+        return Body(loads, statements, stores, self.helpers)
+
+    def _uses(self, live: list[int], written: list[_Number]) -> np.ndarray:
+        """Return how often the text of each node is inserted."""
+        uses = np.zeros(len(self.graph), int)
+        for node in live:
+            for arg in self.graph.args[node]:
+                # The argument of is_finite is written twice, so it needs a variable.
+                uses[arg] += 2 if self.graph.ops[node] == "is_finite" else 1
+        for number in written:
+            uses[number.node] += 1
+        return uses
+
+    def _statements(self, live: list[int], names: dict[int, str], uses: np.ndarray) -> list[str]:
+        """Return the statements that compute the live nodes; `names` has the variables of the outputs."""
+        graph = self.graph
         statements: list[str] = []
         phase = ""
         for node in live:
@@ -199,8 +224,7 @@ class Writer:
                 name = names.get(node, f"v{node}")
                 statements.append(f"const {TYPES[graph.dtypes[node].name]} {name} = {expression};")
                 self.text[node] = name
-        stores = [f"{place} = {self._of(node)};" for place, node, _, _ in stored]
-        return loads, statements, stores
+        return statements
 
     def _find_shared_divisors(self, live: list[int]) -> None:
         graph = self.graph
@@ -215,7 +239,7 @@ class Writer:
                 if np.finfo(inverse.dtype).tiny <= abs(inverse) < np.inf:
                     self.inverses[node] = literal(inverse, graph.dtypes[node])
 
-    def _that_jump(self, live: list[int]) -> set[int]:
+    def _exact_nodes(self, live: list[int]) -> set[int]:
         """Return the nodes whose last digit may change a comparison or an integer that depends on them."""
         graph = self.graph
         exact: set[int] = set()
@@ -236,9 +260,9 @@ class Writer:
             return []
         kind = graph.dtypes[divisor]
         self.inverses[divisor] = f"r{divisor}"
-        return [f"const {TYPES[kind.name]} r{divisor} = {literal(1, kind)} / {self._of(divisor)};"]
+        return [f"const {TYPES[kind.name]} r{divisor} = {literal(1, kind)} / {self._text_of(divisor)};"]
 
-    def _of(self, node: int) -> str:
+    def _text_of(self, node: int) -> str:
         graph = self.graph
         return literal(graph.values[node], graph.dtypes[node]) if graph.is_constant(node) else self.text[node]
 
@@ -246,7 +270,7 @@ class Writer:
         graph = self.graph
         op, dtype = graph.ops[node], graph.dtypes[node]
         args = graph.args[node]
-        texts = [self._of(arg) for arg in args]
+        texts = [self._text_of(arg) for arg in args]
         kind = graph.dtypes[args[0]]
         if op == "select":
             return f"{texts[0]} ? {texts[2]} : {texts[1]}"
@@ -344,7 +368,7 @@ class Writer:
         graph = self.graph
         rows, inner, columns = graph.values[node]
         ctype = TYPES[graph.dtypes[node].name]
-        texts = [self._of(arg) for arg in graph.args[node]]
+        texts = [self._text_of(arg) for arg in graph.args[node]]
         left, right = texts[: rows * inner], texts[rows * inner :]
         p, a, b = f"p{node}", f"a{node}", f"b{node}"
         return [
@@ -359,6 +383,16 @@ class Writer:
             "    }",
             "}",
         ]
+
+
+def _numbers(leaves: list[Leaf], place_of: Callable[[Leaf, int], str | None]) -> list[_Number]:
+    """Return the numbers of the arrays; those without a place are left out."""
+    return [
+        _Number(place, int(node), f"{leaf.name}_{i}" if leaf.shape else leaf.name, leaf)
+        for leaf in leaves
+        for i, node in enumerate(leaf.ids.flat)
+        if (place := place_of(leaf, i)) is not None
+    ]
 
 
 def _free_name(name: str, taken: set[str]) -> str:

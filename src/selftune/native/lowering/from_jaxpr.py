@@ -17,6 +17,7 @@ from jax.extend.source_info_util import summarize
 from jaxtyping import PyTree
 
 from ...foundation import arguments
+from .. import reserved_names
 from . import _arrays as _arrays  # each fills RULES
 from . import _elementwise as _elementwise
 from . import _indexing as _indexing
@@ -29,22 +30,23 @@ from .values import RULES, CapturedError, LoweringError, Nodes, TooLargeError, e
 MAX_NODES = 200_000
 """A larger program is an error: a loop was unrolled that should not be, or the system is not small."""
 DTYPES = {np.dtype(name) for name in ("bool", "int32", "int64", "uint32", "uint64", "float32", "float64")}
-_KEYWORDS = re.findall(
-    r"\w+",
-    "auto break case char const continue default do double else enum extern float for goto if inline int long register "
-    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm unix",
-)
 PHASE = "selftune."
 """The prefix of a `jax.named_scope` that names the part of a step to which an operation belongs."""
 
 
 class Leaf(NamedTuple):
-    """An input or output array: its name in C, and its nodes."""
+    """An input or output array of a program."""
 
     name: str
+    """The name in C."""
+    group: str
+    """The name of the function's argument or result that contains the array; it decides the array's role."""
+    position: int
+    """The position of the array in its group."""
     shape: tuple[int, ...]
     dtype: np.dtype
     ids: np.ndarray
+    """The nodes of the array."""
 
 
 class Program(NamedTuple):
@@ -77,8 +79,8 @@ def lower(
     closed, out = jax.make_jaxpr(lambda inputs: function(**inputs), return_shape=True)(shapes)
     graph = Graph(sparse=sparse)
     given = [
-        Leaf(name, leaf.shape, np.dtype(leaf.dtype), _new_inputs(graph, name, leaf))
-        for name, leaf in leaf_names(shapes)
+        Leaf(name, group, position, leaf.shape, np.dtype(leaf.dtype), _new_inputs(graph, name, leaf))
+        for (name, leaf), (group, position) in zip(leaf_names(shapes), _groups(shapes), strict=True)
     ]
     lowering = Lowering(graph, loop_products)
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
@@ -88,10 +90,15 @@ def lower(
             message = f"the native engine does not support {error}" + (f", at {error.line}" if error.line else "")
             raise type(error)(message, primitive=error.primitive, line=error.line) from error.__cause__
     outputs = []
-    for (name, _), value in zip(leaf_names(out), results, strict=True):
+    for (name, _), (group, position), value in zip(leaf_names(out), _groups(out), results, strict=True):
         array = nodes(graph, value)
-        outputs.append(Leaf(name, array.shape, array.dtype, array.ids))
+        outputs.append(Leaf(name, group, position, array.shape, array.dtype, array.ids))
     return Program(graph, given, outputs)
+
+
+def _groups(trees: dict[str, PyTree]) -> list[tuple[str, int]]:
+    """Return the group and the position of each leaf, in the order in which JAX flattens a dictionary."""
+    return [(group, i) for group in sorted(trees) for i in range(len(jax.tree.leaves(trees[group])))]
 
 
 def leaf_names(tree: PyTree) -> list[tuple[str, Any]]:
@@ -101,7 +108,7 @@ def leaf_names(tree: PyTree) -> list[tuple[str, Any]]:
         text = jax.tree_util.keystr(path, simple=True, separator="_")
         name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "leaf"
         named.append((f"leaf_{name}" if name[0].isdigit() else name, leaf))
-    taken = set(_KEYWORDS)
+    taken = set(reserved_names.C_AND_CPP)
     unique = []
     for name, leaf in named:
         while name in taken:
