@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import jax
 
+from ..foundation.errors import ArgumentError
 from .c.compilation import CompilerError, compiler
 from .lowering.values import CapturedError, LoweringError
 
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 def check_engine(engine: Any) -> Engine:
     if engine not in ("auto", "native", "xla"):
-        raise ValueError(f"engine: expected 'auto', 'native' or 'xla', got {engine!r}")
+        raise ArgumentError("engine", "'auto', 'native' or 'xla'", f"{engine!r}")
     return engine
 
 

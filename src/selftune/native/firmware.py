@@ -15,6 +15,7 @@ from ..control import guarded_step
 from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
 from ..control.guarded_step import GuardedState
+from ..foundation.errors import ArgumentError
 from .c.emit import TYPES, Writer, literal, wrap
 from .lowering.from_jaxpr import Leaf, Program, leaf_names
 from .lowering.graph import Graph
@@ -351,7 +352,7 @@ _TAKEN = set(
 
 def _check_names(names: list[str]) -> None:
     if len(set(names)) != len(names):
-        raise ValueError(f"theta, a_hat, t: expected keys that make different names in C, got {sorted(names)}")
+        raise ArgumentError("theta, a_hat, t", "keys that make different names in C", f"{sorted(names)}")
 
 
 def _struct(name: str, members: list[Field]) -> list[str]:
@@ -365,7 +366,7 @@ def _lines(*lines: str) -> str:
 def check_name(name: str) -> str:
     """Return `name` if it is a valid prefix in C; otherwise raise `ValueError`."""
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ValueError(f"name: expected lower-case letters, digits and _, starting with a letter, got {name!r}")
+        raise ArgumentError("name", "lower-case letters, digits and _, starting with a letter", f"{name!r}")
     if name in _TAKEN:
-        raise ValueError(f"name: expected one that C, CMake and the other files of the export do not use, got {name!r}")
+        raise ArgumentError("name", "one that C, CMake and the other files of the export do not use", f"{name!r}")
     return name

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..foundation import arguments, jaxprs
+from ..foundation.errors import ArgumentError
 
 
 def traced(
@@ -47,15 +48,15 @@ def traced(
     if len(set(map(jaxprs.digest, programs))) > 1:
         raise ImpureError(f"{name}: {_IMPURE}")
     if programs and (shape := jaxprs.out_of_range(programs[0])) is not None:
-        got = f"got one out of range of an array of shape {shape}"
-        raise ValueError(f"{name}: expected indices within its arrays, {got}") from IndexError(got)
+        got = f"one out of range of an array of shape {shape}"
+        raise ArgumentError(name, "indices within its arrays", got) from IndexError(got)
     if not hasattr(out, "shape"):
-        advice = "; write jnp.stack([...]) for a list of numbers" if isinstance(out, (list, tuple)) else ""
-        raise ValueError(f"{name}: expected one array of shape {expected}, got {arguments.describe_tree(out)}{advice}")
+        advice = "write jnp.stack([...]) for a list of numbers" if isinstance(out, (list, tuple)) else ""
+        raise ArgumentError(name, f"one array of shape {expected}", arguments.describe_tree(out), advice)
     if len(out.shape) != rank or 0 in out.shape:
-        raise ValueError(f"{name}: expected shape {expected}, got {arguments.describe(out)}")
+        raise ArgumentError(name, f"shape {expected}", arguments.describe(out))
     if out.dtype != dtype:
-        raise ValueError(f"{name}: expected dtype {jnp.dtype(dtype).name}, that of x, got {arguments.describe(out)}")
+        raise ArgumentError(name, f"dtype {jnp.dtype(dtype).name}, that of x", arguments.describe(out))
     if thorough:
         memory.add(here)
     return out

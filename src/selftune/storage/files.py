@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..foundation.errors import StoreError
+from ..foundation.errors import ArgumentError, StoreError
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -33,7 +33,7 @@ def place(folder: str | os.PathLike[str] | Folder) -> Folder:
         return object_store().place(folder)
     folder = Path(folder)
     if len(folder.parts) > 1 and re.fullmatch(r"[A-Za-z][\w+.-]+:", folder.parts[0]):
-        raise ValueError(f"folder: expected a URL as a str, got {folder!r}, in which a slash was lost")
+        raise ArgumentError("folder", "a URL as a str", f"{folder!r}, in which a slash was lost")
     return folder
 
 

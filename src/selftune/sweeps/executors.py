@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from ..foundation import arguments
-from ..foundation.errors import InputError
+from ..foundation.errors import ArgumentError, InputError
 from ..storage import manifest
 from ..storage.store import RunStore
 from .plan import RAISED, Plan, configured, error_in_words
@@ -35,8 +35,8 @@ def check(executor: Any) -> None:
     except ImportError as error:
         raise ClusterError(f"executor: a cluster needs Dask ({error}); pip install 'selftune[cluster]'") from None
     if not isinstance(executor, (str, Client)):
-        raise ValueError(
-            f"executor: expected None, the address of a Dask scheduler or a Client, got {arguments.describe(executor)}"
+        raise ArgumentError(
+            "executor", "None, the address of a Dask scheduler or a Client", arguments.describe(executor)
         )
 
 

@@ -5,6 +5,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..foundation.errors import ArgumentError
 from .constants import NAMES, Constants, Contraction
 
 
@@ -118,7 +119,7 @@ class Certificate:
         for row in self.rows:
             if row.name == name:
                 return row
-        raise ValueError(f"name: expected one of {', '.join(row.name for row in self.rows)}; got {name!r}")
+        raise ArgumentError("name", f"one of {', '.join(row.name for row in self.rows)}", f"{name!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """The certificate as JSON values: numbers that are not finite become the strings "inf", "-inf" and "nan"."""

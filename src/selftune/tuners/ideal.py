@@ -7,6 +7,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.scenario import Scenario
@@ -59,9 +60,9 @@ def ideal_ogd(
         1.0
     """
     if not isinstance(system, System):
-        raise ValueError(f"system: expected a System, got {arguments.describe(system)}")
+        raise ArgumentError("system", "a System", arguments.describe(system))
     if not isinstance(scenario, Scenario):
-        raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")
+        raise ArgumentError("scenario", "a Scenario", arguments.describe(scenario))
     learning_rate = projected_step.learning_rate(learning_rate)
     constraint = projected_step.constraint(Unconstrained() if constraint is None else constraint)
     theta = arguments.real_tree("theta", theta, dtype=scenario.x0.dtype)

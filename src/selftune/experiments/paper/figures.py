@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from ...foundation.errors import ArgumentError
 from ...reporting import datasets, statistics
 from ...reporting.print_figures import (
     WIDTH,
@@ -313,7 +314,7 @@ def _prepared(dataset: xr.Dataset, gain: float | None) -> tuple[xr.Dataset, floa
     data, _ = datasets.usable(dataset)
     gain = quantities.start(data) if gain is None else gain
     if gain not in data.gain.values:
-        raise ValueError(f"gain: expected one of {[float(one) for one in data.gain.values]}, got {gain!r}")
+        raise ArgumentError("gain", f"one of {[float(one) for one in data.gain.values]}", f"{gain!r}")
     return data, gain
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 import selftune as st
 
 from ...foundation import arguments
+from ...foundation.errors import ArgumentError
 from ...sweeps.design import Design, Setting, grid
 from .. import user
 from ..user.config import ConfigError, Loaded, RangePart
@@ -92,8 +93,9 @@ class SweepConfig:
     def _refusing(self, make: Any) -> Design:
         try:
             return make()
-        except ValueError as error:
-            raise self.loaded.refuse("sweep.over", str(error).removeprefix("grid: ")) from None
+        except ArgumentError as error:
+            name = f".{error.argument}" if error.argument in self.part.over else ""
+            raise self.loaded.refuse(f"sweep.over{name}", error.mistake) from None
 
     def pack_modules(self) -> None:
         """Send the user's own modules to the workers, which do not have them."""

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from ...foundation.errors import ArgumentError
 from ...reporting import statistics
 from ...reporting.print_figures import WIDTH, save, styled
 from ...reporting.statistics import Band
@@ -126,7 +127,7 @@ def costs(dataset: xr.Dataset) -> Figure:
     """Cost against each varying setting, with a line for each value of the first text setting."""
     found, grid = points(dataset), is_grid(dataset)
     if not found.varying:
-        raise ValueError("sweep: expected a setting with several values, got one point")
+        raise ArgumentError("sweep", "a setting with several values", "one point")
     figure, axes = _panels(len(found.varying), 1.9)
     for axis, name in zip(axes, found.varying, strict=True):
         (_curves if grid else _dots)(axis, found, name)
@@ -234,7 +235,7 @@ def pairs(dataset: xr.Dataset) -> Figure:
     found, grid = points(dataset), is_grid(dataset)
     chosen = chosen_pairs(found)
     if not chosen:
-        raise ValueError(f"sweep: expected two settings with several values, got {found.varying}")
+        raise ArgumentError("sweep", "two settings with several values", f"{found.varying}")
     figure, axes = _panels(len(chosen), 2.3, columns=1 if len(chosen) == 1 else 2 if len(chosen) <= 4 else 3)
     means = found.mean[found.ok]
     norm = _norm(means)
@@ -328,7 +329,7 @@ def time(dataset: xr.Dataset) -> Figure:
     """The cost over time of the three best points and of the worst point without failed runs."""
     shown = traces(dataset)
     if not shown:
-        raise ValueError("sweep: expected a setting without failed runs, got none")
+        raise ArgumentError("sweep", "a setting without failed runs", "none")
     figure = Figure(figsize=(1.4 * WIDTH, 2.0 + 0.16 * len(shown)), layout="constrained")
     axis = figure.subplots()
     colors = [*PALETTE[: len(shown) - 1], GREY] if len(shown) == 4 else PALETTE

@@ -12,6 +12,7 @@ import numpy as np
 
 import selftune as st
 
+from ...foundation.errors import ArgumentError
 from ...simulation.run import DIMS
 from ...storage.store import Layout, RunStore, Variable
 from ...storage.tasks import run_tasks
@@ -68,9 +69,7 @@ def check(loaded: Loaded) -> st.Controller:
         made = st.Controller(loaded.system, loaded.tuner, loaded.estimator)
         state = made.init(x, **values)
     except ValueError as error:
-        name, _, text = str(error).partition(": ")
-        known = name in values
-        raise loaded.refuse(f"run.{name}" if known else "run", text if known else str(error)) from error
+        raise loaded.refuse_argument(error, {name: f"run.{name}" for name in values}, "run") from error
     for name, process in loaded.processes.items():
         try:
             process(jax.random.key(0), 1, widths_of(loaded, sizes)[name])
@@ -85,9 +84,8 @@ def check(loaded: Loaded) -> st.Controller:
     if loaded.guard is not None:
         try:
             loaded.guard.check(sizes["state"], sizes["control"], sizes["residual"], sizes["parameter"])
-        except ValueError as error:
-            name, _, text = str(error).partition(": ")
-            raise loaded.refuse(f"guard.{name}", text) from error
+        except ArgumentError as error:
+            raise loaded.refuse(f"guard.{error.argument}", error.mistake) from error
     return made
 
 
@@ -102,9 +100,9 @@ def sizes_of(loaded: Loaded) -> dict[str, int]:
     try:
         sizes = loaded.system.check(x, theta, a_hat, jax.ShapeDtypeStruct((), jnp.int32), thorough=True)
     except ValueError as error:
-        name, _, text = str(error).partition(": ")
-        if name in (places := {"theta": "run.theta", "a": "run.a_hat", "x": "scenario.x0"}):
-            raise loaded.refuse(places[name], text) from error
+        places = {"theta": "run.theta", "a": "run.a_hat", "x": "scenario.x0"}
+        if isinstance(error, ArgumentError) and error.argument in places:
+            raise loaded.refuse(places[error.argument], error.mistake) from error
         raise loaded.refuse("run", f"does not fit the system: {error}") from error
     return dict(
         state=sizes.n, control=sizes.m, residual=sizes.k, parameter=len(part.theta), model_parameter=len(part.a_hat)
