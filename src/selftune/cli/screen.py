@@ -1,6 +1,5 @@
 """What all commands share: output to stdout and stderr, handling of errors and Ctrl-C, and JAX's settings."""
 
-import json
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..foundation import json_values
 from ..foundation.errors import InputError
 
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -40,9 +40,9 @@ class Screen:
                 self.out.print(what)
 
     def give(self, value: Any) -> None:
-        """Print the result as JSON for programs."""
+        """Print the result, which may contain pydantic models, as JSON for programs."""
         if self.as_json:
-            sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            sys.stdout.write(f"{json_values.text(value)}\n")
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[int, int], None]]:

@@ -3,7 +3,6 @@
 A folder is a `Path`, or a `UPath` if it was given as a URL. Functions here take both; `object_store` handles URLs.
 """
 
-import json
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..foundation import json_values
 from ..foundation.errors import ArgumentError, StoreError
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def remove_leftovers(*folders: Folder, pattern: str = ".*.tmp") -> None:
 
 
 def as_json(value: Any) -> bytes:
-    plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-    return (json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return f"{json_values.text(value)}\n".encode()
 
 
 def exists(path: Folder) -> bool:

@@ -26,6 +26,7 @@ import numpy as np
 import xarray as xr
 import zarr
 
+from ..foundation import json_values
 from ..foundation.errors import ArgumentError
 from . import files, zarr_arrays
 from . import manifest as manifests
@@ -77,7 +78,7 @@ class RunStore:
         asked = Manifest(
             kind=kind,
             state="running",
-            settings=json.loads(json.dumps(settings, allow_nan=False)),
+            settings=json.loads(json_values.text(settings)),
             task_dims=layout.task_dims,
             versions=manifests.versions(),
             platform=manifests.machine(),

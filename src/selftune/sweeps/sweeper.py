@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from ..control import result_codes
 from ..control.controller import Controller
 from ..control.guard import Guard
-from ..foundation import arguments, extras, worker_pool
+from ..foundation import arguments, extras, json_values, worker_pool
 from ..foundation.errors import ArgumentError
 from ..native.choice import Engine, check_engine, settle
 from ..problem.scenario import Scenario
@@ -311,7 +311,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
     return {
         "design": plan.design.kind,
         "names": list(plan.design.names),
-        "points": [_json(point) for point in plan.design.points],
+        "points": json_values.plain(plan.design.points, not_finite=lambda number: {FLOAT: str(number)}),
         "seeds": list(plan.seeds),
         "steps": plan.steps,
         "engine": problem.engine,
@@ -330,16 +330,8 @@ def _refused(sweep: Sweep) -> dict[int, str]:
     return {int(i): texts.get(str(i), "refused") for i in refused}
 
 
-def _json(value: Any) -> Any:
-    """The value for JSON, which has no infinity and no NaN: they become strings in a table with the key `FLOAT`."""
-    if isinstance(value, dict):
-        return {name: _json(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_json(one) for one in value]
-    return {FLOAT: str(value)} if isinstance(value, float) and not np.isfinite(value) else value
-
-
 def _number_again(value: Any) -> Any:
+    """The value with the numbers that are not finite: in the manifest they are tables with the key `FLOAT`."""
     if isinstance(value, dict):
         if value.keys() == {FLOAT}:
             return float(value[FLOAT])

@@ -1,7 +1,6 @@
 """A user's controller on a scenario, with several seeds, as one stored run (`selftune run CONFIG.toml`)."""
 
 import hashlib
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ def compute(
     """Compute the seeds that `folder` does not have yet, in float64, and return the manifest. A task is a seed."""
     with jax.enable_x64(True):
         config, seeds = loaded.config, loaded.config.run.seed_list
-        settings = _as_json_has_it(config.model_dump(exclude_none=True, exclude={"sweep"}))
+        settings = config.model_dump(exclude_none=True, exclude={"sweep"})
         # The system is code. If the code changes, the numbers change.
         settings["system"]["sha256"] = {
             name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in loaded.sources.items()
@@ -49,15 +48,6 @@ def compute(
                 progress=progress,
             )
             return store.manifest
-
-
-def _as_json_has_it(value: Any) -> Any:
-    """The value for JSON, which has no infinity: infinite numbers become "inf" and "-inf"."""
-    if isinstance(value, dict):
-        return {name: _as_json_has_it(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_as_json_has_it(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check(loaded: Loaded) -> st.Controller:
