@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from ..control import guarded_step
+from ..control import guarded_step, result_codes
 from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
 from ..control.guarded_step import GuardedState
 from ..foundation.errors import ArgumentError
 from .c.emit import TYPES, Writer, literal, wrap
-from .lowering.from_jaxpr import Leaf, Program, leaf_names
+from .lowering.from_jaxpr import RESERVED, Leaf, Program, leaf_names
 from .lowering.graph import Graph
 from .step import lower_step
 
@@ -117,9 +117,7 @@ class Firmware:
             *(f"#define {upper}_{mode.name} {mode.value}" for mode in Mode),
             "",
             "/* The codes that the functions return. */",
-            f"#define {upper}_OK 0",
-            f"#define {upper}_DIVERGED 1",
-            f"#define {upper}_NON_FINITE 2",
+            *(f"#define {upper}_{name} {getattr(result_codes, name)}" for name in ("OK", "DIVERGED", "NON_FINITE")),
             "",
             *context,
             "/* The whole state between two calls. */",
@@ -325,21 +323,9 @@ def _short(name: str) -> str:
 def _context_name(name: str) -> str:
     """Return the name in C of a part of a context: its own name, if C and C++ allow it."""
     part = re.sub(r"^(t|value)(_|$)", "", name) or "value"
-    return part if part.isidentifier() and part not in _KEYWORDS else f"t_{part}"
+    return part if part.isidentifier() and part not in RESERVED else f"t_{part}"
 
 
-_KEYWORDS = set(
-    re.findall(
-        r"\w+",
-        "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const "
-        "const_cast consteval constexpr constinit continue decltype default delete do double dynamic_cast else enum "
-        "explicit export extern false float for friend goto if inline int long mutable namespace new noexcept not "
-        "not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires restrict return "
-        "short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try "
-        "typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq "
-        "NAN INFINITY HUGE_VAL errno linux unix ",
-    )
-)
 # Files of an export, headers of C, libraries, and targets that CMake reserves.
 _TAKEN = set(
     re.findall(

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from ...control import result_codes
 from ...reporting import datasets, statistics
 from ...reporting.print_figures import WIDTH, draw_band, legend, save, styled
 from ...reporting.statistics import Band
@@ -207,7 +208,7 @@ def standings(dataset: xr.Dataset, case: str, start: float) -> dict[str, tuple[B
     static, made = here.sel(algorithm=STATIC), {}
     for name in map(str, here.algorithm.values):
         one = here.sel(algorithm=name)
-        if name == STATIC or (one.result_code == -1).all():
+        if name == STATIC or (one.result_code == result_codes.NOT_RUN).all():
             continue
         ok = (ended_well(one) & ended_well(static)).values
         ratio = (one.mean_cost / static.mean_cost).values[ok]

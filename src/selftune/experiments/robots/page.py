@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from ...control import result_codes
 from ...reporting import datasets, pages, plotly_figures, statistics
 from ...reporting.panels import Panel, Plot
 from ...reporting.statistics import Band
@@ -33,7 +34,7 @@ def render(run: StoredRun) -> str:
         failed=sum(row.failed for row in low),
         started=sum(row.runs for row in low),
         worst=max((row for row in low if row.to_static is not None), key=_to_static, default=None),
-        runs=int((dataset.result_code != -1).sum()),
+        runs=int((dataset.result_code != result_codes.NOT_RUN).sum()),
         seconds=robots_figures.end(dataset),
         sizes=dataset.sizes,
         tables=[

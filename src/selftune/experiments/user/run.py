@@ -11,6 +11,7 @@ import numpy as np
 
 import selftune as st
 
+from ...control import result_codes
 from ...foundation.errors import ArgumentError
 from ...simulation.run import DIMS
 from ...storage.store import Layout, RunStore, Variable
@@ -134,13 +135,13 @@ def _one_seed(
     scenario = draw(config.scenario.x0, config.scenario.steps, loaded.processes, widths, jax.random.key(seed))
     start: dict[str, Any] = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
     parts: dict[str, list[np.ndarray]] = {name: [] for name in dict.fromkeys((*fields, "cost"))}
-    code, failed_at = 0, -1
+    code, failed_at = result_codes.OK, -1
     # In chunks, for the progress of a long run. The result is bit-identical to one run over all steps.
     for chunk in _chunks(config.scenario.steps):
         done = st.simulate(controller, scenario[chunk], **start, guard=loaded.guard, record=tuple(parts), throw=False)
         for name, rows in parts.items():
             rows.append(np.asarray(getattr(done, name), np.float64))
-        if code == 0:
+        if code == result_codes.OK:
             code, failed_at = int(done.result.code), int(done.result.step)
         start = {"resume": done.final}
         tell(1)

@@ -29,11 +29,17 @@ from .values import RULES, CapturedError, LoweringError, Nodes, TooLargeError, e
 MAX_NODES = 200_000
 """A larger program is an error: a loop was unrolled that should not be, or the system is not small."""
 DTYPES = {np.dtype(name) for name in ("bool", "int32", "int64", "uint32", "uint64", "float32", "float64")}
-_KEYWORDS = re.findall(
+RESERVED = re.findall(
     r"\w+",
-    "auto break case char const continue default do double else enum extern float for goto if inline int long register "
-    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm unix",
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const "
+    "const_cast consteval constexpr constinit continue decltype default delete do double dynamic_cast else enum "
+    "explicit export extern false float for friend goto if inline int long mutable namespace new noexcept not "
+    "not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires restrict return "
+    "short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try "
+    "typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq "
+    "NAN INFINITY HUGE_VAL errno linux unix",
 )
+"""Names that C, C++ or their headers reserve."""
 PHASE = "selftune."
 """The prefix of a `jax.named_scope` that names the part of a step to which an operation belongs."""
 
@@ -101,7 +107,7 @@ def leaf_names(tree: PyTree) -> list[tuple[str, Any]]:
         text = jax.tree_util.keystr(path, simple=True, separator="_")
         name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "leaf"
         named.append((f"leaf_{name}" if name[0].isdigit() else name, leaf))
-    taken = set(_KEYWORDS)
+    taken = set(RESERVED)
     unique = []
     for name, leaf in named:
         while name in taken:
