@@ -15,7 +15,7 @@ from ..control import guarded_step
 from ..control.contexts import context
 from ..control.controller import Controller
 from ..control.guard import Decision, Guard
-from ..foundation import arguments
+from ..foundation import arguments, jax_settings
 from ..foundation.errors import ArgumentError, OverwriteError, StoreError
 from ..native.c.emit import literal, wrap
 from ..native.firmware import Firmware, check_name
@@ -81,7 +81,7 @@ def export_c(
     """
     folder = Path(folder)
     dtype = _dtype_name(dtype)
-    if dtype == "float64" and not jax.config.read("jax_enable_x64"):
+    if dtype == "float64" and not jax_settings.read("jax_enable_x64"):
         raise ArgumentError("dtype", "'float32' because JAX's jax_enable_x64 is off", "'float64'")
     name = check_name(name if name is not None else re.sub(r"\W", "_", folder.resolve().name).lower())
     before = _check_folder(folder, overwrite)

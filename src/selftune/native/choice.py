@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import jax
 
+from ..foundation import jax_settings
 from ..foundation.errors import ArgumentError
 from .c.compilation import CompilerError, compiler
 from .lowering.values import CapturedError, LoweringError
@@ -66,7 +67,7 @@ def _warn(error: Exception, stacklevel: int) -> None:
 
 
 def _on_cpu() -> bool:
-    device: Any = getattr(jax.config, "jax_default_device")  # noqa: B009 (unknown to the type checker)
+    device = jax_settings.read("jax_default_device")
     if device is None:
         return jax.default_backend() == "cpu"
     return (device if isinstance(device, str) else device.platform) == "cpu"

@@ -12,12 +12,11 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from ..control import result_codes
 from ..foundation import arguments
-from ..foundation.errors import ArgumentError, InputError
+from ..foundation.errors import InputError
 from ..storage import manifest
 from ..storage.store import RunStore
-from .plan import Plan, configured, error_in_words
+from .plan import RAISED, Plan, configured, error_in_words
 
 Outcome: TypeAlias = tuple[int, dict[str, np.ndarray] | BaseException]
 """The number of a task, with its arrays or with the exception of its last attempt."""
@@ -36,8 +35,8 @@ def check(executor: Any) -> None:
     except ImportError as error:
         raise ClusterError(f"executor: a cluster needs Dask ({error}); pip install 'selftune[cluster]'") from None
     if not isinstance(executor, (str, Client)):
-        raise ArgumentError(
-            "executor", "None, the address of a Dask scheduler or a Client", arguments.describe(executor)
+        raise ValueError(
+            f"executor: expected None, the address of a Dask scheduler or a Client, got {arguments.describe(executor)}"
         )
 
 
@@ -118,7 +117,7 @@ def _nothing(plan: Plan, i: int) -> dict[str, np.ndarray]:
         name: np.full(shape + size, -1 if name in whole else np.nan, np.int32 if name in whole else number)
         for name, size in plan.shapes.items()
     }
-    arrays["result_code"] = np.full(shape, result_codes.RAISED, np.int32)
+    arrays["result_code"] = np.full(shape, RAISED, np.int32)
     return _in_lanes(plan, i, arrays)
 
 

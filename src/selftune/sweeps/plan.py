@@ -28,6 +28,8 @@ MEMORY = 256 << 20
 """The memory limit of a task's largest arrays, in bytes."""
 WORK = 20_000_000
 """The limit on the steps of all runs of a task: about a second."""
+RAISED = 3
+"""The result code of a run whose task or setting raised an error."""
 
 
 @dataclass(frozen=True)

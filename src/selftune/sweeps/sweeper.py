@@ -21,7 +21,7 @@ from ..simulation.simulator import check_record
 from ..storage import files
 from .design import FLOAT, Design
 from .design import grid as full_grid
-from .plan import Plan, make_plan
+from .plan import RAISED, Plan, make_plan
 from .problem import Problem, parts_of
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _dataset(sweep: Sweep) -> "xr.Dataset":
     reason = np.full(size, "", object)
     codes, failed_at = data["result_code"][1], data["failed_at"][1]
     for i, text in _refused(sweep).items():
-        codes[i], reason[i] = result_codes.RAISED, text
+        codes[i], reason[i] = RAISED, text
     failures = store.failures()
     for i, text in failures.items():
         here = point[i] >= 0
