@@ -22,7 +22,7 @@ class Fault:
     kind: str
     begin: int
     steps: int
-    seed: int = 0
+    seed: int
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -70,7 +70,7 @@ def grid(settings: Mapping[str, Any]) -> Design:
     return Design("grid", tuple(columns), points)
 
 
-def random_design(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int = 0) -> Design:
+def random_design(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int) -> Design:
     """`points` settings with independent draws: each value comes from its `Range` or from its list.
 
     !!! Example
@@ -85,7 +85,7 @@ def random_design(settings: Mapping[str, Range | Iterable[Any]], points: int, *,
     return _drawn("random", settings, draws)
 
 
-def latin_hypercube(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int = 0) -> Design:
+def latin_hypercube(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int) -> Design:
     """`points` settings with evenly spread draws: one in each of `points` equal parts of every range.
 
     !!! Example

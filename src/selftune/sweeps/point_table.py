@@ -11,6 +11,7 @@ from scipy import special
 
 from ..control import result_codes
 from ..foundation.errors import ArgumentError
+from ..reporting.statistics import BOOTSTRAP_SEED
 
 
 class Cells(NamedTuple):
@@ -271,7 +272,8 @@ def to_best(cost: np.ndarray, *, level: float = 0.95, resamples: int = 2000) -> 
     points, seeds = cost.shape
     best = cost[int(np.argmin(cost.mean(axis=1)))]
     differences = cost - best
-    drawn = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples).astype(float)
+    shares = np.full(seeds, 1 / seeds)
+    drawn = np.random.default_rng(BOOTSTRAP_SEED).multinomial(seeds, shares, size=resamples).astype(float)
     difference = _gap(differences, drawn, level)
     positive = (cost > 0).all(axis=1) & (best > 0).all()
     log_ratio = Gap(np.full(points, np.nan), np.full(points, np.nan))

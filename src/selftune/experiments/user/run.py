@@ -63,7 +63,7 @@ def check(loaded: Loaded) -> st.Controller:
         raise loaded.refuse_argument(error, {name: f"run.{name}" for name in values}, "run") from error
     for name, process in loaded.processes.items():
         try:
-            process(jax.random.key(0), 1, widths_of(loaded, sizes)[name])
+            process(jax.random.key(config.run.seed_list[0]), 1, widths_of(loaded, sizes)[name])
         except ValueError as error:
             raise loaded.refuse(f"scenario.{name}", str(error)) from error
     info = jax.eval_shape(lambda: made.act(state, x, 0))[2].tuner
