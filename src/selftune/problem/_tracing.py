@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..foundation import arguments, jaxprs
+from ..foundation import arguments, jax_settings, jaxprs
 from ..foundation.errors import ArgumentError
 
 
@@ -36,8 +36,9 @@ def traced(
     different programs.
     """
     name = getattr(function, "given_as", name)
-    memory, here = _memory(function, inputs)
-    thorough = thorough and here not in memory
+    memory, here = _memory(function, inputs, (rank, dtype, *jax_settings.current().values()))
+    if here in memory:
+        return memory[here]
     try:
         out, programs = _programs(function, *inputs.values(), thorough=thorough)
     except Exception as error:
@@ -58,23 +59,23 @@ def traced(
     if out.dtype != dtype:
         raise ArgumentError(name, f"dtype {jnp.dtype(dtype).name}, that of x", arguments.describe(out))
     if thorough:
-        memory.add(here)
+        memory[here] = out
     return out
 
 
-_FOUND_GOOD: WeakKeyDictionary[FunctionType, set[Any]] = WeakKeyDictionary()
-"""For each function, the shapes of the arguments with which its thorough check passed: a compilation asks often."""
+_CHECKED: WeakKeyDictionary[FunctionType, dict[Any, Any]] = WeakKeyDictionary()
+"""For each function, the results of the thorough checks that it passed: a compilation asks five times."""
 
 
-def _memory(function: Any, inputs: dict[str, Any]) -> tuple[set[Any], Any]:
-    """Return the set of checks that a function has passed, and the entry for these inputs. A module that contains
-    arrays gets an empty set, so that it is always checked."""
+def _memory(function: Any, inputs: dict[str, Any], conditions: tuple[Any, ...]) -> tuple[dict[Any, Any], Any]:
+    """Return the checks that a function has passed, and the key for these inputs and conditions. A module that
+    contains arrays gets an empty memory, so that it is always checked."""
     functions, structure = jax.tree.flatten(function)
     if not functions or not all(isinstance(leaf, FunctionType) for leaf in functions):
-        return set(), None
+        return {}, None
     leaves, shape = jax.tree.flatten(inputs)
-    here = (structure, tuple(map(id, functions)), shape, tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves))
-    return _FOUND_GOOD.setdefault(functions[0], set()), here
+    shapes = tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves)
+    return _CHECKED.setdefault(functions[0], {}), (structure, tuple(map(id, functions)), shape, shapes, conditions)
 
 
 def _dtype(leaf: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import copy
 import sys
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -154,7 +153,7 @@ class _Maker:
         fixed = {name: value for name, value in setting.items() if name not in traced}
         loaded = base
         if fixed:
-            raw = tomllib.loads(self.text)
+            raw = base.raw
             for name in sorted(fixed, key=lambda name: name.count(".")):  # a table before the keys in it
                 raw = _with(raw, name.split("."), fixed[name])
             loaded = base.changed(raw)

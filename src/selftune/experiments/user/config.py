@@ -177,14 +177,14 @@ class Loaded:
         self.path = Path(path)
         try:
             self.text = self.path.read_text(encoding="utf-8") if text is None else text
-            raw = tomllib.loads(self.text)
+            self.raw = tomllib.loads(self.text)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{self.path}: not TOML: {error}") from None
         self.make_system = make
         self.sources: dict[str, Path] = {}
-        self._make_all(raw)
+        self._make_all(self.raw)
 
     def changed(self, raw: dict[str, Any]) -> "Loaded":
         """The same configuration with the values of `raw`. Error messages still point into the file."""
