@@ -46,8 +46,7 @@ class GuardedState(eqx.Module):
 
 def start(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, t: Any) -> GuardedState:
     """Check all arguments, and return the state before the first step; the estimator must not be `Known`."""
-    if not isinstance(controller, Controller):
-        raise ArgumentError("controller", "a Controller", arguments.describe(controller))
+    arguments.instance("controller", controller, Controller)
     if controller.estimator.is_oracle:
         raise ArgumentError("controller", "an estimator that learns from observations", "Known")
     return begin(controller, guard, x, theta, a_hat, t)
@@ -55,8 +54,7 @@ def start(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
 
 def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, t: Any) -> GuardedState:
     """Check the arguments, and return the state before the first step; with any estimator."""
-    if not isinstance(guard, Guard):
-        raise ArgumentError("guard", "a Guard", arguments.describe(guard))
+    arguments.instance("guard", guard, Guard)
     x, theta, a_hat = controller.check_values(x, theta, a_hat)
     sizes = controller.system.check(x, theta, a_hat, t)
     guard.check(sizes.n, sizes.m, sizes.k, sizes.d)

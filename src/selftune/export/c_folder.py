@@ -173,8 +173,7 @@ def _model_alone(firmware: Firmware) -> Scenario:
 
 
 def _checked(scenario: Scenario, firmware: Firmware) -> Scenario:
-    if not isinstance(scenario, Scenario):
-        raise ArgumentError("scenario", "a Scenario", arguments.describe(scenario))
+    arguments.instance("scenario", scenario, Scenario)
     scenario = scenario.materialize()
     scenario = scenario[: min(STEPS, len(scenario))]
     t = None if firmware.is_counted else scenario.t

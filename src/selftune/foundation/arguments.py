@@ -43,6 +43,12 @@ def describe_tree(tree: Any) -> str:
     return str(jax.tree.unflatten(structure, [describe(leaf) for leaf in leaves]))
 
 
+def instance(name: str, value: Any, kind: type, *, optional: bool = False) -> None:
+    """Raise `ArgumentError` unless `value` is of this class; with `optional`, None is accepted as well."""
+    if not isinstance(value, kind) and not (optional and value is None):
+        raise ArgumentError(name, f"a {kind.__name__}{' or None' if optional else ''}", describe(value))
+
+
 def is_key(value: Any) -> bool:
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 

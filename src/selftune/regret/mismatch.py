@@ -4,7 +4,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
-from ..foundation.errors import ArgumentError
 from ..problem.scenario import Scenario
 from ..problem.system import System
 from ..simulation.run import Run
@@ -58,8 +57,7 @@ def model_mismatch(system: System, scenario: Scenario, run: Run, *, plant: Syste
         (1.0, True)
     """
     scenario = run_inputs.problem(system, scenario)
-    if plant is not None and not isinstance(plant, System):
-        raise ArgumentError("plant", "a System", arguments.describe(plant))
+    arguments.instance("plant", plant, System, optional=True)
     x, a_hat = run_inputs.recorded(run, "x", "a_hat", scenario=scenario)
     return _model_mismatch(system, plant or system, scenario, x, a_hat)
 

@@ -16,10 +16,8 @@ from ..simulation.run import Run
 
 def problem(system: Any, scenario: Any) -> Scenario:
     """The scenario with all rows of a*, w and t in memory."""
-    if not isinstance(system, System):
-        raise ArgumentError("system", "a System", arguments.describe(system))
-    if not isinstance(scenario, Scenario):
-        raise ArgumentError("scenario", "a Scenario", arguments.describe(scenario))
+    arguments.instance("system", system, System)
+    arguments.instance("scenario", scenario, Scenario)
     if not jax.tree.leaves(scenario.a_star):
         raise ArgumentError("scenario", "a scenario with a_star, the true parameters", "None")
     return scenario.materialize()

@@ -100,8 +100,7 @@ def check_gradient(
         theta[1] has no influence on the next state or the cost
         a_hat[0] has no influence on the residual
     """
-    if not isinstance(system, System):
-        raise ArgumentError("system", "a System", arguments.describe(system))
+    arguments.instance("system", system, System)
     x = arguments.real_array("x", x)
     if x.ndim not in (1, 2) or x.size == 0:
         raise ArgumentError("x", "a point (n,) or points (N, n)", arguments.describe(x))
@@ -346,10 +345,8 @@ def check_contraction(
         rho = 1.0000; marginal: too close to 1 to decide within 200 steps; use more steps
         rho = 1.1000; UNSTABLE: the state diverged at step 193
     """
-    if not isinstance(system, System):
-        raise ArgumentError("system", "a System", arguments.describe(system))
-    if not isinstance(scenario, Scenario):
-        raise ArgumentError("scenario", "a Scenario", arguments.describe(scenario))
+    arguments.instance("system", system, System)
+    arguments.instance("scenario", scenario, Scenario)
     if len(scenario) == 0:
         raise ArgumentError("scenario", "at least one step", "none")
     memory = len(scenario) / 2 if memory is None else memory

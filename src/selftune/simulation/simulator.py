@@ -83,14 +83,10 @@ def simulate(
         >>> run.x.shape, run.theta.shape, run.result.message
         ((2000, 1), (2000, 1), 'ok')
     """
-    if not isinstance(controller, Controller):
-        raise ArgumentError("controller", "a Controller", arguments.describe(controller))
-    if not isinstance(scenario, Scenario):
-        raise ArgumentError("scenario", "a Scenario", arguments.describe(scenario))
-    if plant is not None and not isinstance(plant, System):
-        raise ArgumentError("plant", "a System", arguments.describe(plant))
-    if guard is not None and not isinstance(guard, Guard):
-        raise ArgumentError("guard", "a Guard or None", arguments.describe(guard))
+    arguments.instance("controller", controller, Controller)
+    arguments.instance("scenario", scenario, Scenario)
+    arguments.instance("plant", plant, System, optional=True)
+    arguments.instance("guard", guard, Guard, optional=True)
     fields = check_record(record)
     stride = arguments.count("stride", stride)
     limit_ = arguments.number("limit", limit, lambda v: v > 0, "a number > 0")

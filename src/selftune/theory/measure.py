@@ -104,8 +104,7 @@ class Problem:
     @staticmethod
     def make(controller: Any, scenario: Any, run: Any, sets: Any, joint: Any = None, plain: bool = False) -> "Problem":
         """Raise `ValueError` if the theory does not apply. `plain`: only M-GAPS with a number on a `MatchedSystem`."""
-        if not isinstance(controller, Controller):
-            raise ArgumentError("controller", "a Controller", arguments.describe(controller))
+        arguments.instance("controller", controller, Controller)
         system, tuner = controller.system, controller.tuner
         if joint is not None and not isinstance(joint, Joint):
             raise ArgumentError("joint", "Joint or None", arguments.describe(joint))

@@ -7,7 +7,6 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
-from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.scenario import Scenario
@@ -59,10 +58,8 @@ def ideal_ogd(
         >>> round(float(ideal.final[0]), 2)  # the larger the gain, the smaller the state
         1.0
     """
-    if not isinstance(system, System):
-        raise ArgumentError("system", "a System", arguments.describe(system))
-    if not isinstance(scenario, Scenario):
-        raise ArgumentError("scenario", "a Scenario", arguments.describe(scenario))
+    arguments.instance("system", system, System)
+    arguments.instance("scenario", scenario, Scenario)
     learning_rate = projected_step.learning_rate(learning_rate)
     constraint = projected_step.constraint(Unconstrained() if constraint is None else constraint)
     theta = arguments.real_tree("theta", theta, dtype=scenario.x0.dtype)
