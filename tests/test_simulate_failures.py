@@ -118,7 +118,7 @@ class TestRefused:
         [
             (dict(controller=None), "controller: expected a Controller, got None"),
             (dict(scenario={}), "scenario: expected a Scenario"),
-            (dict(plant=3), "plant: expected a System, got 3"),
+            (dict(plant=3), "plant: expected a System or None, got 3"),
             (dict(theta=None), "theta: expected the first policy parameters, got None"),
             (dict(a_hat=None), "a_hat: expected the first model parameters, got None"),
             (
