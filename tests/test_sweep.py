@@ -96,7 +96,7 @@ def test_where_every_cell_is_bad_the_first_fault_is_raised(tmp_path):
 
 
 def test_designs_that_draw_have_points(tmp_path):
-    design = st.latin_hypercube({"learning_rate": st.Range(0.01, 1.0, log=True), "noise": [0.1, 0.3]}, 5)
+    design = st.latin_hypercube({"learning_rate": st.Range(0.01, 1.0, log=True), "noise": [0.1, 0.3]}, 5, seed=0)
     data = st.sweep(controller, scenario, design, 2, **START, folder=tmp_path / "s").to_dataset()
     assert dict(data.mean_cost.sizes) == {"point": 5, "seed": 2}
     assert data.attrs["design"] == "latin hypercube"

@@ -108,7 +108,7 @@ def test_a_bad_cell_is_said_in_the_table_and_at_the_end(write, tmp_path):
     [
         ('"guard.rate" = [0.1]\n', (), r"cart.toml:\d+: sweep.over: expected keys of tuner, .*, got 'guard.rate'"),
         ('"tuner.lerning_rate" = [0.1]\n', (), r"tuner.lerning_rate: unknown key \(did you mean learning_rate\?\)"),
-        ('"tuner.learning_rate" = []\n', (), "sweep.over: tuner.learning_rate: expected at least one value"),
+        ('"tuner.learning_rate" = []\n', (), "sweep.over.tuner.learning_rate: expected at least one value"),
         ('"tuner.learning_rate" = 0.1\n', (), "sweep.over.tuner.learning_rate: input should be a valid list, got 0.1"),
         ('"tuner.learning_rate" = { low = 1, high = 0 }\n', (), "low < high"),
         ('"tuner.learning_rate" = { low = 0.1, high = 1 }\n', (), "got a Range; use random_design to draw from it"),

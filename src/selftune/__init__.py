@@ -18,6 +18,7 @@ from .estimators import KalmanEstimator as KalmanEstimator
 from .estimators import Known as Known
 from .export.c_folder import export_c as export_c
 from .foundation import extras, jax_releases
+from .foundation.errors import ArgumentError as ArgumentError
 from .problem import projected_step as projected_step
 from .problem.constraints import AbstractConstraint as AbstractConstraint
 from .problem.constraints import Ball as Ball

@@ -13,7 +13,7 @@ STEPS = 60
 
 @pytest.fixture(scope="module")
 def probes():
-    return adversary.probe(epsilons=(1e-3, 0.3), steps=STEPS)
+    return adversary.probe(epsilons=(1e-3, 0.3), steps=STEPS, seed=0)
 
 
 def test_theorem_1_stands(probes):

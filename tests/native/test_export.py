@@ -332,7 +332,7 @@ def test_refused_by_name(tmp_path, as_a_user):
 
 def test_a_run_that_fails_is_no_replay(tmp_path):
     controller, start = start_of("scalar")
-    with pytest.raises(ValueError, match="expected a run without failures, for the replay; the guard refused step 0"):
+    with pytest.raises(ValueError, match="without failures, for the replay, got one in which the guard refused step 0"):
         st.export_c(controller, tmp_path / "out", **start | {"x": [0.5]}, guard=st.Guard(x_limit=1e-6))
     assert not (tmp_path / "out").exists()
 

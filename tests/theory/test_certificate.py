@@ -262,5 +262,5 @@ class TestRefusals:
         self.refused(case, "run: expected a run that recorded u", run=short)
         strided = st.simulate(case.controller, case.scenario, **start, stride=2)
         self.refused(case, r"run.x: expected 100 rows", run=strided)
-        with pytest.raises(ValueError, match=r"name: expected one of .*distance, in all.*; got 'distances'"):
+        with pytest.raises(ValueError, match=r"name: expected one of .*distance, in all.*, got 'distances'"):
             case.certify().row("distances")

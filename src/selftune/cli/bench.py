@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from . import tables
-from .options import Fresh, Json, Out, Quiet, end, failed_checks, is_complete, plain, say_reused
+from .options import Fresh, Json, Out, Quiet, end, failed_checks, is_complete, say_reused
 from .screen import Screen, refusing, stoppable
 
 app = typer.Typer(no_args_is_help=True, help="Compare tuners on systems other than the paper's example.")
@@ -74,8 +74,8 @@ def robots(
             {
                 "folder": str(out),
                 "report": None if report is None else str(report),
-                "manifest": plain(stored.manifest),
-                "summary": plain(stored.summary),
+                "manifest": stored.manifest,
+                "summary": stored.summary,
             }
         )
     end(screen, failed_checks(stored.summary))

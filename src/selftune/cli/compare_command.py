@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 
 from . import tables
-from .options import Json, Quiet, plain
+from .options import Json, Quiet
 from .screen import Screen, new_table, refusing
 
 
@@ -37,7 +37,7 @@ def compare(
         asked = {"over": over, "by": by or None, "to": to, "last": last}
         if (made := compare_sweep(folders, **asked)) is not None:
             screen.show(tables.comparison(made))
-            screen.give(plain(made))
+            screen.give(made)
             return
         rows = compare_runs(folders)
         table = new_table("mean and 95 % interval over seeds", "run", "seeds", "total cost", "ratio to the first")
@@ -45,4 +45,4 @@ def compare(
             ratio = f"– ({row.reason})" if row.ratio is None else str(row.ratio)
             table.add_row(escape(row.name), str(row.seeds), escape(str(row.cost)), escape(ratio))
         screen.show(table)
-        screen.give([plain(row) for row in rows])
+        screen.give(rows)

@@ -18,7 +18,7 @@ import selftune as st
 from ..export.c_folder import MANIFEST
 from ..export.readme import number
 from ..foundation import suggestions
-from ..foundation.errors import InputError, StoreError
+from ..foundation.errors import InputError, OverwriteError
 from .screen import new_table
 
 
@@ -41,8 +41,8 @@ def export(target: str, folder: Path, given: dict[str, str | None], **options: A
             values["guard"] = module.guard
         try:
             _blaming(target, "cannot be exported", lambda: st.export_c(controller, folder, **values, **options))
-        except StoreError as error:
-            raise StoreError(str(error).replace("give overwrite=True", "--overwrite")) from None
+        except OverwriteError as error:
+            raise OverwriteError(error.problem, permission="--overwrite") from None
     return json.loads((folder / MANIFEST).read_bytes())
 
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from ..foundation import json_values
 from ..foundation.errors import InputError
 from .options import (
     Json,
     Quiet,
-    plain,
 )
 from .screen import Screen, refusing
 
@@ -31,14 +31,14 @@ def info(
             from ..storage.store import RunStore, StoreError
 
             run = RunStore(folder)
-            facts["manifest"] = plain(run.manifest)
+            facts["manifest"] = run.manifest
             facts["tasks"] = f"{sum(map(run.done, run.tasks))} of {len(run.tasks)} done"
             try:
                 run.verify()
                 facts["arrays"] = "verified: the arrays of all completed tasks match their checksums"
             except StoreError as error:
                 facts["arrays"], harmed = "damaged: an array differs from its checksum", str(error)
-        for name, value in facts.items():
+        for name, value in json_values.plain(facts).items():
             for line in _lines(name, value):
                 screen.show(line)
         screen.give(facts)
@@ -68,7 +68,7 @@ def _facts() -> dict[str, Any]:
     return ({"warning": warning} if warning else {}) | {
         "versions": manifest.versions(),
         "platform": manifest.machine(),
-        "git": None if git is None else plain(git),
+        "git": git,
         "devices": ", ".join(str(device) for device in jax.devices()),
         "cores": os.cpu_count(),
         "compiler": version.partition("\n")[0] or "none found (cc)",

@@ -1,17 +1,13 @@
 """What all commands share: options, the check for a complete folder, and the exit code."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from ..control import result_codes
 from .screen import Screen
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 FAILED = 1
 
@@ -20,11 +16,6 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start again. An earlier ru
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Number of threads. Default: the number of cores.")]
-
-
-def plain(model: "BaseModel") -> Any:
-    """The model as JSON values. NaN and infinity become null."""
-    return json.loads(model.model_dump_json())
 
 
 def is_complete(folder: Any) -> bool:

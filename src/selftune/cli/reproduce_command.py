@@ -17,7 +17,6 @@ from .options import (
     failed_findings,
     failed_runs,
     is_complete,
-    plain,
     say_reused,
 )
 from .screen import Screen, refusing, stoppable
@@ -81,8 +80,8 @@ def reproduce(
             {
                 "folder": str(out),
                 "report": None if report is None else str(report),
-                "manifest": plain(stored.manifest),
-                "summary": plain(stored.summary),
+                "manifest": stored.manifest,
+                "summary": stored.summary,
             }
         )
     faults = failed_checks(stored.summary)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Fresh, Json, Quiet, Workers, end, failed_runs, is_complete, plain, say_reused
+from .options import Fresh, Json, Quiet, Workers, end, failed_runs, is_complete, say_reused
 from .screen import Screen, refusing, stoppable
 
 
@@ -42,9 +42,9 @@ def run(
         screen.give(
             {
                 "folder": str(folder),
-                "total_cost": plain(cost),
+                "total_cost": cost,
                 "failed_seeds": failed,
-                "manifest": plain(stored.manifest),
+                "manifest": stored.manifest,
             }
         )
     end(screen, failed_runs(dataset))

@@ -1,6 +1,5 @@
 """What all commands share: output to stdout and stderr, handling of errors and Ctrl-C, and JAX's settings."""
 
-import json
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..foundation import jax_settings, json_values
 from ..foundation.errors import InputError
 
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -40,9 +40,9 @@ class Screen:
                 self.out.print(what)
 
     def give(self, value: Any) -> None:
-        """Print the result as JSON for programs."""
+        """Print the result, which may contain pydantic models, as JSON for programs."""
         if self.as_json:
-            sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            sys.stdout.write(f"{json_values.text(value)}\n")
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[int, int], None]]:
@@ -63,7 +63,7 @@ class Screen:
 def refusing() -> Iterator[None]:
     """Configure JAX and run the body. An error that the user can fix ends in one message and exit code 2."""
     try:
-        _start_jax()
+        jax_settings.start_command()
         yield
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; run the same command again to continue")
@@ -99,17 +99,6 @@ def stoppable(screen: Screen) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _start_jax() -> None:
-    """Set double precision, and let XLA compile small loops whole (`docs/speed.md`). The command owns this process."""
-    flag = "xla_cpu_small_while_loop_byte_threshold"
-    flags = os.environ.get("XLA_FLAGS", "")
-    if flag not in flags and "xla_backend_extra_options" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={flag}=65536".strip()
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
 
 
 def new_table(title: str, *columns: str) -> Table:

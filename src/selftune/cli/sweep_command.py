@@ -5,7 +5,7 @@ from typing import Annotated, cast
 
 import typer
 
-from .options import Fresh, Json, Quiet, end, is_complete, plain, say_reused
+from .options import Fresh, Json, Quiet, end, is_complete, say_reused
 from .screen import Screen, refusing, stoppable
 
 
@@ -86,9 +86,9 @@ def sweep(
             {
                 "folder": given,
                 "report": None if report is None else str(report),
-                "best": None if chosen is None else plain(chosen),
-                "failed": [plain(one) for one in failed],
-                "manifest": plain(done.manifest),
+                "best": chosen,
+                "failed": failed,
+                "manifest": done.manifest,
             }
         )
     end(screen, [f"{in_words(one.setting)}: {one.failed} of {one.runs} runs: {one.reason}" for one in failed])

@@ -7,7 +7,7 @@ import typer
 
 from ..foundation.errors import InputError
 from . import tables
-from .options import Json, Quiet, Workers, end, failed_findings, plain
+from .options import Json, Quiet, Workers, end, failed_findings
 from .screen import Screen, refusing
 
 _CERTIFICATES = ("certificates", "bounds")
@@ -60,7 +60,7 @@ def verify(
         screen.give(
             {
                 "certificates": {name: one.to_dict() for name, one in certificates.items()},
-                "experiments": {name: plain(one) for name, one in findings.items()},
+                "experiments": findings,
             }
         )
     end(screen, faults)

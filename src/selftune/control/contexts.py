@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 
 
 def context(t: Any) -> PyTree:
@@ -20,5 +21,5 @@ def context(t: Any) -> PyTree:
 
     arrays = jax.tree.map(leaf, t, is_leaf=arguments.is_plain)
     if not any(array.size for array in jax.tree.leaves(arrays)):
-        raise ValueError(f"t: expected at least one number, got {arguments.describe(t)}")
+        raise ArgumentError("t", "at least one number", arguments.describe(t))
     return arrays

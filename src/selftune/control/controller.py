@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..estimators.base import AbstractEstimator, EstimatorInfo
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.system import AbstractSystem
 from ..tuners.base import AbstractTuner, TunerInfo
@@ -78,7 +79,7 @@ class Controller(eqx.Module):
             value = getattr(self, name)
             if not isinstance(value, kind):
                 hint = f" (did you mean {value.__name__}()?)" if isinstance(value, type) else ""
-                raise ValueError(f"{name}: expected a selftune {name}, got {value!r}{hint}")
+                raise ArgumentError(name, f"a selftune {name}", f"{value!r}{hint}")
 
     # `jax.jit` hashes the bound method. Hashing by identity makes `jax.jit(controller.act)` work like `eqx.filter_jit`.
     def __hash__(self) -> int:
@@ -140,7 +141,7 @@ class Controller(eqx.Module):
         x, f_obs = _like("x", x, state.a_hat), _like("f_obs", f_obs, state.a_hat)
         k = self.system.check_plant(x, state.a_hat, t)
         if f_obs.shape != (k,):
-            raise ValueError(f"f_obs: expected shape ({k},), that of the residual, got {arguments.describe(f_obs)}")
+            raise ArgumentError("f_obs", f"shape ({k},), that of the residual", arguments.describe(f_obs))
         with jax.named_scope("selftune.estimator"):
             a_hat, estimator, info = self.estimator.update(self.system, x, f_obs, state.a_hat, t, state.estimator)
         return ControllerState(state.theta, a_hat, state.tuner, estimator), info

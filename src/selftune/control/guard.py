@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from .controller import Controller
 
 PROBATION = 2
@@ -69,7 +70,7 @@ def _limits(name: str, value: Any, ok: Any, expected: str) -> Any:
     except (TypeError, ValueError):
         array = np.array(np.nan)
     if array.dtype == object or array.ndim > 1 or not array.size or not np.all(ok(array)):
-        raise ValueError(f"{name}: expected {expected}, got {arguments.describe(value)}")
+        raise ArgumentError(name, expected, arguments.describe(value))
     return float(array) if array.ndim == 0 else tuple(array.tolist())
 
 
@@ -168,7 +169,7 @@ class Guard(eqx.Module):
         low, high = np.asarray(self.u_low), np.asarray(self.u_high)
         sizes_differ = low.ndim and high.ndim and low.shape != high.shape
         if sizes_differ or not np.all(low < high):
-            raise ValueError(f"u_low, u_high: expected u_low < u_high, got {self.u_low} and {self.u_high}")
+            raise ArgumentError("u_low, u_high", "u_low < u_high", f"{self.u_low} and {self.u_high}")
 
     @property
     def is_clipping(self) -> bool:
@@ -180,7 +181,7 @@ class Guard(eqx.Module):
         for name, size in sizes.items():
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != size:
-                raise ValueError(f"{name}: expected one number or {size}, got {len(value)}")
+                raise ArgumentError(name, f"one number or {size}", f"{len(value)}")
 
 
 class Snapshot(eqx.Module):

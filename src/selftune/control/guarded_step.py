@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ..estimators.base import EstimatorInfo
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem.system import infer_residual
 from . import guard as guards
 from . import result_codes
@@ -45,17 +46,15 @@ class GuardedState(eqx.Module):
 
 def start(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, t: Any) -> GuardedState:
     """Check all arguments, and return the state before the first step; the estimator must not be `Known`."""
-    if not isinstance(controller, Controller):
-        raise ValueError(f"controller: expected a Controller, got {arguments.describe(controller)}")
+    arguments.instance("controller", controller, Controller)
     if controller.estimator.is_oracle:
-        raise ValueError("controller: expected an estimator that learns from observations, got Known")
+        raise ArgumentError("controller", "an estimator that learns from observations", "Known")
     return begin(controller, guard, x, theta, a_hat, t)
 
 
 def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, t: Any) -> GuardedState:
     """Check the arguments, and return the state before the first step; with any estimator."""
-    if not isinstance(guard, Guard):
-        raise ValueError(f"guard: expected a Guard, got {arguments.describe(guard)}")
+    arguments.instance("guard", guard, Guard)
     x, theta, a_hat = controller.check_values(x, theta, a_hat)
     sizes = controller.system.check(x, theta, a_hat, t)
     guard.check(sizes.n, sizes.m, sizes.k, sizes.d)

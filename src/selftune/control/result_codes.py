@@ -4,7 +4,7 @@ OK = 0
 DIVERGED = 1
 NON_FINITE = 2
 RAISED = 3
-"""Only in a sweep: the task of this run raised an error."""
+"""Only in a sweep: the task or the setting of this run raised an error."""
 NOT_RUN = -1
 """Only in stored data: this run was not computed."""
 

@@ -7,6 +7,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.system import AbstractSystem
@@ -69,7 +70,7 @@ class KalmanEstimator(AbstractEstimator):
         if Q.ndim and P0.ndim:
             arguments.fits("process_noise", Q, P0.size)
         if (raw := arguments.known(Q, P0)) and not np.all(raw[0] < raw[1]):
-            raise ValueError(f"process_noise: expected less than covariance, got {Q} and {P0}")
+            raise ArgumentError("process_noise", "less than covariance", f"{Q} and {P0}")
 
     def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> KalmanState:
         flat = ravel_pytree(a_hat)[0]

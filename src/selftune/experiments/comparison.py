@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 from pydantic import BaseModel
 
-from ..foundation.errors import InputError
+from ..foundation.errors import ArgumentError, InputError
 from ..reporting.statistics import Interval, interval
 from ..storage.manifest import Manifest
 from ..storage.store import open_run, read_manifest
@@ -72,8 +72,8 @@ def compare_sweep(
         raise InputError(f"--over: expected a setting of the sweep, one of {', '.join(names)}, got none")
     try:
         return compare_settings(dataset, over or names[0], by or (), to=to, last=last)
-    except ValueError as error:
-        raise InputError(f"--{error}") from None
+    except ArgumentError as error:
+        raise InputError(f"--{error.argument}: {error.mistake}") from None
 
 
 def _costs(dataset: xr.Dataset) -> list[tuple[str, xr.DataArray]]:

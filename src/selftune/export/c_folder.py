@@ -15,8 +15,8 @@ from ..control import guarded_step
 from ..control.contexts import context
 from ..control.controller import Controller
 from ..control.guard import Decision, Guard
-from ..foundation import arguments
-from ..foundation.errors import StoreError
+from ..foundation import arguments, jax_settings
+from ..foundation.errors import ArgumentError, OverwriteError, StoreError
 from ..native.c.emit import literal, wrap
 from ..native.c.templates import fill
 from ..native.firmware import Firmware, check_name
@@ -83,8 +83,8 @@ def export_c(
     """
     folder = Path(folder)
     dtype = _dtype_name(dtype)
-    if dtype == "float64" and not jax.config.read("jax_enable_x64"):
-        raise ValueError("dtype: expected 'float32' because JAX's jax_enable_x64 is off, got 'float64'")
+    if dtype == "float64" and not jax_settings.read("jax_enable_x64"):
+        raise ArgumentError("dtype", "'float32' because JAX's jax_enable_x64 is off", "'float64'")
     name = check_name(name if name is not None else re.sub(r"\W", "_", folder.resolve().name).lower())
     before = _check_folder(folder, overwrite)
     x, theta, a_hat = (_cast(value, dtype, kinds="fiu") for value in (x, theta, a_hat))
@@ -121,7 +121,7 @@ def _dtype_name(dtype: Any) -> str:
     except TypeError:
         name = ""
     if name not in TOLERANCE:
-        raise ValueError(f"dtype: expected 'float32' or 'float64', got {dtype!r}")
+        raise ArgumentError("dtype", "'float32' or 'float64'", f"{dtype!r}")
     return name
 
 
@@ -131,7 +131,6 @@ def _check_folder(folder: Path, overwrite: bool) -> dict[str, list[str]]:
         raise StoreError(f"{folder}: expected a folder, and it is a file")
     if not folder.is_dir() or not any(folder.iterdir()):
         return {}
-    hint = "choose another folder, or give overwrite=True"
     try:
         about = json.loads((folder / MANIFEST).read_bytes())
         written = {path: list(sums) for path, sums in about.get("before", {}).items()}
@@ -140,10 +139,10 @@ def _check_folder(folder: Path, overwrite: bool) -> dict[str, list[str]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         if overwrite:
             return {}
-        raise StoreError(f"{folder}: not empty, and not written by export_c; {hint}") from None
+        raise OverwriteError(f"{folder}: not empty, and not written by export_c") from None
     for path, sums in written.items():
         if not overwrite and (folder / path).exists() and _checksum(folder / path) not in sums:
-            raise StoreError(f"{folder / path}: changed since it was written; {hint}")
+            raise OverwriteError(f"{folder / path}: changed since it was written")
     return written
 
 
@@ -176,8 +175,7 @@ def _model_alone(firmware: Firmware) -> Scenario:
 
 
 def _checked(scenario: Scenario, firmware: Firmware) -> Scenario:
-    if not isinstance(scenario, Scenario):
-        raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")
+    arguments.instance("scenario", scenario, Scenario)
     scenario = scenario.materialize()
     scenario = scenario[: min(STEPS, len(scenario))]
     t = None if firmware.is_counted else scenario.t
@@ -194,7 +192,7 @@ def _replay(firmware: Firmware, scenario: Scenario) -> str:
     refused = np.flatnonzero(np.asarray(run.guard) & Decision.REFUSED)
     why = f"the guard refused step {refused[0]}" if refused.size else run.result.message
     if refused.size or not run.result.ok:
-        raise ValueError(f"scenario: expected a run without failures, for the replay; {why}")
+        raise ArgumentError("scenario", "a run without failures, for the replay", f"one in which {why}")
     observed = run.f if scenario.v is None else run.f + scenario.v
     tables = {
         ("x", "N"): run.x,

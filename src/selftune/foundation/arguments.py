@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from .errors import ArgumentError
+
 
 def is_known(value: Any) -> bool:
     """Return whether `value` has a concrete value, which means that JAX is not tracing it."""
@@ -41,6 +43,16 @@ def describe_tree(tree: Any) -> str:
     return str(jax.tree.unflatten(structure, [describe(leaf) for leaf in leaves]))
 
 
+def instance(name: str, value: Any, kind: type, *, optional: bool = False) -> None:
+    """Raise `ArgumentError` unless `value` is of this class; with `optional`, None is accepted as well.
+
+    The message leaves out the prefix "Abstract" of a base class: users know its subclasses.
+    """
+    if not isinstance(value, kind) and not (optional and value is None):
+        text = f"a {kind.__name__.removeprefix('Abstract')}{' or None' if optional else ''}"
+        raise ArgumentError(name, text, describe(value))
+
+
 def is_key(value: Any) -> bool:
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
@@ -52,7 +64,7 @@ def real_array(name: str, value: Any, *, finite: bool = True) -> jax.Array:
     # Check with NumPy in the dtype that JAX will use: 1e300 is not finite in float32.
     raw = _raw(name, value)
     if finite and not np.all(np.isfinite(raw)):
-        raise ValueError(f"{name}: expected finite numbers, got {_first_bad(raw)}")
+        raise ArgumentError(name, "finite numbers", _first_bad(raw))
     return jnp.asarray(raw)
 
 
@@ -60,7 +72,7 @@ def _raw(name: str, value: Any) -> np.ndarray:
     try:
         raw = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected real numbers, got {describe(value)}") from error
+        raise ArgumentError(name, "real numbers", describe(value)) from error
     with np.errstate(over="ignore", under="ignore"):
         return raw.astype(_floating(name, raw.dtype, raw if raw.shape else value))
 
@@ -69,7 +81,7 @@ def _floating(name: str, dtype: Any, value: Any) -> Any:
     if jnp.issubdtype(dtype, jnp.integer):
         return jnp.result_type(float)
     if not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"{name}: expected real numbers, got {describe(value)}")
+        raise ArgumentError(name, "real numbers", describe(value))
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
@@ -88,24 +100,24 @@ def real_tree(name: str, tree: Any, *, dtype: Any = None) -> Any:
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_plain)
     arrays = [real_array(name, leaf) for leaf in leaves]
     if not any(array.size for array in arrays):
-        raise ValueError(f"{name}: expected at least one number, got {tree!r}")
+        raise ArgumentError(name, "at least one number", f"{tree!r}")
     expected = jnp.dtype(dtype) if dtype is not None else arrays[0].dtype
     for leaf, array in zip(leaves, arrays, strict=True):
         if array.dtype != expected and hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise ValueError(f"{name}: expected dtype {expected}, got {describe(array)}")
+            raise ArgumentError(name, f"dtype {expected}", describe(array))
     return jax.tree.unflatten(structure, [array.astype(expected) for array in arrays])
 
 
 def number(name: str, value: Any, accept: Callable[[Any], Any], expected: str) -> jax.Array:
     """Return a real scalar that satisfies `accept`; `expected` describes the condition in the error message."""
     if isinstance(value, bool):
-        raise ValueError(f"{name}: expected {expected}, got {describe(value)}")
+        raise ArgumentError(name, expected, describe(value))
     array = real_array(name, value, finite=False)
     if array.ndim != 0:
-        raise ValueError(f"{name}: expected {expected}, got {describe(array)}")
+        raise ArgumentError(name, expected, describe(array))
     # Check the number as it will be stored: 1e-50 is zero in float32. NaN satisfies no comparison, so it fails too.
     if (raw := known(value)) and not accept(_raw(name, raw[0])):
-        raise ValueError(f"{name}: expected {expected}, got {raw[0]}")
+        raise ArgumentError(name, expected, f"{raw[0]}")
     return array
 
 
@@ -126,7 +138,7 @@ def key(name: str, value: Any) -> jax.Array:
         return value
     if isinstance(value, jax.Array) and value.dtype == jnp.uint32 and value.shape == _RAW_KEY.shape:
         return jax.random.wrap_key_data(value)
-    raise ValueError(f"{name}: expected a PRNG key such as jax.random.key(0), got {describe(value)}")
+    raise ArgumentError(name, "a PRNG key such as jax.random.key(0)", describe(value))
 
 
 def _first_bad(array: np.ndarray) -> str:
@@ -138,7 +150,7 @@ def non_negatives(name: str, value: Any) -> jax.Array:
     """Return an array, of any shape, of numbers that are at least zero."""
     array = real_array(name, value)
     if (raw := known(value)) and not np.all(raw[0] >= 0):
-        raise ValueError(f"{name}: expected finite numbers >= 0, got {raw[0]}")
+        raise ArgumentError(name, "finite numbers >= 0", f"{raw[0]}")
     return array
 
 
@@ -147,13 +159,13 @@ def fit_shape(name: str, value: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     try:
         return jnp.broadcast_to(value, shape)
     except ValueError:
-        raise ValueError(f"{name}: expected a shape that fits {shape}, got {describe(value)}") from None
+        raise ArgumentError(name, f"a shape that fits {shape}", describe(value)) from None
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
     """Return a whole number that is at least `least`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name}: expected a whole number >= {least}, got {describe(value)}")
+        raise ArgumentError(name, f"a whole number >= {least}", describe(value))
     return int(value)
 
 
@@ -161,9 +173,9 @@ def variances(name: str, value: Any) -> jax.Array:
     """Return a positive number, or a vector of positive numbers."""
     array = real_array(name, value)
     if array.ndim > 1 or array.size == 0:
-        raise ValueError(f"{name}: expected a number or a vector, got {describe(array)}")
+        raise ArgumentError(name, "a number or a vector", describe(array))
     if (raw := known(value)) and not np.all(_raw(name, raw[0]) > 0):
-        raise ValueError(f"{name}: expected numbers > 0, got {raw[0]}")
+        raise ArgumentError(name, "numbers > 0", f"{raw[0]}")
     return array
 
 
@@ -173,18 +185,18 @@ def positive_definite(name: str, value: Any) -> jax.Array:
     if array.ndim < 2:
         return variances(name, value)
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
-        raise ValueError(f"{name}: expected a number, a vector or a square matrix, got {describe(array)}")
+        raise ArgumentError(name, "a number, a vector or a square matrix", describe(array))
     if raw := known(value):
         matrix = raw[0].astype(float)
         if not np.allclose(matrix, matrix.T) or not np.all(np.linalg.eigvalsh(matrix) > 0):
-            raise ValueError(f"{name}: expected a symmetric positive definite matrix, got {matrix}")
+            raise ArgumentError(name, "a symmetric positive definite matrix", f"{matrix}")
     return array
 
 
 def fits(name: str, value: jax.Array, size: int) -> None:
     """Raise `ValueError` if a vector or matrix does not have `size` entries along its first axis."""
     if value.ndim > 0 and value.shape[0] != size:
-        raise ValueError(f"{name}: expected one entry for each of {size} numbers, got {describe(value)}")
+        raise ArgumentError(name, f"one entry for each of {size} numbers", describe(value))
 
 
 def as_matrix(name: str, value: jax.Array, size: int) -> jax.Array:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import jax
 
 from . import arguments
+from .errors import ArgumentError
 
 Progress: TypeAlias = Callable[[int, int], Any]
 """A function that is called with (done, total) when tasks finish. Both count lane-steps: steps of single rollouts."""
@@ -16,7 +17,7 @@ Progress: TypeAlias = Callable[[int, int], Any]
 def check(workers: Any, progress: Any) -> int:
     """Return how many threads to use; None means one for each core that this process may use."""
     if progress is not None and not callable(progress):
-        raise ValueError(f"progress: expected a function of (done, total), got {arguments.describe(progress)}")
+        raise ArgumentError("progress", "a function of (done, total)", arguments.describe(progress))
     if workers is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return arguments.count("workers", workers)

@@ -6,6 +6,8 @@ from typing import Any, Literal, TypeVar
 
 import jax
 
+from ..foundation import jax_settings
+from ..foundation.errors import ArgumentError
 from .c.compilation import CompilerError, compiler
 from .lowering.values import CapturedError, LoweringError
 
@@ -15,7 +17,7 @@ T = TypeVar("T")
 
 def check_engine(engine: Any) -> Engine:
     if engine not in ("auto", "native", "xla"):
-        raise ValueError(f"engine: expected 'auto', 'native' or 'xla', got {engine!r}")
+        raise ArgumentError("engine", "'auto', 'native' or 'xla'", f"{engine!r}")
     return engine
 
 
@@ -65,7 +67,7 @@ def _warn(error: Exception, stacklevel: int) -> None:
 
 
 def _on_cpu() -> bool:
-    device: Any = getattr(jax.config, "jax_default_device")  # noqa: B009 (unknown to the type checker)
+    device = jax_settings.read("jax_default_device")
     if device is None:
         return jax.default_backend() == "cpu"
     return (device if isinstance(device, str) else device.platform) == "cpu"

@@ -16,6 +16,7 @@ from ..control import guarded_step, result_codes
 from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
 from ..control.guarded_step import GuardedState
+from ..foundation.errors import ArgumentError
 from . import reserved_names
 from .c.emit import TYPES, Writer, literal, wrap
 from .c.templates import fill
@@ -277,7 +278,7 @@ def _context_name(name: str) -> str:
 
 def _check_names(names: list[str]) -> None:
     if len(set(names)) != len(names):
-        raise ValueError(f"theta, a_hat, t: expected keys that make different names in C, got {sorted(names)}")
+        raise ArgumentError("theta, a_hat, t", "keys that make different names in C", f"{sorted(names)}")
 
 
 def _struct(name: str, members: list[Field]) -> list[str]:
@@ -295,7 +296,7 @@ def _lines(*lines: str) -> str:
 def check_name(name: str) -> str:
     """Return `name` if it is a valid prefix in C; otherwise raise `ValueError`."""
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ValueError(f"name: expected lower-case letters, digits and _, starting with a letter, got {name!r}")
+        raise ArgumentError("name", "lower-case letters, digits and _, starting with a letter", f"{name!r}")
     if name in reserved_names.FILES:
-        raise ValueError(f"name: expected one that C, CMake and the other files of the export do not use, got {name!r}")
+        raise ArgumentError("name", "one that C, CMake and the other files of the export do not use", f"{name!r}")
     return name

@@ -20,7 +20,7 @@ from ..control import result_codes
 from ..control.closed_loop import CHECKED, closed_loop_step
 from ..control.controller import Controller
 from ..control.guard import Guard
-from ..foundation import arguments
+from ..foundation import arguments, jax_settings
 from ..problem.system import AbstractSystem
 from ._float64_bits import as_words, from_words, to_numbers, to_words
 from .c.compilation import build
@@ -97,7 +97,7 @@ def run_loop(
     step_leaves, input_structure = jax.tree.flatten(step_inputs)
     shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in step_leaves)
     # The traced program depends on these settings of JAX, too.
-    modes = tuple(getattr(jax.config, name) for name in ("jax_enable_x64", "jax_numpy_dtype_promotion"))
+    modes = tuple(jax_settings.read(name) for name in ("jax_enable_x64", "jax_numpy_dtype_promotion"))
     loop = _compiled(structure, fixed, input_structure, shapes, fields, modes)
     if isinstance(loop, LoweringError):
         raise copy.copy(loop)

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..foundation import arguments, jaxprs
+from ..foundation import arguments, jax_settings, jaxprs
+from ..foundation.errors import ArgumentError
 
 
 def traced(
@@ -35,8 +36,9 @@ def traced(
     different programs.
     """
     name = getattr(function, "given_as", name)
-    memory, here = _memory(function, inputs)
-    thorough = thorough and here not in memory
+    memory, here = _memory(function, inputs, (rank, dtype, *jax_settings.current().values()))
+    if here in memory:
+        return memory[here]
     try:
         out, programs = _programs(function, *inputs.values(), thorough=thorough)
     except Exception as error:
@@ -47,33 +49,33 @@ def traced(
     if len(set(map(jaxprs.digest, programs))) > 1:
         raise ImpureError(f"{name}: {_IMPURE}")
     if programs and (shape := jaxprs.out_of_range(programs[0])) is not None:
-        got = f"got one out of range of an array of shape {shape}"
-        raise ValueError(f"{name}: expected indices within its arrays, {got}") from IndexError(got)
+        got = f"one out of range of an array of shape {shape}"
+        raise ArgumentError(name, "indices within its arrays", got) from IndexError(got)
     if not hasattr(out, "shape"):
-        advice = "; write jnp.stack([...]) for a list of numbers" if isinstance(out, (list, tuple)) else ""
-        raise ValueError(f"{name}: expected one array of shape {expected}, got {arguments.describe_tree(out)}{advice}")
+        advice = "write jnp.stack([...]) for a list of numbers" if isinstance(out, (list, tuple)) else ""
+        raise ArgumentError(name, f"one array of shape {expected}", arguments.describe_tree(out), advice)
     if len(out.shape) != rank or 0 in out.shape:
-        raise ValueError(f"{name}: expected shape {expected}, got {arguments.describe(out)}")
+        raise ArgumentError(name, f"shape {expected}", arguments.describe(out))
     if out.dtype != dtype:
-        raise ValueError(f"{name}: expected dtype {jnp.dtype(dtype).name}, that of x, got {arguments.describe(out)}")
+        raise ArgumentError(name, f"dtype {jnp.dtype(dtype).name}, that of x", arguments.describe(out))
     if thorough:
-        memory.add(here)
+        memory[here] = out
     return out
 
 
-_FOUND_GOOD: WeakKeyDictionary[FunctionType, set[Any]] = WeakKeyDictionary()
-"""For each function, the shapes of the arguments with which its thorough check passed: a compilation asks often."""
+_CHECKED: WeakKeyDictionary[FunctionType, dict[Any, Any]] = WeakKeyDictionary()
+"""For each function, the results of the thorough checks that it passed: a compilation asks five times."""
 
 
-def _memory(function: Any, inputs: dict[str, Any]) -> tuple[set[Any], Any]:
-    """Return the set of checks that a function has passed, and the entry for these inputs. A module that contains
-    arrays gets an empty set, so that it is always checked."""
+def _memory(function: Any, inputs: dict[str, Any], conditions: tuple[Any, ...]) -> tuple[dict[Any, Any], Any]:
+    """Return the checks that a function has passed, and the key for these inputs and conditions. A module that
+    contains arrays gets an empty memory, so that it is always checked."""
     functions, structure = jax.tree.flatten(function)
     if not functions or not all(isinstance(leaf, FunctionType) for leaf in functions):
-        return set(), None
+        return {}, None
     leaves, shape = jax.tree.flatten(inputs)
-    here = (structure, tuple(map(id, functions)), shape, tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves))
-    return _FOUND_GOOD.setdefault(functions[0], set()), here
+    shapes = tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves)
+    return _CHECKED.setdefault(functions[0], {}), (structure, tuple(map(id, functions)), shape, shapes, conditions)
 
 
 def _dtype(leaf: Any) -> Any:

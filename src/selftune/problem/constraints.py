@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from . import _metric_projection
 
 
@@ -74,9 +75,10 @@ class AbstractConstraint(eqx.Module):
         P = arguments.real_array("inverse_metric", inverse_metric, finite=False).astype(flat.dtype)
         arguments.fits("inverse_metric", P, flat.size)
         if P.ndim > 2 or (P.ndim == 2 and P.shape[1] != flat.size):
-            raise ValueError(
-                f"inverse_metric: expected a number, a diagonal of shape ({flat.size},) or a matrix of shape "
-                f"({flat.size}, {flat.size}), got {arguments.describe(P)}"
+            raise ArgumentError(
+                "inverse_metric",
+                f"a number, a diagonal of shape ({flat.size},) or a matrix of shape ({flat.size}, {flat.size})",
+                arguments.describe(P),
             )
         if P.ndim == 0 or flat.size == 1:
             return self.project(v)  # a multiple of the identity
@@ -110,9 +112,11 @@ class AbstractConstraint(eqx.Module):
 
         An unbounded set raises `ValueError`, because it has no uniform distribution.
         """
-        raise ValueError(
-            f"sample: expected a bounded set that can be drawn from, got {self!r}; a set of your own needs the methods "
-            "diameter and sample"
+        raise ArgumentError(
+            "sample",
+            "a bounded set that can be drawn from",
+            f"{self!r}",
+            "a set of your own needs the methods diameter and sample",
         )
 
 
@@ -166,19 +170,16 @@ class Box(AbstractConstraint):
         elif isinstance(self.high, jax.Array):
             pairs = ((low, self.high) for low in jax.tree.leaves(self.low))
         else:
-            raise ValueError(
-                f"high: expected the structure of low, {jax.tree.structure(self.low)}, "
-                f"got {jax.tree.structure(self.high)}"
+            raise ArgumentError(
+                "high", f"the structure of low, {jax.tree.structure(self.low)}", f"{jax.tree.structure(self.high)}"
             )
         for low_leaf, high_leaf in pairs:
             try:
                 jnp.broadcast_shapes(low_leaf.shape, high_leaf.shape)
             except ValueError:
-                raise ValueError(
-                    f"high: expected a shape that fits low's {low_leaf.shape}, got {high_leaf.shape}"
-                ) from None
+                raise ArgumentError("high", f"a shape that fits low's {low_leaf.shape}", f"{high_leaf.shape}") from None
             if (raw := arguments.known(low_leaf, high_leaf)) and not np.all(raw[0] <= raw[1]):
-                raise ValueError(f"low: expected low <= high everywhere, got low={low_leaf}, high={high_leaf}")
+                raise ArgumentError("low", "low <= high everywhere", f"low={low_leaf}, high={high_leaf}")
 
     def project(self, v: PyTree) -> PyTree:
         projected = optax.projections.projection_box(
@@ -206,7 +207,7 @@ class Box(AbstractConstraint):
         flat, unravel = ravel_pytree(like)
         low, high, _ = self._polyhedron(like)
         if (raw := arguments.known(high - low)) and not np.all(np.isfinite(raw[0])):
-            raise ValueError(f"sample: expected a bounded set, got {self!r}")
+            raise ArgumentError("sample", "a bounded set", f"{self!r}")
         return unravel(low + (high - low) * jax.random.uniform(key, flat.shape, flat.dtype))
 
     @staticmethod
@@ -214,9 +215,8 @@ class Box(AbstractConstraint):
         if isinstance(bound, jax.Array):
             bound = jax.tree.map(lambda _: bound, v)
         elif jax.tree.structure(bound) != jax.tree.structure(v):
-            raise ValueError(
-                f"{name}: expected the structure of the parameter, {jax.tree.structure(v)}, "
-                f"got {jax.tree.structure(bound)}"
+            raise ArgumentError(
+                name, f"the structure of the parameter, {jax.tree.structure(v)}", f"{jax.tree.structure(bound)}"
             )
 
         return jax.tree.map(lambda b, leaf: arguments.fit_shape(name, b, leaf.shape).astype(leaf.dtype), bound, v)
@@ -243,9 +243,10 @@ class Ball(AbstractConstraint):
         if self.center is None:
             return v
         if jax.tree.structure(self.center) != jax.tree.structure(v):
-            raise ValueError(
-                f"center: expected the structure of the parameter, {jax.tree.structure(v)}, "
-                f"got {jax.tree.structure(self.center)}"
+            raise ArgumentError(
+                "center",
+                f"the structure of the parameter, {jax.tree.structure(v)}",
+                f"{jax.tree.structure(self.center)}",
             )
         return jax.tree.map(
             lambda leaf, c: leaf - arguments.fit_shape("center", c, leaf.shape).astype(leaf.dtype), v, self.center
@@ -363,13 +364,13 @@ class Product(AbstractConstraint):
     def __check_init__(self) -> None:
         leaves = jax.tree.leaves(self.parts, is_leaf=_is_constraint)
         if not leaves or not all(_is_constraint(leaf) for leaf in leaves):
-            raise ValueError(f"parts: expected a pytree of constraints, got {self.parts!r}")
+            raise ArgumentError("parts", "a pytree of constraints", f"{self.parts!r}")
 
     def _map(self, function: Any, *trees: PyTree) -> PyTree:
         try:
             return jax.tree.map(function, self.parts, *trees, is_leaf=_is_constraint)
         except ValueError as error:
-            raise ValueError(f"parts: expected the structure of the parameter: {error}") from error
+            raise ArgumentError("parts", "the structure of the parameter", f"another one ({error})") from error
 
     def project(self, v: PyTree) -> PyTree:
         return self._map(lambda part, leaf: part.project(leaf), v)
@@ -437,5 +438,5 @@ def _bound(name: str, bound: Any) -> PyTree:
     bound = jax.tree.map(lambda leaf: arguments.real_array(name, leaf, finite=False), bound, is_leaf=arguments.is_plain)
     for leaf in jax.tree.leaves(bound):
         if (raw := arguments.known(leaf)) and np.any(np.isnan(raw[0])):
-            raise ValueError(f"{name}: expected no NaN, got {leaf}")
+            raise ArgumentError(name, "no NaN", f"{leaf}")
     return bound

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 
 
 class AbstractProcess(eqx.Module):
@@ -277,6 +278,6 @@ def _check_interval(low: Array, high: Array) -> None:
     try:
         jnp.broadcast_shapes(low.shape, high.shape)
     except ValueError:
-        raise ValueError(f"high: expected a shape that fits low's {low.shape}, got {high.shape}") from None
+        raise ArgumentError("high", f"a shape that fits low's {low.shape}", f"{high.shape}") from None
     if (raw := arguments.known(low, high)) and not np.all(raw[0] <= raw[1]):
-        raise ValueError(f"low: expected low <= high everywhere, got low={low}, high={high}")
+        raise ArgumentError("low", "low <= high everywhere", f"low={low}, high={high}")

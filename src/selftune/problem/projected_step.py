@@ -35,6 +35,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from .constraints import AbstractConstraint
 
 LearningRate: TypeAlias = Array | Callable[..., Any] | optax.GradientTransformation
@@ -50,9 +51,7 @@ def learning_rate(value: Any) -> LearningRate:
         with jax.numpy_dtype_promotion("standard"):
             first: Any = value(0)
         if isinstance(first, optax.GradientTransformation) or jnp.ndim(first) != 0:
-            raise ValueError(
-                f"learning_rate: expected a schedule from the step to a number, got {value} with {first!r}"
-            )
+            raise ArgumentError("learning_rate", "a schedule from the step to a number", f"{value} with {first!r}")
         return value
     return arguments.number(
         "learning_rate",
@@ -62,10 +61,10 @@ def learning_rate(value: Any) -> LearningRate:
     )
 
 
-def constraint(value: Any) -> AbstractConstraint:
-    """Return `value` if it is a constraint; otherwise raise `ValueError`."""
+def constraint(value: Any, name: str = "constraint") -> AbstractConstraint:
+    """Return `value` if it is a constraint; otherwise raise `ArgumentError`, which names the argument."""
     if not isinstance(value, AbstractConstraint):
-        raise ValueError(f"constraint: expected a constraint such as selftune.Box(0.0, 1.0), got {value!r}")
+        raise ArgumentError(name, "a constraint such as selftune.Box(0.0, 1.0)", f"{value!r}")
     return value
 
 
@@ -74,10 +73,11 @@ def check_inside(name: str, value: PyTree, constraint: AbstractConstraint) -> No
     try:
         inside = _contains(constraint, value)
     except ValueError as error:
-        raise ValueError(f"{name}: does not fit its constraint, {type(constraint).__name__}: {error}") from None
+        expected = f"a value that fits its constraint, {type(constraint).__name__}"
+        raise ArgumentError(name, expected, arguments.describe_tree(value), str(error)) from None
     if arguments.is_known(inside) and not bool(inside):
         text = eqx.tree_pformat(constraint, short_arrays=False)
-        raise ValueError(f"{name}: expected a point of its constraint, {text}, got {value}")
+        raise ArgumentError(name, f"a point of its constraint, {text}", f"{value}")
 
 
 @eqx.filter_jit

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from .noise import AbstractProcess, Stream, is_stream, sample
 
 
@@ -50,7 +51,7 @@ class Scenario(eqx.Module):
     def __init__(self, x0: Any, a_star: Any, w: Any, v: Any = None, t: Any = None, *, steps: int | None = None):
         self.x0 = arguments.real_array("x0", x0)
         if self.x0.ndim != 1 or self.x0.size == 0:
-            raise ValueError(f"x0: expected a vector of at least one number, got {arguments.describe(self.x0)}")
+            raise ArgumentError("x0", "a vector of at least one number", arguments.describe(self.x0))
         dtype = self.x0.dtype
         self.a_star = _rows("a_star", a_star, dtype)
         self.w = _rows("w", w, dtype)
@@ -58,19 +59,19 @@ class Scenario(eqx.Module):
         self.t = None if t is None else jax.tree.map(jnp.asarray, t, is_leaf=arguments.is_plain)
         self.steps = _common_length({"a_star": self.a_star, "w": self.w, "v": self.v, "t": self.t}, steps)
         if not jax.tree.leaves(self.a_star):
-            raise ValueError(f"a_star: expected an array, a pytree of arrays or a stream, got {a_star!r}")
+            raise ArgumentError("a_star", "an array, a pytree of arrays or a stream", f"{a_star!r}")
         if not isinstance(self.w, (Stream, jax.Array)):
-            raise ValueError(f"w: expected an array (T, {self.x0.size}) or a stream, got {w!r}")
+            raise ArgumentError("w", f"an array (T, {self.x0.size}) or a stream", f"{w!r}")
         w_shape = self.w.shape if isinstance(self.w, Stream) else self.w.shape[1:]
         if w_shape != self.x0.shape:
-            raise ValueError(f"w: expected rows of shape {self.x0.shape}, that of x0, got {w_shape}")
+            raise ArgumentError("w", f"rows of shape {self.x0.shape}, that of x0", f"{w_shape}")
 
     def __len__(self) -> int:
         return self.steps
 
     def __getitem__(self, part: slice) -> "Scenario":
         if not isinstance(part, slice) or part.step not in (None, 1):
-            raise ValueError(f"scenario[...]: expected a slice of consecutive steps, got {part!r}")
+            raise ArgumentError("scenario[...]", "a slice of consecutive steps", f"{part!r}")
         start, stop, _ = part.indices(self.steps)
         stop = max(start, stop)
         t = jnp.arange(self.steps) if self.t is None else self.t
@@ -120,12 +121,12 @@ def _rows(name: str, value: Any, dtype: Any) -> PyTree:
         if is_stream(value):
             return value
         if isinstance(value, AbstractProcess):
-            raise ValueError(f"{name}: expected an array or a stream, got the process itself: call it, or its stream()")
+            raise ArgumentError(name, "an array or a stream", "the process itself: call it, or its stream()")
         array = arguments.real_array(name, value)
         if array.ndim == 0:
-            raise ValueError(f"{name}: expected an array with a leading axis of steps, got {arguments.describe(array)}")
+            raise ArgumentError(name, "an array with a leading axis of steps", arguments.describe(array))
         if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating) and array.dtype != dtype:
-            raise ValueError(f"{name}: expected dtype {dtype}, that of x0, got {arguments.describe(array)}")
+            raise ArgumentError(name, f"dtype {dtype}, that of x0", arguments.describe(array))
         return array.astype(dtype)
 
     return jax.tree.map(leaf, value, is_leaf=_is_source)
@@ -143,13 +144,11 @@ def _common_length(parts: dict[str, PyTree], steps: int | None) -> int:
             if is_stream(leaf):
                 continue
             if jnp.ndim(leaf) == 0:
-                raise ValueError(
-                    f"{name}: expected an array with a leading axis of steps, got {arguments.describe(leaf)}"
-                )
+                raise ArgumentError(name, "an array with a leading axis of steps", arguments.describe(leaf))
             if steps is None:
                 steps, source = leaf.shape[0], name
             elif leaf.shape[0] != steps:
-                raise ValueError(f"{name}: expected {steps} rows, as {source} has, got {leaf.shape[0]}")
+                raise ArgumentError(name, f"{steps} rows, as {source} has", f"{leaf.shape[0]}")
     if steps is None:
-        raise ValueError("steps: expected a whole number, because none of a_star, w, v, t is an array, got None")
+        raise ArgumentError("steps", "a whole number, because none of a_star, w, v, t is an array", "None")
     return steps

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from . import _tracing
 
 Linearization: TypeAlias = tuple[tuple[Array, Array], Callable[[Array, Array], tuple[Array, Array]]]
@@ -43,7 +44,7 @@ class AbstractSystem(eqx.Module):
     def __check_init__(self) -> None:
         for name in ("dynamics", "residual", "policy", "cost"):
             if not callable(getattr(self, name)):
-                raise ValueError(f"{name}: expected a function, got {arguments.describe(getattr(self, name))}")
+                raise ArgumentError(name, "a function", arguments.describe(getattr(self, name)))
 
     def check(self, x: Any, theta: Any, a: Any, t: Any, *, thorough: bool = False) -> Sizes:
         """Trace the four functions with shapes only, without running them, and return the sizes.
@@ -93,9 +94,11 @@ class AbstractSystem(eqx.Module):
 
         for name, value in given.items():
             if shapes := _tracing.other_shapes(value, (x.shape[0],), partial(fits, name)):
-                raise ValueError(
-                    f"{name}: expected another shape, such as {' or '.join(map(str, shapes))}, with which the four "
-                    f"functions fit together, got {arguments.describe_tree(value)}, with which they do not ({error})"
+                raise ArgumentError(
+                    name,
+                    f"another shape, such as {' or '.join(map(str, shapes))}, with which the four functions fit "
+                    "together",
+                    f"{arguments.describe_tree(value)}, with which they do not ({error})",
                 ) from error
 
     def check_plant(self, x: Any, a: Any, t: Any, u: Any = None, k: int | None = None) -> int:
@@ -106,7 +109,7 @@ class AbstractSystem(eqx.Module):
         x = _vector("x", x)
         f = self._residual_shape(x, a, t, thorough=u is not None)
         if k is not None and f.shape != (k,):
-            raise ValueError(f"residual: expected shape ({k},), got {arguments.describe(f)}")
+            raise ArgumentError("residual", f"shape ({k},)", arguments.describe(f))
         if u is not None:
             self._check_dynamics(x, u, f, t, thorough=True)
         return f.shape[0]
@@ -123,7 +126,7 @@ class AbstractSystem(eqx.Module):
             "dynamics", self.dynamics, given, rank=1, dtype=x.dtype, expected=f"{x.shape}", thorough=thorough
         )
         if x_next.shape != x.shape:
-            raise ValueError(f"dynamics: expected shape {x.shape}, that of x, got {arguments.describe(x_next)}")
+            raise ArgumentError("dynamics", f"shape {x.shape}, that of x", arguments.describe(x_next))
 
     def step(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array]:
         r"""Return one step of the closed loop by the model with parameters `a`: $(\hat g_{t+1|t}, \hat h_{t|t})$.
@@ -252,7 +255,7 @@ class MatchedSystem(System):
     ):
         for name, function in {"dynamics": dynamics, "actuation": actuation}.items():
             if not callable(function):
-                raise ValueError(f"{name}: expected a function, got {arguments.describe(function)}")
+                raise ArgumentError(name, "a function", arguments.describe(function))
         self.dynamics = _MatchedDynamics(dynamics)
         self.residual = residual
         self.policy = _CancellingPolicy(actuation)
@@ -329,14 +332,12 @@ def infer_residual(
     """
     x, u, x_next = _vector("x", x), _vector("u", u), _vector("x_next", x_next)
     if f is None and not isinstance(system, MatchedSystem) and u.size == 1 and _takes_two(system, x, u, t):
-        raise ValueError(
-            "f: expected a first guess, such as f_hat, because these dynamics do not determine k; got None"
-        )
+        raise ArgumentError("f", "a first guess, such as f_hat, because these dynamics do not determine k", "None")
     estimate: Array = jnp.zeros_like(u) if f is None else _vector("f", f)
     iterations = arguments.count("iterations", iterations)
     system._check_dynamics(x, u, estimate, t)
     if x_next.shape != x.shape:
-        raise ValueError(f"x_next: expected shape {x.shape}, that of x, got {arguments.describe(x_next)}")
+        raise ArgumentError("x_next", f"shape {x.shape}, that of x", arguments.describe(x_next))
 
     def g(f):
         return system.dynamics(x, u, f, t)
@@ -368,7 +369,7 @@ def _takes_two(system: AbstractSystem, x: Array, u: Array, t: Any) -> bool:
 def _vector(name: str, value: Any) -> Any:
     array = value if isinstance(value, jax.ShapeDtypeStruct) else arguments.real_array(name, value, finite=False)
     if array.ndim != 1 or array.shape[0] == 0:
-        raise ValueError(f"{name}: expected a vector of at least one number, got {arguments.describe(array)}")
+        raise ArgumentError(name, "a vector of at least one number", arguments.describe(array))
     return array
 
 

@@ -20,7 +20,7 @@ from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
 from ..control.guarded_step import GuardedState
 from ..foundation import arguments
-from ..foundation.errors import StoreError
+from ..foundation.errors import ArgumentError, StoreError
 from ..native.choice import Engine, check_engine, run_with
 from ..native.lowering.from_jaxpr import leaf_names
 from ..simulation.run import Result
@@ -187,10 +187,10 @@ class Agent:
     def state(self, state: Any) -> None:
         expected = self._engine.state()
         if jax.tree.structure(state) != jax.tree.structure(expected):
-            raise ValueError(f"state: expected the state of this agent, got {arguments.describe(state)}")
+            raise ArgumentError("state", "the state of this agent", arguments.describe(state))
         for (name, shape, dtype), given in zip(_description(expected), _description(state), strict=True):
             if given != [name, shape, dtype]:
-                raise ValueError(f"state: expected {name} to be {dtype}{shape}, got {given[2]}{given[1]}")
+                raise ArgumentError("state", f"{name} to be {dtype}{shape}", f"{given[2]}{given[1]}")
         self._engine.set_state(state)
 
     @property
@@ -298,9 +298,9 @@ class Agent:
         try:
             array = np.asarray(value)
         except ValueError:  # lists of different lengths
-            raise ValueError(f"{name}: expected {size} real numbers, got {arguments.describe(value)}") from None
+            raise ArgumentError(name, f"{size} real numbers", arguments.describe(value)) from None
         if array.shape != (size,) or array.dtype.kind not in "fiu":
-            raise ValueError(f"{name}: expected {size} real numbers, got {arguments.describe(array)}")
+            raise ArgumentError(name, f"{size} real numbers", arguments.describe(array))
         if array.dtype == self._dtype:
             return array
         with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and is refused

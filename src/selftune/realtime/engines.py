@@ -14,6 +14,7 @@ from ..control.controller import Controller, Info
 from ..control.guard import Guard
 from ..control.guarded_step import GuardedState
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..native.c import compilation
 from ..native.firmware import Field, Firmware, struct_type
 from ..simulation.packing import Packing
@@ -34,14 +35,14 @@ class Context:
         except TypeError:
             number = None
         if number is None or isinstance(t, (bool, np.bool_)) or not -(2**31) <= number < 2**31:
-            raise ValueError(f"t: expected the number of the step, a 32-bit integer, got {arguments.describe(t)}")
+            raise ArgumentError("t", "the number of the step, a 32-bit integer", arguments.describe(t))
         return number
 
     def read(self, t: Any) -> list[np.ndarray]:
         """Return the leaves of a context that is not the number of a step."""
         leaves, structure = jax.tree.flatten(t, is_leaf=arguments.is_plain)
         if structure != self.structure:
-            raise ValueError(f"t: expected a context like the agent's first, {self.structure}, got {structure}")
+            raise ArgumentError("t", f"a context like the agent's first, {self.structure}", f"{structure}")
         return [_like(expected, leaf) for expected, leaf in zip(self.leaves, leaves, strict=True)]
 
 
@@ -54,7 +55,7 @@ def _like(expected: Any, leaf: Any) -> np.ndarray:
             converted = array.astype(expected.dtype)
         if converted.dtype.kind == "f" or np.array_equal(converted, array):
             return converted
-    raise ValueError(f"t: expected {arguments.describe(expected)} in the context, got {arguments.describe(array)}")
+    raise ArgumentError("t", f"{arguments.describe(expected)} in the context", arguments.describe(array))
 
 
 class Native:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 
 _COLUMNS = 1024
 
@@ -38,7 +39,7 @@ def bands(values: Any, *, key: PRNGKeyArray, level: float = 0.95, resamples: int
     """
     array = arguments.real_array("values", values)
     if array.ndim == 0 or array.shape[0] < 2:
-        raise ValueError(f"values: expected a leading axis of at least two seeds, got {arguments.describe(array)}")
+        raise ArgumentError("values", "a leading axis of at least two seeds", arguments.describe(array))
     key = arguments.key("key", key)
     level_ = arguments.number("level", level, lambda v: (v > 0) & (v < 1), "a number between 0 and 1")
     return _bands(array, key, level_, arguments.count("resamples", resamples))

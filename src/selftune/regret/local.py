@@ -6,6 +6,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments, worker_pool
+from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.scenario import Scenario
@@ -120,11 +121,12 @@ def local_regret(
             system, scenario, thetas, window=window, tolerance=tolerance, workers=workers, progress=progress
         )
     elif not isinstance(surrogate, Surrogate):
-        raise ValueError(f"surrogate: expected a result of `surrogate`, got {arguments.describe(surrogate)}")
+        raise ArgumentError("surrogate", "a result of `surrogate`", arguments.describe(surrogate))
     elif surrogate.gradient.shape != (len(scenario), run_inputs.width(thetas)):
-        raise ValueError(
-            f"surrogate: expected a gradient of shape ({len(scenario)}, {run_inputs.width(thetas)}), "
-            f"got {arguments.describe(surrogate.gradient)}"
+        raise ArgumentError(
+            "surrogate",
+            f"a gradient of shape ({len(scenario)}, {run_inputs.width(thetas)})",
+            arguments.describe(surrogate.gradient),
         )
     return _local_regret(system, scenario, thetas, surrogate, rate, constraint)
 

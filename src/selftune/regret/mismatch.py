@@ -59,8 +59,7 @@ def model_mismatch(
         (1.0, True)
     """
     scenario = run_inputs.problem(system, scenario)
-    if plant is not None and not isinstance(plant, AbstractSystem):
-        raise ValueError(f"plant: expected a System, got {arguments.describe(plant)}")
+    arguments.instance("plant", plant, AbstractSystem, optional=True)
     x, a_hat = run_inputs.recorded(run, "x", "a_hat", scenario=scenario)
     return _model_mismatch(system, plant or system, scenario, x, a_hat)
 

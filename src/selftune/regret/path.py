@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem, MatchedSystem
 from ..simulation.run import Run
@@ -75,9 +76,7 @@ def path_lengths(
     if run is None:
         return PathLengths(w, a_star, None)
     if key is None:
-        raise ValueError(
-            "key: expected a PRNG key such as jax.random.key(0), because points of the run are drawn, got None"
-        )
+        raise ArgumentError("key", "a PRNG key such as jax.random.key(0), because points of the run are drawn", "None")
     key = arguments.key("key", key)
     rows = {name: run_inputs.field("run", run, name) for name in ("x", "u", "f", "theta")}
     if len(scenario) < 2:

@@ -7,6 +7,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from ..simulation.run import Run
@@ -62,7 +63,7 @@ def perturbations(system: AbstractSystem, scenario: Scenario, run: Run, *, tuner
     """
     scenario = run_inputs.problem(system, scenario)
     if not isinstance(tuner, AbstractTuner):
-        raise ValueError(f"tuner: expected a selftune tuner, got {arguments.describe(tuner)}")
+        raise ArgumentError("tuner", "a selftune tuner", arguments.describe(tuner))
     (theta,) = run_inputs.recorded(run, "theta", scenario=scenario)
     run_inputs.check_shapes(system, scenario, theta)
     return _perturbations(system, scenario, tuner, theta, run.final.state.theta)

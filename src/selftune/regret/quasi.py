@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..simulation.run import Run
 from . import _text, run_inputs
 
@@ -53,9 +54,8 @@ def quasi_regret(run: Run, reference_run: Run) -> QuasiRegret:
     """
     costs = [run_inputs.field(name, value, "cost") for name, value in (("run", run), ("reference_run", reference_run))]
     if costs[0].shape != costs[1].shape:
-        raise ValueError(
-            f"reference_run: expected as many costs as in run, {arguments.describe(costs[0])}, "
-            f"got {arguments.describe(costs[1])}"
+        raise ArgumentError(
+            "reference_run", f"as many costs as in run, {arguments.describe(costs[0])}", arguments.describe(costs[1])
         )
     difference = costs[0] - costs[1]
     return QuasiRegret(difference, jnp.cumsum(difference))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from ..simulation.run import Run
@@ -15,12 +16,10 @@ from ..simulation.run import Run
 
 def problem(system: Any, scenario: Any) -> Scenario:
     """The scenario with all rows of a*, w and t in memory."""
-    if not isinstance(system, AbstractSystem):
-        raise ValueError(f"system: expected a System, got {arguments.describe(system)}")
-    if not isinstance(scenario, Scenario):
-        raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")
+    arguments.instance("system", system, AbstractSystem)
+    arguments.instance("scenario", scenario, Scenario)
     if not jax.tree.leaves(scenario.a_star):
-        raise ValueError("scenario: expected a scenario with a_star, the true parameters, got None")
+        raise ArgumentError("scenario", "a scenario with a_star, the true parameters", "None")
     return scenario.materialize()
 
 
@@ -29,9 +28,8 @@ def rows(name: str, tree: Any, scenario: Scenario) -> PyTree:
     tree = arguments.real_tree(name, tree, dtype=scenario.x0.dtype)
     for leaf in jax.tree.leaves(tree):
         if leaf.ndim == 0 or leaf.shape[0] != len(scenario):
-            raise ValueError(
-                f"{name}: expected {len(scenario)} rows, one for each step of the scenario, "
-                f"got {arguments.describe(leaf)}"
+            raise ArgumentError(
+                name, f"{len(scenario)} rows, one for each step of the scenario", arguments.describe(leaf)
             )
     return tree
 
@@ -44,10 +42,10 @@ def recorded(run: Any, *names: str, scenario: Scenario) -> tuple[Any, ...]:
 def field(owner: str, run: Any, name: str) -> Any:
     """A field of a run, after checking that it was recorded."""
     if not isinstance(run, Run):
-        raise ValueError(f"{owner}: expected a Run, the result of simulate, got {arguments.describe(run)}")
+        raise ArgumentError(owner, "a Run, the result of simulate", arguments.describe(run))
     value = run.recorded.get(name)
     if not jax.tree.leaves(value):
-        raise ValueError(f"{owner}: expected a run that recorded {name}, got one that recorded {sorted(run.recorded)}")
+        raise ArgumentError(owner, f"a run that recorded {name}", f"one that recorded {sorted(run.recorded)}")
     return value
 
 

@@ -8,6 +8,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.scenario import Scenario
@@ -108,11 +109,11 @@ def static_regret(
     tolerance_ = arguments.positive("tolerance", tolerance)
     run_inputs.check_shapes(system, scenario, thetas)
     if isinstance(starts, bool) or not jax.tree.leaves(starts):
-        raise ValueError(f"starts: expected a whole number or a pytree like theta, got {arguments.describe(starts)}")
+        raise ArgumentError("starts", "a whole number or a pytree like theta", arguments.describe(starts))
     if isinstance(starts, int):
         count = arguments.count("starts", starts)
         if count > 2 and key is None:
-            raise ValueError("key: expected a PRNG key such as jax.random.key(0), because starts are drawn, got None")
+            raise ArgumentError("key", "a PRNG key such as jax.random.key(0), because starts are drawn", "None")
         key = None if key is None else arguments.key("key", key)
         points = _draw(constraint, thetas, key, count)
     else:
@@ -126,7 +127,7 @@ def _given(starts: Any, thetas: PyTree, scenario: Scenario) -> PyTree:
     if jax.tree.structure(starts) != jax.tree.structure(thetas) or expected != jax.tree.map(
         lambda leaf: leaf.shape[1:], starts
     ):
-        raise ValueError(f"starts: expected rows like theta's, {expected}, got {arguments.describe_tree(starts)}")
+        raise ArgumentError("starts", f"rows like theta's, {expected}", arguments.describe_tree(starts))
     return starts
 
 

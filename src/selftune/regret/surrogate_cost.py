@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..foundation import arguments, worker_pool
+from ..foundation.errors import ArgumentError
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from . import _text, run_inputs
@@ -105,12 +106,12 @@ def surrogate(
     steps, n, d = len(scenario), scenario.x0.shape[0], run_inputs.width(thetas)
     auto = isinstance(window, str)
     if auto and window != "auto":
-        raise ValueError(f"window: expected None, a whole number of steps or 'auto', got {window!r}")
+        raise ArgumentError("window", "None, a whole number of steps or 'auto'", f"{window!r}")
     if window is not None and not auto and arguments.count("window", window) > steps:
-        raise ValueError(f"window: expected at most the scenario's {steps} steps, got {window}")
+        raise ArgumentError("window", f"at most the scenario's {steps} steps", f"{window}")
     traced = run_inputs.is_traced(scenario, thetas, system)
     if auto and traced:
-        raise ValueError("window: expected a whole number under jit and vmap, got 'auto', which needs known numbers")
+        raise ArgumentError("window", "a whole number under jit and vmap", "'auto', which needs known numbers")
     run_inputs.check_shapes(system, scenario, thetas)
 
     meter = worker_pool.Meter(progress)

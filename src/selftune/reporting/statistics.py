@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from ..foundation import numbers
 from ..regret import bands
 
+BOOTSTRAP_SEED = 0
+"""The seed of every bootstrap. It is fixed, so that the same data always gives the same figure."""
+
 
 class Band(NamedTuple):
     """Mean over seeds and its 95 % bootstrap interval, which is NaN if there is only one seed."""
@@ -32,9 +35,8 @@ def band(values: Any) -> Band:
             part = known[start : start + _AT_ONCE]
             block = np.zeros((len(array), _AT_ONCE))
             block[:, : part.size] = columns[:, part]
-            # A fixed key, so that the same data always gives the same figures.
             with jax.enable_x64(True):
-                over = bands(block, key=jax.random.key(0))
+                over = bands(block, key=jax.random.key(BOOTSTRAP_SEED))
             made[:, part] = np.stack([over.mean, over.low, over.high])[:, : part.size]
     return Band(*made.reshape(3, *array.shape[1:]))
 
@@ -86,5 +88,5 @@ def interval(values: Any) -> Interval:
     array = np.asarray(values, float)
     if array.size < 2 or not np.all(np.isfinite(array)):
         return Interval(mean=float(np.mean(array)), low=None, high=None)
-    band = bands(array, key=jax.random.key(0))
+    band = bands(array, key=jax.random.key(BOOTSTRAP_SEED))
     return Interval(mean=float(band.mean), low=float(band.low), high=float(band.high))

@@ -17,6 +17,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from ..foundation.errors import ArgumentError
 from ..problem.constraints import Box
 from ..problem.noise import Gaussian
 from ..problem.scenario import Scenario
@@ -212,7 +213,7 @@ def make(links: int = 2) -> Robot:
     know ("disturbance"), or nothing happens ("nominal").
     """
     if links not in ARMS:
-        raise ValueError(f"links: expected 2 or 3, got {links!r}")
+        raise ArgumentError("links", "2 or 3", f"{links!r}")
     return _make(links)
 
 

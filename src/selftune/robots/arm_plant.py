@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from ..foundation.errors import ArgumentError
 from .arm import DT, GRAVITY, LAG, LAP, Arm
 from .base import Plant
 
@@ -76,7 +77,7 @@ class ArmPlant(Plant):
 
     def __init__(self, arm: Arm, condition: str, seed: int, steps: int):
         if condition not in ("payload", "disturbance", "nominal"):
-            raise ValueError(f'condition: expected "payload", "disturbance" or "nominal", got {condition!r}')
+            raise ArgumentError("condition", '"payload", "disturbance" or "nominal"', f"{condition!r}")
         n, draw = arm.links, np.random.default_rng([seed, 0])
         masses = np.array(arm.masses) * draw.uniform(1.05, 1.12, n)
         high = np.array(arm.limits)

@@ -12,6 +12,7 @@ from typing import no_type_check
 
 import numpy as np
 
+from ..foundation.errors import ArgumentError
 from .base import Plant
 
 GRAVITY = 9.81
@@ -226,7 +227,7 @@ class CarPlant(Plant):
         substeps: int = 4,
     ):
         if condition not in CONDITIONS:
-            raise ValueError(f"condition: expected one of {', '.join(CONDITIONS)}, got {condition!r}")
+            raise ArgumentError("condition", f"one of {', '.join(CONDITIONS)}", f"{condition!r}")
         self.car, self._later, self._half = car, changed(car, condition), steps // 2
         self._seed, self._reference, self._dt = seed, reference, dt
         self._noise, self._delay, self._substeps = noise, delay, substeps

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..foundation.errors import ArgumentError
 from .base import Plant
 
 SENSOR = ("nan", "inf", "stuck", "delayed", "dropped", "outlier")
@@ -21,11 +22,11 @@ class Fault:
     kind: str
     begin: int
     steps: int
-    seed: int = 0
+    seed: int
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {self.kind!r}")
+            raise ArgumentError("kind", f"one of {', '.join(KINDS)}", f"{self.kind!r}")
 
 
 class Faulty(Plant):

@@ -5,6 +5,7 @@
 import mujoco
 import numpy as np
 
+from ..foundation.errors import ArgumentError
 from .base import Plant
 from .quadrotor import DT, GRAVITY, LAG, LAP, MASS, MOMENTS, SIZE, start
 
@@ -70,7 +71,7 @@ class QuadrotorPlant(Plant):
 
     def __init__(self, condition: str, seed: int, steps: int):
         if condition not in ("calm", "wind", "payload"):
-            raise ValueError(f"condition: expected 'calm', 'wind' or 'payload', got {condition!r}")
+            raise ArgumentError("condition", "'calm', 'wind' or 'payload'", f"{condition!r}")
         self._condition, self._seed, self._half = condition, seed, steps // 2
         draw = np.random.default_rng([seed, 1])
         self._mass = 0.033 * draw.uniform(0.97, 1.03)

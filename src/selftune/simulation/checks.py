@@ -15,6 +15,7 @@ from ..control.contexts import context
 from ..control.controller import Controller
 from ..estimators import Frozen
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from ..tuners import Fixed
@@ -99,11 +100,10 @@ def check_gradient(
         theta[1] has no influence on the next state or the cost
         a_hat[0] has no influence on the residual
     """
-    if not isinstance(system, AbstractSystem):
-        raise ValueError(f"system: expected a System, got {arguments.describe(system)}")
+    arguments.instance("system", system, AbstractSystem)
     x = arguments.real_array("x", x)
     if x.ndim not in (1, 2) or x.size == 0:
-        raise ValueError(f"x: expected a point (n,) or points (N, n), got {arguments.describe(x)}")
+        raise ArgumentError("x", "a point (n,) or points (N, n)", arguments.describe(x))
     theta = arguments.real_tree("theta", theta, dtype=x.dtype)
     a_hat = arguments.real_tree("a_hat", a_hat, dtype=x.dtype)
     points = jnp.atleast_2d(x)
@@ -130,10 +130,8 @@ def _contexts(t: Any, count: int, many: bool) -> Any:
     if many and any(jnp.ndim(leaf) > 0 for leaf in jax.tree.leaves(arrays)):
         for leaf in jax.tree.leaves(arrays):
             if jnp.ndim(leaf) == 0 or leaf.shape[0] != count:
-                raise ValueError(
-                    f"t: expected one context, or a leading axis of {count}, the points of x; "
-                    f"got {arguments.describe_tree(arrays)}"
-                )
+                expected = f"one context, or a leading axis of {count}, the points of x"
+                raise ArgumentError("t", expected, arguments.describe_tree(arrays))
         return arrays
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), arrays)
 
@@ -347,12 +345,10 @@ def check_contraction(
         rho = 1.0000; marginal: too close to 1 to decide within 200 steps; use more steps
         rho = 1.1000; UNSTABLE: the state diverged at step 193
     """
-    if not isinstance(system, AbstractSystem):
-        raise ValueError(f"system: expected a System, got {arguments.describe(system)}")
-    if not isinstance(scenario, Scenario):
-        raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")
+    arguments.instance("system", system, AbstractSystem)
+    arguments.instance("scenario", scenario, Scenario)
     if len(scenario) == 0:
-        raise ValueError("scenario: expected at least one step, got none")
+        raise ArgumentError("scenario", "at least one step", "none")
     memory = len(scenario) / 2 if memory is None else memory
     over = float(arguments.number("memory", memory, lambda v: 0 < v < math.inf, "None or a number of steps >= 1"))
     controller = Controller(system, Fixed(contraction_memory=max(over, 1.0)), Frozen())

@@ -15,6 +15,7 @@ from ..control.closed_loop import CHECKED, closed_loop_step
 from ..control.controller import Controller
 from ..control.guard import Guard
 from ..foundation import arguments, suggestions
+from ..foundation.errors import ArgumentError
 from ..native.choice import Engine, check_engine, run_with
 from ..problem.noise import Stream, is_stream
 from ..problem.scenario import Scenario
@@ -82,22 +83,18 @@ def simulate(
         >>> run.x.shape, run.theta.shape, run.result.message
         ((2000, 1), (2000, 1), 'ok')
     """
-    if not isinstance(controller, Controller):
-        raise ValueError(f"controller: expected a Controller, got {arguments.describe(controller)}")
-    if not isinstance(scenario, Scenario):
-        raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")
-    if plant is not None and not isinstance(plant, AbstractSystem):
-        raise ValueError(f"plant: expected a System, got {arguments.describe(plant)}")
-    if guard is not None and not isinstance(guard, Guard):
-        raise ValueError(f"guard: expected a Guard or None, got {arguments.describe(guard)}")
+    arguments.instance("controller", controller, Controller)
+    arguments.instance("scenario", scenario, Scenario)
+    arguments.instance("plant", plant, AbstractSystem, optional=True)
+    arguments.instance("guard", guard, Guard, optional=True)
     fields = check_record(record)
     stride = arguments.count("stride", stride)
     limit_ = arguments.number("limit", limit, lambda v: v > 0, "a number > 0")
     start = resume if resume is not None else _first_values(controller, scenario, theta, a_hat)
     if resume is not None and (theta is not None or a_hat is not None):
-        raise ValueError("theta, a_hat: expected None together with resume, which contains both")
+        raise ArgumentError("theta, a_hat", "None together with resume, which contains both", "another value")
     if resume is not None and not isinstance(resume, Final):
-        raise ValueError(f"resume: expected the `final` of a run, got {arguments.describe(resume)}")
+        raise ArgumentError("resume", "the `final` of a run", arguments.describe(resume))
     problem = _Problem(controller, guard, plant or controller.system, scenario, start, limit_)
     _, (ran, outcome) = run_with(
         check_engine(engine),
@@ -344,11 +341,11 @@ def _draw(streamed: PyTree, states: PyTree, t_index: Array, dtype: Any) -> tuple
 
 def _first_values(controller: Controller, scenario: Scenario, theta: Any, a_hat: Any) -> tuple[Array, PyTree, PyTree]:
     if theta is None:
-        raise ValueError("theta: expected the first policy parameters, got None")
+        raise ArgumentError("theta", "the first policy parameters", "None")
     if a_hat is None and controller.estimator.is_oracle:
         a_hat = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), scenario.row_shapes()[0])
     if a_hat is None:
-        raise ValueError("a_hat: expected the first model parameters, got None")
+        raise ArgumentError("a_hat", "the first model parameters", "None")
     return controller.check_values(scenario.x0, theta, a_hat)
 
 
@@ -382,21 +379,19 @@ def _check_shapes(
     except ValueError as error:
         raise ValueError(f"plant (or the model in its place), with the scenario's a_star: {error}") from error
     if v is not None and getattr(v, "shape", None) != (sizes.k,):
-        raise ValueError(
-            f"v: expected rows of shape ({sizes.k},), that of the residual, got {arguments.describe_tree(v)}"
-        )
+        raise ArgumentError("v", f"rows of shape ({sizes.k},), that of the residual", arguments.describe_tree(v))
     if controller.estimator.is_oracle:
         given, expected = _shapes(a_star), _shapes(state.a_hat)
         if given != expected:
-            raise ValueError(f"a_star: expected rows like a_hat, {expected}, as the oracle reveals them, got {given}")
+            raise ArgumentError("a_star", f"rows like a_hat, {expected}, as the oracle reveals them", f"{given}")
     fresh = eqx.filter_eval_shape(_init, controller, guard, start.x, state.theta, state.a_hat, t)
     if jax.tree.structure(fresh) != jax.tree.structure(state) or _shapes(fresh) != _shapes(state):
-        raise ValueError(
-            "resume: expected the `final` of a run with this kind of controller and guard, got one of another kind"
+        raise ArgumentError(
+            "resume", "the `final` of a run with this kind of controller and guard", "one of another kind"
         )
     if len(start.streams) != len(_streams(scenario)):
-        raise ValueError(
-            f"resume: expected {len(_streams(scenario))} streams, as the scenario has, got {len(start.streams)}"
+        raise ArgumentError(
+            "resume", f"{len(_streams(scenario))} streams, as the scenario has", f"{len(start.streams)}"
         )
 
 
@@ -408,9 +403,9 @@ def check_record(record: Sequence[str]) -> tuple[str, ...]:
     if isinstance(record, str):
         record = (record,)
     if not isinstance(record, Sequence):
-        raise ValueError(f"record: expected names from {', '.join(FIELDS)}, got {arguments.describe(record)}")
+        raise ArgumentError("record", f"names from {', '.join(FIELDS)}", arguments.describe(record))
     for name in record:
         if name not in FIELDS:
             hint = suggestions.nearest(str(name), FIELDS)
-            raise ValueError(f"record: expected names from {', '.join(FIELDS)}, got {name!r}{hint}")
+            raise ArgumentError("record", f"names from {', '.join(FIELDS)}", f"{name!r}{hint}")
     return tuple(name for name in FIELDS if name in record)

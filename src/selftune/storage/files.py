@@ -3,7 +3,6 @@
 A folder is a `Path`, or a `UPath` if it was given as a URL. Functions here take both; `object_store` handles URLs.
 """
 
-import json
 import os
 import re
 import shutil
@@ -13,7 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..foundation.errors import StoreError
+from ..foundation import json_values
+from ..foundation.errors import ArgumentError, StoreError
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -33,7 +33,7 @@ def place(folder: str | os.PathLike[str] | Folder) -> Folder:
         return object_store().place(folder)
     folder = Path(folder)
     if len(folder.parts) > 1 and re.fullmatch(r"[A-Za-z][\w+.-]+:", folder.parts[0]):
-        raise ValueError(f"folder: expected a URL as a str, got {folder!r}, in which a slash was lost")
+        raise ArgumentError("folder", "a URL as a str", f"{folder!r}, in which a slash was lost")
     return folder
 
 
@@ -51,8 +51,7 @@ def remove_leftovers(*folders: Folder, pattern: str = ".*.tmp") -> None:
 
 
 def as_json(value: Any) -> bytes:
-    plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-    return (json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return f"{json_values.text(value)}\n".encode()
 
 
 def exists(path: Folder) -> bool:

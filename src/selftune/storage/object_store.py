@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..foundation.errors import StoreError
+from ..foundation.errors import ArgumentError, StoreError
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -39,13 +39,11 @@ def place(folder: str | UPath) -> UPath:
     except ImportError as error:
         raise StoreError(f"{folder}: its driver is not installed: {error} (with pip)") from None
     except ValueError as error:
-        raise ValueError(
-            f"folder: expected a path, or a URL that fsspec supports, got {str(folder)!r} ({error})"
-        ) from None
+        raise ArgumentError("folder", "a path, or a URL that fsspec supports", f"{str(folder)!r} ({error})") from None
     except Exception as error:
         raise _unreachable(folder, error) from error
     if not found.name:
-        raise ValueError(f"folder: expected a folder in a bucket, got the bucket itself, {str(folder)!r}")
+        raise ArgumentError("folder", "a folder in a bucket", f"the bucket itself, {str(folder)!r}")
     return found
 
 

@@ -26,6 +26,8 @@ import numpy as np
 import xarray as xr
 import zarr
 
+from ..foundation import json_values
+from ..foundation.errors import ArgumentError
 from . import files, zarr_arrays
 from . import manifest as manifests
 from .files import Folder
@@ -76,7 +78,7 @@ class RunStore:
         asked = Manifest(
             kind=kind,
             state="running",
-            settings=json.loads(json.dumps(settings, allow_nan=False)),
+            settings=json.loads(json_values.text(settings)),
             task_dims=layout.task_dims,
             versions=manifests.versions(),
             platform=manifests.machine(),
@@ -134,7 +136,7 @@ class RunStore:
     def write(self, task: Task, arrays: Mapping[str, Any], *, failed: str | None = None) -> None:
         """Write one task's part of every array, and then its marker. `failed`: the reason, if the task failed."""
         if arrays.keys() != self._arrays.keys():
-            raise ValueError(f"arrays: expected {sorted(self._arrays)}, got {sorted(arrays)}")
+            raise ArgumentError("arrays", f"{sorted(self._arrays)}", f"{sorted(arrays)}")
 
         def put(name: str) -> tuple[str, str]:
             array, value = self._arrays[name], np.asarray(arrays[name])
@@ -142,7 +144,7 @@ class RunStore:
             expected = tuple(size for size, dim in sizes if dim not in self.manifest.task_dims)
             if value.shape != expected or value.dtype != array.dtype:
                 got = f"{value.dtype}{list(value.shape)}"
-                raise ValueError(f"{name}: expected {array.dtype}{list(expected)}, got {got}")
+                raise ArgumentError(name, f"{array.dtype}{list(expected)}", got)
             with files.reaching(self.folder):
                 array[self._region(array, task)] = value
             return name, digest(value)

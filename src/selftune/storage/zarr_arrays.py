@@ -11,6 +11,7 @@ import zarr
 from zarr.errors import ZarrUserWarning
 from zarr.storage import FsspecStore
 
+from ..foundation.errors import ArgumentError
 from .files import Folder
 
 
@@ -34,9 +35,9 @@ class Layout:
     def __post_init__(self) -> None:
         for name, variable in self.variables.items():
             if unknown := [dim for dim in variable.dims if dim not in self.coords]:
-                raise ValueError(f"variables: expected dimensions from {list(self.coords)}, got {unknown} in {name}")
+                raise ArgumentError("variables", f"dimensions from {list(self.coords)}", f"{unknown} in {name}")
             if missing := [dim for dim in self.task_dims if dim not in variable.dims]:
-                raise ValueError(f"variables: expected every task dimension in {name}, got none of {missing}")
+                raise ArgumentError("variables", f"every task dimension in {name}", f"none of {missing}")
 
     def coordinate(self, name: str) -> np.ndarray:
         return np.asarray(self.coords[name])

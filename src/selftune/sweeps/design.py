@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 
 FLOAT = "__float__"
 """The key for a number that JSON does not have, such as infinity."""
@@ -36,11 +37,11 @@ class Range:
         for name in ("low", "high"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise ValueError(f"{name}: expected a finite number, got {arguments.describe(value)}")
+                raise ArgumentError(name, "a finite number", arguments.describe(value))
         if not self.low < self.high:
-            raise ValueError(f"low, high: expected low < high, got {self.low} and {self.high}")
+            raise ArgumentError("low, high", "low < high", f"{self.low} and {self.high}")
         if self.log and self.low <= 0:
-            raise ValueError(f"low: expected a number > 0, because `log` is set, got {self.low}")
+            raise ArgumentError("low", "a number > 0, because `log` is set", f"{self.low}")
 
     def at(self, share: float) -> float:
         """The number at this share, 0 to 1, of the range."""
@@ -69,7 +70,7 @@ def grid(settings: Mapping[str, Any]) -> Design:
     return Design("grid", tuple(columns), points)
 
 
-def random_design(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int = 0) -> Design:
+def random_design(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int) -> Design:
     """`points` settings with independent draws: each value comes from its `Range` or from its list.
 
     !!! Example
@@ -84,7 +85,7 @@ def random_design(settings: Mapping[str, Range | Iterable[Any]], points: int, *,
     return _drawn("random", settings, draws)
 
 
-def latin_hypercube(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int = 0) -> Design:
+def latin_hypercube(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int) -> Design:
     """`points` settings with evenly spread draws: one in each of `points` equal parts of every range.
 
     !!! Example
@@ -115,24 +116,24 @@ def _drawn(kind: str, settings: Mapping[str, Any], shares: np.ndarray) -> Design
 
 def _named(settings: Any) -> dict[str, Any]:
     if not isinstance(settings, Mapping) or not settings or not all(isinstance(name, str) for name in settings):
-        raise ValueError(f"grid: expected a mapping from names to lists of values, got {arguments.describe(settings)}")
+        raise ArgumentError("grid", "a mapping from names to lists of values", arguments.describe(settings))
     for name in settings:
         if name in ("seed", "part", "point", "time", "key", "parameter"):
-            raise ValueError(f"grid: expected names of settings, got {name!r}, which is reserved in a sweep")
+            raise ArgumentError("grid", "names of settings", f"{name!r}, which is reserved in a sweep")
     return dict(settings)
 
 
 def _choices(name: str, values: Any) -> list[Any]:
     if isinstance(values, Range):
-        raise ValueError(f"grid: {name}: expected a list of values, got a Range; use random_design to draw from it")
+        raise ArgumentError(name, "a list of values", "a Range", "use random_design to draw from it")
     if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__iter__"):
-        raise ValueError(f"grid: {name}: expected a list of values, got {arguments.describe(values)}")
+        raise ArgumentError(name, "a list of values", arguments.describe(values))
     plain = [_plain(name, value) for value in values]
     if not plain:
-        raise ValueError(f"grid: {name}: expected at least one value, got none")
+        raise ArgumentError(name, "at least one value", "none")
     # 1 and 1.0 have the same place on an axis.
     if len({repr(float(v)) if _is_number(v) else repr(v) for v in plain}) < len(plain):
-        raise ValueError(f"grid: {name}: expected each value once, got {plain}")
+        raise ArgumentError(name, "each value once", f"{plain}")
     return plain
 
 
@@ -150,6 +151,4 @@ def _plain(name: str, value: Any) -> Any:
         return [_plain(name, one) for one in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) and key != FLOAT for key in value):
         return {key: _plain(name, one) for key, one in value.items()}
-    raise ValueError(
-        f"grid: {name}: expected numbers, strings, or lists or tables of them, got {arguments.describe(value)}"
-    )
+    raise ArgumentError(name, "numbers, strings, or lists or tables of them", arguments.describe(value))

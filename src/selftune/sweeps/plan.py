@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..foundation import jaxprs
+from ..foundation.errors import ArgumentError
 from ..problem.noise import is_stream
 from ..problem.scenario import Scenario
 from .design import Design, Setting
@@ -171,10 +172,11 @@ def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: 
     (one, about), *others = runs.items()
     for other, found in others:
         if found != about:
-            raise ValueError(
-                "make_scenario, theta: expected runs of the same steps and sizes at every point, got "
+            raise ArgumentError(
+                "make_scenario, theta",
+                "runs of the same steps and sizes at every point",
                 f"{about[0]} steps, {about[1]} at {design.points[one]}, "
-                f"and {found[0]} steps, {found[1]} at {design.points[other]}"
+                f"and {found[0]} steps, {found[1]} at {design.points[other]}",
             )
     assert sorted([*refused, *(i for group in groups for i in group.points)]) == list(range(len(design.points)))
     return replace(plan, groups=tuple(groups), refused=refused, steps=about[0], shapes=about[1])
@@ -237,7 +239,7 @@ def _sized(plan: Plan, group: Group, lanes: int | None) -> tuple[Group, int, dic
     setting = plan.design.points[group.points[0]]
     scenario = eqx.filter_eval_shape(lambda seed: problem.scenario(setting, seed), arguments[1][0])
     if not len(scenario):
-        raise ValueError("make_scenario: expected at least one step, got none")
+        raise ArgumentError("make_scenario", "at least one step", "none")
     shapes = jax.eval_shape(trial.program(group), *arguments)  # the whole program, to check all shapes and lowerings
     steps, number = len(scenario), np.dtype(scenario.x0.dtype).itemsize
     drawn = number * sum(_numbers(leaf, steps) for leaf in jax.tree.leaves(scenario, is_leaf=is_stream))

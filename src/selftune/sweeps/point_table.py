@@ -10,6 +10,8 @@ import xarray as xr
 from scipy import special
 
 from ..control import result_codes
+from ..foundation.errors import ArgumentError
+from ..reporting.statistics import BOOTSTRAP_SEED
 
 
 class Cells(NamedTuple):
@@ -107,7 +109,7 @@ def plain(value: Any) -> Any:
 def dataset_of(sweep: Any) -> xr.Dataset:
     made = sweep if isinstance(sweep, xr.Dataset) else sweep.to_dataset() if hasattr(sweep, "to_dataset") else None
     if not isinstance(made, xr.Dataset):
-        raise ValueError(f"sweep: expected a Sweep, or the result of its to_dataset(), got {type(sweep).__name__}")
+        raise ArgumentError("sweep", "a Sweep, or the result of its to_dataset()", f"{type(sweep).__name__}")
     return made
 
 
@@ -117,7 +119,7 @@ def points(sweep: Any, *, cost: str = "mean_cost", last: float | None = None) ->
     values, judged = _judged(data, cost, last)
     dims = [str(dim) for dim in values.dims if dim != "seed"]
     if not values.size:
-        raise ValueError(f"sweep: expected at least one point and one seed, got {dict(values.sizes)}")
+        raise ArgumentError("sweep", "at least one point and one seed", f"{dict(values.sizes)}")
     flat = _flat(values, dims).astype(float)
     failed = ~np.isfinite(flat)
     if "result_code" in data:
@@ -135,16 +137,16 @@ def points(sweep: Any, *, cost: str = "mean_cost", last: float | None = None) ->
 def _judged(data: xr.Dataset, cost: str, last: float | None) -> tuple[xr.DataArray, str]:
     name = cost if last is None else "part_cost"
     if name not in data:
-        raise ValueError(f"cost: expected a variable of the sweep, one of {sorted(map(str, data))}, got {name!r}")
+        raise ArgumentError("cost", f"a variable of the sweep, one of {sorted(map(str, data))}", f"{name!r}")
     dims = {"seed"} if last is None else {"seed", "part"}
     if not dims <= set(data[name].dims) or data[name].dtype.kind not in "fiu":
-        raise ValueError(f"cost: expected a number for each of {sorted(dims)}, got {name!r} with {data[name].dims}")
+        raise ArgumentError("cost", f"a number for each of {sorted(dims)}", f"{name!r} with {data[name].dims}")
     if last is None:
         return data[name], "mean cost of a step" if cost == "mean_cost" else cost
     if cost != "mean_cost":
-        raise ValueError(f"last: expected only with the cost 'mean_cost', which is stored in parts, got {cost!r}")
+        raise ArgumentError("last", "only with the cost 'mean_cost', which is stored in parts", f"{cost!r}")
     if isinstance(last, bool) or not isinstance(last, int | float) or not 0 < last <= 1:
-        raise ValueError(f"last: expected a share of the run, above 0 and at most 1, got {last!r}")
+        raise ArgumentError("last", "a share of the run, above 0 and at most 1", f"{last!r}")
     parts = data.sizes["part"]
     begins = slice(parts - max(1, round(last * parts)), None)
     length = xr.DataArray(lengths(data), dims=("part",)).isel(part=begins)
@@ -183,7 +185,7 @@ def _columns(data: xr.Dataset, values: xr.DataArray, dims: list[str]) -> dict[st
     for name in names:
         known = data[name]
         if not set(known.dims) <= set(dims):
-            raise ValueError(f"sweep: expected the setting {name!r} along {dims}, got {known.dims}")
+            raise ArgumentError("sweep", f"the setting {name!r} along {dims}", f"{known.dims}")
         where = tuple(grid[dims.index(str(dim))] for dim in known.dims)
         made[name] = known.values[where] if where else np.repeat(known.values[None], values.size // values.seed.size)
     return made
@@ -270,7 +272,8 @@ def to_best(cost: np.ndarray, *, level: float = 0.95, resamples: int = 2000) -> 
     points, seeds = cost.shape
     best = cost[int(np.argmin(cost.mean(axis=1)))]
     differences = cost - best
-    drawn = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples).astype(float)
+    shares = np.full(seeds, 1 / seeds)
+    drawn = np.random.default_rng(BOOTSTRAP_SEED).multinomial(seeds, shares, size=resamples).astype(float)
     difference = _gap(differences, drawn, level)
     positive = (cost > 0).all(axis=1) & (best > 0).all()
     log_ratio = Gap(np.full(points, np.nan), np.full(points, np.nan))

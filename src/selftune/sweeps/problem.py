@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from ..control.controller import Controller
 from ..control.guard import Guard
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..native.choice import Engine
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
@@ -45,35 +46,36 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("make_controller", "make_scenario"):
             if not callable(getattr(self, name)):
-                raise ValueError(f"{name}: expected a function, got {arguments.describe(getattr(self, name))}")
+                raise ArgumentError(name, "a function", arguments.describe(getattr(self, name)))
         if not takes(self.make_scenario, "key"):
-            raise ValueError("make_scenario: expected a function with a parameter `key` for its random draws")
+            expected = "a function with a parameter `key` for its random draws"
+            raise ArgumentError("make_scenario", expected, f"one of {inspect.signature(self.make_scenario)}")
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise `ValueError` unless every setting is a parameter, and every required parameter is a setting."""
         functions = {name: one for name in _MAKERS if _is_function(one := getattr(self, name))}
         for name in names:
             if not any(takes(one, name) for one in functions.values()):
-                raise ValueError(f"grid: expected parameters of {' or '.join(functions)}, got {name!r}")
+                raise ArgumentError("grid", f"parameters of {' or '.join(functions)}", f"{name!r}")
         for maker, function in functions.items():
             if hasattr(function, "takes"):
                 continue
             for one in inspect.signature(function).parameters.values():
                 given = one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
                 if not given and one.name not in (*names, *(("key",) if maker in _MAKERS[:2] else ())):
-                    raise ValueError(f"grid: expected {maker}'s parameter {one.name!r} in it, got {', '.join(names)}")
+                    raise ArgumentError("grid", f"{maker}'s parameter {one.name!r} in it", f"{', '.join(names)}")
 
     def controller(self, setting: Setting, seed: Any) -> Controller:
         # Not the scenario's key: the tuner's draws must be independent of the scenario's.
         made = _call(self.make_controller, setting, lambda: jax.random.fold_in(jax.random.key(seed), _OWN))
         if not isinstance(made, Controller):
-            raise ValueError(f"make_controller: expected it to return a Controller, got {arguments.describe(made)}")
+            raise ArgumentError("make_controller", "it to return a Controller", arguments.describe(made))
         return made
 
     def scenario(self, setting: Setting, seed: Any) -> Scenario:
         made = _call(self.make_scenario, setting, lambda: jax.random.key(seed))
         if not isinstance(made, Scenario):
-            raise ValueError(f"make_scenario: expected it to return a Scenario, got {arguments.describe(made)}")
+            raise ArgumentError("make_scenario", "it to return a Scenario", arguments.describe(made))
         return made
 
     def start(self, setting: Setting) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from ..foundation.errors import ArgumentError
 from ..reporting import statistics
 from ..reporting.statistics import Interval
 from .point_table import Gap, Points, ToBest, chosen_by_others, in_words, points, show, to_best
@@ -206,10 +207,11 @@ def best(
     names = _names("over", over, found)
     if not found.ok.any():
         place = np.argwhere(found.failed)[0]
-        raise ValueError(
-            f"sweep: expected a setting without failed runs, got failures at all {len(found)} "
-            f"({int(found.failed.sum())} of {found.failed.size} runs); the first: "
-            f"{in_words(found.setting(place[0]))}, seed {found.seeds[place[1]]}: {found.reason[tuple(place)]}"
+        raise ArgumentError(
+            "sweep",
+            "a setting without failed runs",
+            f"failures at all {len(found)} ({int(found.failed.sum())} of {found.failed.size} runs); the first: "
+            f"{in_words(found.setting(place[0]))}, seed {found.seeds[place[1]]}: {found.reason[tuple(place)]}",
         )
     if not names:
         return _best(found)
@@ -293,11 +295,11 @@ def compare_settings(
     found = points(sweep, cost=cost, last=last)
     (name,), by_names = _names("over", over, found), _names("by", by, found)
     if name in by_names:
-        raise ValueError(f"by: expected other settings than over, got {name!r} in both")
+        raise ArgumentError("by", "other settings than over", f"{name!r} in both")
     values, _ = found.levels(name)
     base = values[0] if to is None else next((one for one in values if show(one) == show(to)), None)
     if base is None:
-        raise ValueError(f"to: expected a value of {name}, one of {[show(one) for one in values]}, got {to!r}")
+        raise ArgumentError("to", f"a value of {name}, one of {[show(one) for one in values]}", f"{to!r}")
     sides, columns = [], []
     for key, rows in found.groups(by_names):
         here = found.at(rows)
@@ -379,9 +381,10 @@ def _averaged(found: Points, across: Names) -> Points:
     if not names:
         return found
     if (size := int(np.prod([len(found.levels(name)[0]) for name in names]))) * len(groups) != len(found):
-        raise ValueError(
-            f"across: expected each of {size} values of {', '.join(names)} with every other setting, as in a grid, "
-            f"got {len(found)} points of {len(groups)} other settings"
+        raise ArgumentError(
+            "across",
+            f"each of {size} values of {', '.join(names)} with every other setting, as in a grid",
+            f"{len(found)} points of {len(groups)} other settings",
         )
     rows = np.stack(groups)  # (setting, value)
     failed = np.asarray(found.failed[rows].any(axis=1))
@@ -400,7 +403,7 @@ def _names(argument: str, given: str | Sequence[str], found: Points) -> list[str
     names = [given] if isinstance(given, str) else list(given)
     for name in names:
         if name not in found.columns:
-            raise ValueError(f"{argument}: expected a setting of the sweep, one of {found.names}, got {name!r}")
+            raise ArgumentError(argument, f"a setting of the sweep, one of {found.names}", f"{name!r}")
     return names
 
 

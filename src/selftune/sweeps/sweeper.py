@@ -11,7 +11,8 @@ from jax.typing import ArrayLike
 from ..control import result_codes
 from ..control.controller import Controller
 from ..control.guard import Guard
-from ..foundation import arguments, extras, worker_pool
+from ..foundation import arguments, extras, json_values, worker_pool
+from ..foundation.errors import ArgumentError
 from ..native.choice import Engine, check_engine, settle
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
@@ -131,13 +132,13 @@ def sweep(
         arguments.count("stride", stride),
     )
     if "guard" in problem.record and guard is None:
-        raise ValueError("record: expected no 'guard', because there is no guard")
+        raise ArgumentError("record", "no 'guard', because there is no guard", f"{problem.record}")
     retries, asked = arguments.whole("retries", retries), _redone(redo)
     seeds = _seeds(seeds)
     plan = make_plan(problem, design, seeds, lanes=None if lanes is None else arguments.count("lanes", lanes))
     layout = _layout(plan)
     if taken := {*layout.coords, *layout.variables, "reason"}.intersection(design.names):
-        raise ValueError(f"grid: expected names that are not names of results, got {', '.join(sorted(taken))}")
+        raise ArgumentError("grid", "names that are not names of results", f"{', '.join(sorted(taken))}")
     with RunStore.begin(files.place(folder), kind=KIND, settings=_settings(plan), layout=layout) as store:
         # Not in the settings, which must be the same in a second call: an error message may contain a path.
         files.write(store.folder / _REFUSED, files.as_json({str(i): text for i, text in plan.refused.items()}))
@@ -293,10 +294,10 @@ def _seeds(seeds: Any) -> list[int]:
     if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
         return list(range(arguments.count("seeds", seeds)))
     if not isinstance(seeds, (list, tuple, range, np.ndarray)) or len(seeds) == 0:
-        raise ValueError(f"seeds: expected a number of seeds or a list of seeds, got {arguments.describe(seeds)}")
+        raise ArgumentError("seeds", "a number of seeds or a list of seeds", arguments.describe(seeds))
     each = [arguments.whole("seeds", seed) for seed in seeds]
     if len(set(each)) < len(each) or max(each) >= 2**31:
-        raise ValueError(f"seeds: expected whole numbers below 2³¹, each once, got {seeds}")
+        raise ArgumentError("seeds", "whole numbers below 2³¹, each once", f"{seeds}")
     return each
 
 
@@ -310,7 +311,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
     return {
         "design": plan.design.kind,
         "names": list(plan.design.names),
-        "points": [_json(point) for point in plan.design.points],
+        "points": json_values.plain(plan.design.points, not_finite=lambda number: {FLOAT: str(number)}),
         "seeds": list(plan.seeds),
         "steps": plan.steps,
         "engine": problem.engine,
@@ -329,16 +330,8 @@ def _refused(sweep: Sweep) -> dict[int, str]:
     return {int(i): texts.get(str(i), "refused") for i in refused}
 
 
-def _json(value: Any) -> Any:
-    """The value for JSON, which has no infinity and no NaN: they become strings in a table with the key `FLOAT`."""
-    if isinstance(value, dict):
-        return {name: _json(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_json(one) for one in value]
-    return {FLOAT: str(value)} if isinstance(value, float) and not np.isfinite(value) else value
-
-
 def _number_again(value: Any) -> Any:
+    """The value with the numbers that are not finite: in the manifest they are tables with the key `FLOAT`."""
     if isinstance(value, dict):
         if value.keys() == {FLOAT}:
             return float(value[FLOAT])
@@ -377,7 +370,7 @@ def _redone(redo: Any) -> list[int] | Literal["failed"]:
             return "failed"
     elif isinstance(redo, (Sequence, np.ndarray)):
         return [arguments.whole("redo", i) for i in redo]
-    raise ValueError(f"redo: expected 'failed' or the numbers of tasks, got {arguments.describe(redo)}")
+    raise ArgumentError("redo", "'failed' or the numbers of tasks", arguments.describe(redo))
 
 
 def _forget(store: "RunStore", asked: list[int] | Literal["failed"]) -> None:
@@ -386,7 +379,7 @@ def _forget(store: "RunStore", asked: list[int] | Literal["failed"]) -> None:
 
     tasks = list(store.failures()) if isinstance(asked, str) else [(i,) for i in asked]
     if beyond := [i for (i,) in tasks if i >= len(store.tasks)]:
-        raise ValueError(f"redo: expected tasks below {len(store.tasks)}, got {beyond[0]}")
+        raise ArgumentError("redo", f"tasks below {len(store.tasks)}", f"{beyond[0]}")
     if tasks and (texts := computed_otherwise(store.manifest)):
         raise StoreError(
             f"{store.folder}: redo: computed by other code; one sweep may not mix both: {'; '.join(texts)}"

@@ -1,10 +1,11 @@
 """The certificate of a run: the theorems, checked on the run."""
 
-import json
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..foundation import json_values
+from ..foundation.errors import ArgumentError
 from .constants import NAMES, Constants, Contraction
 
 
@@ -118,7 +119,7 @@ class Certificate:
         for row in self.rows:
             if row.name == name:
                 return row
-        raise ValueError(f"name: expected one of {', '.join(row.name for row in self.rows)}; got {name!r}")
+        raise ArgumentError("name", f"one of {', '.join(row.name for row in self.rows)}", f"{name!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """The certificate as JSON values: numbers that are not finite become the strings "inf", "-inf" and "nan"."""
@@ -130,7 +131,7 @@ class Certificate:
         ]
         k = self.constants
         constants = {} if k is None else {n: {"value": getattr(k, n), "source": k.source[n]} for n in NAMES}
-        return _plain(
+        return json_values.plain(
             {
                 "ok": self.ok,
                 "rows": rows,
@@ -142,7 +143,7 @@ class Certificate:
 
     def to_json(self, *, indent: int | None = 2) -> str:
         """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+        return json_values.text(self.to_dict(), indent=indent)
 
     def __str__(self) -> str:
         """A table: verdict, name, left side, right side, and notes."""
@@ -160,13 +161,3 @@ class Certificate:
             )
             lines.append(f"{left}  {cells[4]}".rstrip())
         return "\n".join([*lines, "", self.conclusion])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -7,6 +7,7 @@ from jaxtyping import PRNGKeyArray
 
 from ..control.controller import Controller
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem.constraints import Ball
 from ..problem.scenario import Scenario
 from ..regret import path_lengths
@@ -97,10 +98,10 @@ def certify(
     """
     problem = Problem.make(controller, scenario, run, sets, joint)
     if noise is not None and not isinstance(noise, Noise):
-        raise ValueError(f"noise: expected Noise or None, got {arguments.describe(noise)}")
+        raise ArgumentError("noise", "Noise or None", arguments.describe(noise))
     if joint is not None:
         if constants is not None and not isinstance(constants, Constants):
-            raise ValueError(f"constants: expected Constants or None, got {arguments.describe(constants)}")
+            raise ArgumentError("constants", "Constants or None", arguments.describe(constants))
         claims = Claims(problem, problem.measure(window), constants, None, joint=joint)
     else:
         claims = _matched_claims(problem, constants, contraction, variation, key, window)
@@ -123,7 +124,7 @@ def _matched_claims(
         if v is None
     ]
     if needs_key and key is None:
-        raise ValueError(f"key: expected a PRNG key, because {', '.join(needs_key)} must be sampled, got None")
+        raise ArgumentError("key", f"a PRNG key, because {', '.join(needs_key)} must be sampled", "None")
     keys: Any = (None,) * 3 if key is None else jax.random.split(arguments.key("key", key), 3)
     constants, contraction = problem.known(constants, contraction, keys)
     source = "given"

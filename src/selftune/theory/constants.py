@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint
 
@@ -49,10 +50,7 @@ class Sets:
         for name in ("x_radius", "u_radius", "theta_step"):
             object.__setattr__(self, name, _number(name, getattr(self, name), positive=True))
         for name in ("theta", "a"):
-            try:
-                projected_step.constraint(getattr(self, name))
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
+            projected_step.constraint(getattr(self, name), name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +104,13 @@ class Constants:
             object.__setattr__(self, name, _number(name, getattr(self, name)))
         unknown = set(self.source) - set(NAMES)
         if unknown or not set(self.source.values()) <= {"given", "sampled"}:
-            raise ValueError(f"source: expected names of constants with 'given' or 'sampled', got {dict(self.source)}")
+            raise ArgumentError("source", "names of constants with 'given' or 'sampled'", f"{dict(self.source)}")
         object.__setattr__(self, "source", {name: self.source.get(name, "given") for name in NAMES})
 
     def replace(self, **given: float) -> "Constants":
         """The constants with these numbers replaced by given ones."""
         if unknown := sorted(set(given) - set(NAMES)):
-            raise ValueError(f"replace: expected names from {', '.join(NAMES)}, got {unknown}")
+            raise ArgumentError("replace", f"names from {', '.join(NAMES)}", f"{unknown}")
         values = {name: getattr(self, name) for name in NAMES}
         return Constants(**values | given, source=dict(self.source) | dict.fromkeys(given, "given"))
 
@@ -170,9 +168,9 @@ class Contraction:
             value = _number(name, getattr(self, name), positive=name != "R_S", infinite=infinite)
             object.__setattr__(self, name, value)
         if self.C_bar < 1:
-            raise ValueError(f"C_bar: expected a number >= 1, because the case t = τ needs it, got {self.C_bar}")
+            raise ArgumentError("C_bar", "a number >= 1, because the case t = τ needs it", f"{self.C_bar}")
         if self.source not in ("given", "sampled"):
-            raise ValueError(f"source: expected 'given' or 'sampled', got {self.source!r}")
+            raise ArgumentError("source", "'given' or 'sampled'", f"{self.source!r}")
 
     @property
     def contracts(self) -> bool:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from ..estimators import GradientEstimator
+from ..foundation.errors import ArgumentError
 from . import estimation
 from .claims import MATCHED_ONLY, ONE_RATE, Claims
 from .constants import _number
@@ -36,7 +37,7 @@ class Noise:
         for name in ("bound", "covariance"):
             object.__setattr__(self, name, _number(name, getattr(self, name), positive=True))
         if self.covariance > self.bound**2:
-            raise ValueError(f"covariance: expected at most bound², {self.bound**2}, got {self.covariance}")
+            raise ArgumentError("covariance", f"at most bound², {self.bound**2}", f"{self.covariance}")
 
 
 _PLACES = {

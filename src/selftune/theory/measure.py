@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..control.controller import Controller
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem.constraints import Ball, Unconstrained
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem, MatchedSystem
@@ -103,40 +104,43 @@ class Problem:
     @staticmethod
     def make(controller: Any, scenario: Any, run: Any, sets: Any, joint: Any = None, plain: bool = False) -> "Problem":
         """Raise `ValueError` if the theory does not apply. `plain`: only M-GAPS with a number on a `MatchedSystem`."""
-        if not isinstance(controller, Controller):
-            raise ValueError(f"controller: expected a Controller, got {arguments.describe(controller)}")
+        arguments.instance("controller", controller, Controller)
         system, tuner = controller.system, controller.tuner
         if joint is not None and not isinstance(joint, Joint):
-            raise ValueError(f"joint: expected Joint or None, got {arguments.describe(joint)}")
+            raise ArgumentError("joint", "Joint or None", arguments.describe(joint))
         if joint is None and not isinstance(system, MatchedSystem):
             hint = (
                 "" if plain else "; for any other System, give joint=Joint(...), the properties of the joint dynamics"
             )
-            raise ValueError(
-                "controller: expected a controller whose system is a selftune.MatchedSystem, got a controller whose "
-                f"system is a {type(system).__name__}{hint}"
+            raise ArgumentError(
+                "controller",
+                "a controller whose system is a selftune.MatchedSystem",
+                f"a controller whose system is a {type(system).__name__}{hint}",
             )
         admitted = MGAPS if plain else (MGAPS, GAPS)
         rate = tuner.learning_rate if isinstance(tuner, (MGAPS, GAPS)) else None
         if not isinstance(tuner, admitted) or isinstance(rate, optax.GradientTransformation):
             kinds = "MGAPS and its learning rate is a number"
             kinds = kinds if plain else "MGAPS or GAPS and its learning rate is a number or a schedule"
-            raise ValueError(
-                f"controller: expected a controller whose tuner is {kinds} (the theory has no Lipschitz constants for "
-                f"the step of an optax transformation), got the tuner {arguments.describe(tuner)}"
+            raise ArgumentError(
+                "controller",
+                f"a controller whose tuner is {kinds} (the theory has no Lipschitz constants for "
+                "the step of an optax transformation)",
+                f"the tuner {arguments.describe(tuner)}",
             )
         if plain and not isinstance(rate, jax.Array):
-            raise ValueError(
-                "controller: expected a controller whose tuner is MGAPS and its learning rate is a number, got the "
-                f"learning rate {arguments.describe(rate)}"
+            raise ArgumentError(
+                "controller",
+                "a controller whose tuner is MGAPS and its learning rate is a number",
+                f"the learning rate {arguments.describe(rate)}",
             )
         if not isinstance(sets, Sets):
-            raise ValueError(f"sets: expected Sets, got {arguments.describe(sets)}")
+            raise ArgumentError("sets", "Sets", arguments.describe(sets))
         scenario = run_inputs.problem(system, scenario)
         for name in ("x", "u", "y", "gradient", "theta", "a_hat", "f"):
             run_inputs.recorded(run, name, scenario=scenario)
         if not bool(jnp.all(run.result.ok)):
-            raise ValueError(f"run: expected a run that succeeded, got one where {run.result.message}")
+            raise ArgumentError("run", "a run that succeeded", f"one where {run.result.message}")
         theta, a = (jax.tree.map(lambda leaf: leaf[0], tree) for tree in (run.theta, scenario.a_star))
         for name, value, constraint in (("theta", theta, sets.theta), ("a", a, sets.a)):
             check_bounded(f"sets.{name}", constraint, value)
@@ -165,7 +169,7 @@ class Problem:
             contraction = sample_contraction(*which, theta=theta, key=keys[1])
         for name, value, kind in (("constants", constants, Constants), ("contraction", contraction, Contraction)):
             if not isinstance(value, kind):
-                raise ValueError(f"{name}: expected {kind.__name__} or None, got {arguments.describe(value)}")
+                raise ArgumentError(name, f"{kind.__name__} or None", arguments.describe(value))
         return constants, contraction
 
     def measure(self, window: Any) -> Measured:
@@ -235,12 +239,13 @@ class Problem:
         ):
             wrong = np.asarray(off) > unit * (1 + float(jnp.max(jnp.abs(values)))) + more
             if begins and wrong.any():
-                raise ValueError(
-                    f"run: expected a run of this controller on this scenario, without a separate plant, got one whose "
-                    f"{name} after step {int(np.argmax(wrong))} differs from what they compute"
+                raise ArgumentError(
+                    "run",
+                    "a run of this controller on this scenario, without a separate plant",
+                    f"one whose {name} after step {int(np.argmax(wrong))} differs from what they compute",
                 )
         if not begins:
-            raise ValueError("run: expected a run from the scenario's first step, with y = 0, got one that was resumed")
+            raise ArgumentError("run", "a run from the scenario's first step, with y = 0", "one that was resumed")
 
 
 def _rates(rate: Any, steps: int) -> np.ndarray:
@@ -399,6 +404,10 @@ def _last_surrogate(system: AbstractSystem, scenario: Scenario, theta: PyTree) -
     return jax.lax.scan(step, scenario.x0, jnp.arange(len(scenario)))[1][-1]
 
 
+_CONTROL_SEED = 0
+"""The samples of the sets are fixed: the certificate of a run depends on the run and on the sets only."""
+
+
 @eqx.filter_jit
 def _largest_control(
     system: MatchedSystem, scenario: Scenario, x_set: Any, theta_set: Any, a_set: Any, theta: PyTree
@@ -414,7 +423,7 @@ def _largest_control(
         f = system.residual(x, edge_or_inside(a_set, a, ka), t)
         return jnp.maximum(jnp.linalg.norm(act), jnp.linalg.norm(act - f))
 
-    return jnp.max(jax.vmap(at)(jax.random.split(jax.random.key(0), 1024)))
+    return jnp.max(jax.vmap(at)(jax.random.split(jax.random.key(_CONTROL_SEED), 1024)))
 
 
 @eqx.filter_jit

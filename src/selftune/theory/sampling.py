@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem.constraints import AbstractConstraint, Ball
 from ..problem.scenario import Scenario
 from ..problem.system import MatchedSystem
@@ -61,7 +62,7 @@ def sample_constants(
         arguments.count(name, v) for name, v in {"starts": starts, "ascents": ascents, "iterations": iterations}.items()
     ]
     if counts[1] > counts[0]:
-        raise ValueError(f"ascents: expected at most the number of starts, {counts[0]}, got {counts[1]}")
+        raise ArgumentError("ascents", f"at most the number of starts, {counts[0]}", f"{counts[1]}")
     a, x = jax.tree.map(lambda leaf: leaf[0], scenario.a_star), scenario.x0
     u = jnp.zeros(system.check(x, theta, a, jax.eval_shape(lambda: scenario.row(0)).t).m, x.dtype)
     blocks = {
@@ -300,16 +301,14 @@ def edge_or_inside(constraint: AbstractConstraint, like: PyTree, key: Array) -> 
 
 def check_bounded(name: str, constraint: AbstractConstraint, like: PyTree) -> None:
     if not math.isfinite(constraint.diameter(like)):
-        raise ValueError(f"{name}: expected a bounded set, whose diameter is finite, got {constraint!r}")
+        raise ArgumentError(name, "a bounded set, whose diameter is finite", f"{constraint!r}")
 
 
 def _problem(system: Any, scenario: Any, sets: Any, theta: Any, key: Any) -> tuple[Scenario, PyTree, Array]:
     if not isinstance(system, MatchedSystem):
-        raise ValueError(
-            f"system: expected a MatchedSystem, to which the theory applies, got {arguments.describe(system)}"
-        )
+        raise ArgumentError("system", "a MatchedSystem, to which the theory applies", arguments.describe(system))
     if not isinstance(sets, Sets):
-        raise ValueError(f"sets: expected Sets, got {arguments.describe(sets)}")
+        raise ArgumentError("sets", "Sets", arguments.describe(sets))
     scenario = run_inputs.problem(system, scenario)
     theta = arguments.real_tree("theta", theta, dtype=scenario.x0.dtype)
     a = jax.tree.map(lambda leaf: leaf[0], scenario.a_star)

@@ -58,10 +58,8 @@ def ideal_ogd(
         >>> round(float(ideal.final[0]), 2)  # the larger the gain, the smaller the state
         1.0
     """
-    if not isinstance(system, AbstractSystem):
-        raise ValueError(f"system: expected a System, got {arguments.describe(system)}")
-    if not isinstance(scenario, Scenario):
-        raise ValueError(f"scenario: expected a Scenario, got {arguments.describe(scenario)}")
+    arguments.instance("system", system, AbstractSystem)
+    arguments.instance("scenario", scenario, Scenario)
     learning_rate = projected_step.learning_rate(learning_rate)
     constraint = projected_step.constraint(Unconstrained() if constraint is None else constraint)
     theta = arguments.real_tree("theta", theta, dtype=scenario.x0.dtype)

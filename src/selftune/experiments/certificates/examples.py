@@ -118,18 +118,11 @@ _MADE_FOR_IT = st.MatchedSystem(
 )
 
 
-def certify_paper(*, steps: int = 20_000, seed: int = 0) -> dict[str, st.Certificate]:
-    """The certificates of the paper's example, by the form of the noise."""
-    return {noise: certify_example(noise_inside=noise == "inside", steps=steps, seed=seed) for noise in paper.NOISES}
-
-
 SPECIAL_STEPS = 2_000
 """The length of the two special cases. Their regret is computed exactly, in a time that grows as T²."""
 
 
-def certificates(
-    groups: Sequence[str] = ("certificates", "bounds"), *, steps: int = 20_000, seed: int = 0
-) -> dict[str, Callable[[], st.Certificate]]:
+def certificates(groups: Sequence[str], *, steps: int, seed: int) -> dict[str, Callable[[], st.Certificate]]:
     """Functions that make certificates, by the name of the problem.
 
     "certificates": the paper's example, for both ways the noise may enter, a problem on which every hypothesis about

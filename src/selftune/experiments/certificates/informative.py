@@ -15,7 +15,7 @@ EARLY = 60_000
 LONG = 300_000
 
 
-def informative_regret(*, steps: int = EARLY, seed: int = 0) -> st.Certificate:
+def informative_regret(*, seed: int, steps: int = EARLY) -> st.Certificate:
     r"""A problem on which the bound on the regret of M-GAPS is informative.
 
     $x' = x/4 + v/2 + w$, $\psi = \theta \in [0, 0.6]$, $f = a \sin x$ with $|a| \le 10^{-3}$,
@@ -42,7 +42,7 @@ def informative_regret(*, steps: int = EARLY, seed: int = 0) -> st.Certificate:
     )  # fmt: skip
 
 
-def informative_main_theorem(*, steps: int = LONG, seed: int = 0) -> st.Certificate:
+def informative_main_theorem(*, seed: int, steps: int = LONG) -> st.Certificate:
     r"""A problem on which every hypothesis of the main theorem holds and its regret bound is informative.
 
     $x' = (x + v)/64 + w$, $\psi = \theta \in [0, 0.03]$, $f = 10^{-3} a x$ with $|a| \le 70$,

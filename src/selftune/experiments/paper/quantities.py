@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from ...foundation.errors import ArgumentError
 from ...reporting.datasets import present, usable
 from ...reporting.statistics import Band, band
 from ...reporting.style import BLUE, GREEN, GREY, PALETTE, PURPLE, SKY, VERMILLION
@@ -38,14 +39,14 @@ def check(dataset: xr.Dataset) -> None:
     """Raise `ValueError` about the first missing or unexpected variable, unless this is the paper's simulation."""
     for name, dims in DIMENSIONS.items():
         if name not in dataset:
-            raise ValueError(f"dataset: expected a variable {name!r} with dimensions {dims}, got {list(dataset)}")
+            raise ArgumentError("dataset", f"a variable {name!r} with dimensions {dims}", f"{list(dataset)}")
         if set(dataset[name].dims) != set(dims):
-            raise ValueError(f"dataset: expected {name!r} with dimensions {dims}, got {dataset[name].dims}")
+            raise ArgumentError("dataset", f"{name!r} with dimensions {dims}", f"{dataset[name].dims}")
     for name in (OURS, FIXED, EXACT):
         if name not in dataset.algorithm.values:
-            raise ValueError(f"dataset: expected an algorithm {name!r}, got {list(dataset.algorithm.values)}")
+            raise ArgumentError("dataset", f"an algorithm {name!r}", f"{list(dataset.algorithm.values)}")
     if not usable(dataset)[0].sizes["seed"]:
-        raise ValueError(f"dataset: expected a seed without failed runs, got none of {dataset.sizes['seed']}")
+        raise ArgumentError("dataset", "a seed without failed runs", f"none of {dataset.sizes['seed']}")
 
 
 def root_mean_square(data: xr.DataArray) -> float:

@@ -20,6 +20,7 @@ import numpy as np
 import selftune as st
 
 from ...foundation import arguments
+from ...foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
     from ...storage.store import Layout, Manifest
@@ -58,11 +59,11 @@ class Settings:
             arguments.count(name, getattr(self, name))
         arguments.whole("regret_seeds", self.regret_seeds)
         if not self.gains or not all(0 <= gain <= self.highest_gain for gain in self.gains):
-            raise ValueError(f"gains: expected numbers from 0 to {self.highest_gain}, got {self.gains}")
+            raise ArgumentError("gains", f"numbers from 0 to {self.highest_gain}", f"{self.gains}")
         if len(set(self.gains)) != len(self.gains):
-            raise ValueError(f"gains: expected each once, got {self.gains}")
+            raise ArgumentError("gains", "each once", f"{self.gains}")
         if not self.horizons or not all(1 < steps <= self.steps for steps in self.horizons):
-            raise ValueError(f"horizons: expected whole numbers from 2 to {self.steps}, got {self.horizons}")
+            raise ArgumentError("horizons", f"whole numbers from 2 to {self.steps}", f"{self.horizons}")
 
     @property
     def steps(self) -> int:
@@ -98,7 +99,7 @@ _SYSTEM = st.MatchedSystem(
 def scenario(settings: Settings, key: jax.Array, noise: str = "outside") -> st.Scenario:
     """One draw of a* and of the noise."""
     if noise not in NOISES:
-        raise ValueError(f"noise: expected one of {NOISES}, got {noise!r}")
+        raise ArgumentError("noise", f"one of {NOISES}", f"{noise!r}")
     ka, kw = jax.random.split(key)
     w = st.OrnsteinUhlenbeck(settings.decay, settings.sigma)(kw, settings.steps, 1)
     return st.Scenario(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from ...reporting.statistics import Check, Interval, interval
 
 DEVELOPMENT_SEEDS = range(100)
-"""The experiments were designed on these seeds."""
+"""The experiments were designed on these seeds. Start values are computed with the first of them."""
 FIRST_SEED = 1_000
 """The first seed of the reported results. No reported seed was used in the design."""
 

@@ -32,7 +32,7 @@ import selftune as st
 from ... import theory
 from ...foundation import worker_pool
 from ...reporting.statistics import Check, interval
-from .finding import FIRST_SEED, Finding, at_most, by_horizon, judged, slopes
+from .finding import DEVELOPMENT_SEEDS, FIRST_SEED, Finding, at_most, by_horizon, judged, slopes
 
 HORIZONS = (1_000, 4_000, 16_000, 64_000, 256_000, 1_024_000)
 SEEDS = 16
@@ -126,7 +126,7 @@ def scenario(steps: int, key: jax.Array) -> st.Scenario:
 def optimum(steps: int) -> jax.Array:
     """The start near the optimum: the best fixed θ for a constant a* (its first value) and the noise of T = `steps`."""
     trial = 2_000
-    drawn = st.Uniform(noise_size(steps))(jax.random.key(0), trial, 1)
+    drawn = st.Uniform(noise_size(steps))(jax.random.key(DEVELOPMENT_SEEDS[0]), trial, 1)
     held = st.Scenario(jnp.zeros(1), a_star=jnp.tile(jnp.array([RADIUS, 0.0]), (trial, 1)), w=drawn)
     fixed = st.Controller(SYSTEM, st.Fixed(), st.Known())
     guess = jnp.array([1.2, 0.2])

@@ -39,8 +39,7 @@ def write(folder: Path, findings: dict[str, Finding], *, data_only: bool = False
     path.parent.mkdir(parents=True, exist_ok=True)
     stored = read(folder, versions=manifest.versions()) | findings
     findings = {name: stored[name] for name in EXPERIMENTS if name in stored}
-    plain = {name: json.loads(one.model_dump_json()) for name, one in findings.items()}
-    files.write(path, files.as_json({"versions": manifest.versions(), "findings": plain}))
+    files.write(path, files.as_json({"versions": manifest.versions(), "findings": findings}))
     if data_only:
         return path
     from . import figures, page

@@ -23,7 +23,7 @@ import numpy as np
 
 import selftune as st
 
-from .finding import FIRST_SEED, Finding, about, at_most, slopes
+from .finding import DEVELOPMENT_SEEDS, FIRST_SEED, Finding, about, at_most, slopes
 
 HORIZONS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 BUFFERS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40)
@@ -65,7 +65,12 @@ def scenario(key: jax.Array, steps: int = STEPS) -> st.Scenario:
 def start() -> jax.Array:
     """The θ at which M-GAPS settles, so that the runs have no transient."""
     controller = st.Controller(SYSTEM, st.MGAPS(0.02, constraint=CONSTRAINT), st.Known())
-    run = st.simulate(controller, scenario(jax.random.key(0), 40_000), theta=jnp.array([1.2, 0.1]), record=("theta",))
+    run = st.simulate(
+        controller,
+        scenario(jax.random.key(DEVELOPMENT_SEEDS[0]), 40_000),
+        theta=jnp.array([1.2, 0.1]),
+        record=("theta",),
+    )
     return jnp.mean(run.theta[20_000:], axis=0)
 
 
@@ -102,7 +107,7 @@ def cost_ratios(buffers: Sequence[int], theta: jax.Array, *, steps: int = 200_00
     With the native engine, the time is the CPU time of this thread, where that engine runs, because other experiments
     may run at the same time. XLA has threads of its own, so its time is measured by the clock.
     """
-    nature = scenario(jax.random.key(0), steps)
+    nature = scenario(jax.random.key(DEVELOPMENT_SEEDS[0]), steps)
     tuners = [st.MGAPS(1e-3, constraint=CONSTRAINT)]
     tuners += [st.GAPS(buffer, 1e-3, constraint=CONSTRAINT) for buffer in buffers]
     controllers = [st.Controller(SYSTEM, tuner, st.Known()) for tuner in tuners]

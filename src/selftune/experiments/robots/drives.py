@@ -16,6 +16,9 @@ from ...robots.base import Drive, Robot, drive
 from ...simulation.run import Result
 from .run import ESTIMATOR, FIXED, OURS, POINTS, STATIC, TUNER, Settings, load, steps
 
+OPRF_SEED = 0
+"""OPRF tries the same directions in every run, so that runs differ only in their plants, as for the other tuners."""
+
 
 def fill_arrays(
     settings: Settings, name: str, robot: Robot, condition: str, seed: int, arrays: dict[str, np.ndarray]
@@ -110,7 +113,7 @@ def _parts(settings: Settings, robot: Robot, algorithm: str, scale: float | None
     if scale is not None:
         episode = max(1, round(settings.oprf_episode * robot.lap))
         scaled = settings.oprf_rate / (episode * scale)
-        return st.OPRF(episode, settings.oprf_radius, jax.random.key(0), scaled, constraint=box), None, episode
+        return st.OPRF(episode, settings.oprf_radius, jax.random.key(OPRF_SEED), scaled, constraint=box), None, episode
     episode = max(1, round(float(algorithm.removeprefix("DiffTune ")) * robot.lap))
     return st.DiffTune(episode, settings.difftune_rate * rate, constraint=box), None, episode
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from ...control import result_codes
 from ...reporting import datasets, matplotlib_figures, statistics
 from ...reporting.figure import Axes, Axis, Figure, Rule, Series, banded, ranking
 from ...reporting.statistics import Band
@@ -196,7 +197,7 @@ def standings(dataset: xr.Dataset, case: str, start: float) -> dict[str, tuple[B
     static, ratios = here.sel(algorithm=STATIC), {}
     for name in map(str, here.algorithm.values):
         run = here.sel(algorithm=name)
-        if name == STATIC or (run.result_code == -1).all():
+        if name == STATIC or (run.result_code == result_codes.NOT_RUN).all():
             continue
         ok = (ended_well(run) & ended_well(static)).values
         ratio = (run.mean_cost / static.mean_cost).values[ok]

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from ...foundation import arguments
-from ...foundation.errors import InputError
+from ...foundation.errors import ArgumentError, InputError
 from ...robots.base import Robot
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class Settings:
         for name in ("starts", "episodes", "cases"):
             values = getattr(self, name)
             if (name != "cases" and not all(value > 0 for value in values)) or len(set(values)) != len(values):
-                raise ValueError(f"{name}: expected different numbers > 0, got {values}")
+                raise ArgumentError(name, "different numbers > 0", f"{values}")
         if not self.starts:
-            raise ValueError("starts: expected at least one factor, got none")
+            raise ArgumentError("starts", "at least one factor", "none")
 
     @property
     def algorithms(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from pydantic import BaseModel
 
+from ...control import result_codes
 from ...reporting.statistics import Check, Interval, interval
 from .run import ESTIMATOR, OURS, STATIC, Settings
 
@@ -56,7 +57,7 @@ def summarize(dataset: xr.Dataset, settings: Mapping[str, Any]) -> RobotsSummary
             for case in dataset.case.values
             for start in dataset.start.values
             for algorithm in dataset.algorithm.values
-            if (dataset.result_code.sel(case=case, start=start, algorithm=algorithm) != -1).any()
+            if (dataset.result_code.sel(case=case, start=start, algorithm=algorithm) != result_codes.NOT_RUN).any()
         ]
         return RobotsSummary(rows=rows, checks=_checks(dataset, rows, asked))
 
@@ -75,7 +76,7 @@ def last_quarter(dataset: xr.Dataset) -> xr.DataArray:
 
 
 def ended_well(dataset: xr.Dataset) -> xr.DataArray:
-    return dataset.result_code == 0
+    return dataset.result_code == result_codes.OK
 
 
 def _row(here: xr.Dataset, settings: Settings, case: str, start: float, algorithm: str) -> Row:

@@ -2,7 +2,6 @@
 
 import copy
 import sys
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import BaseModel
 import selftune as st
 
 from ...foundation import arguments
+from ...foundation.errors import ArgumentError
 from ...sweeps.design import Design, Setting, grid
 from .. import user
 from ..user.config import ConfigError, Loaded, RangePart
@@ -92,8 +92,9 @@ class SweepConfig:
     def _refusing(self, make: Any) -> Design:
         try:
             return make()
-        except ValueError as error:
-            raise self.loaded.refuse("sweep.over", str(error).removeprefix("grid: ")) from None
+        except ArgumentError as error:
+            name = f".{error.argument}" if error.argument in self.part.over else ""
+            raise self.loaded.refuse(f"sweep.over{name}", error.mistake) from None
 
     def pack_modules(self) -> None:
         """Send the user's own modules to the workers, which do not have them."""
@@ -152,7 +153,7 @@ class _Maker:
         fixed = {name: value for name, value in setting.items() if name not in traced}
         loaded = base
         if fixed:
-            raw = tomllib.loads(self.text)
+            raw = base.raw
             for name in sorted(fixed, key=lambda name: name.count(".")):  # a table before the keys in it
                 raw = _with(raw, name.split("."), fixed[name])
             loaded = base.changed(raw)

@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 import selftune as st
 
 from ...foundation import suggestions
-from ...foundation.errors import InputError
+from ...foundation.errors import ArgumentError, InputError
 
 
 class ConfigError(InputError):
@@ -129,7 +129,7 @@ class RunPart(_Part):
     def _some_seeds(self) -> "RunPart":
         seeds = self.seed_list
         if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
-            raise ValueError(f"seeds: expected at least one whole number >= 0, each once, got {self.seeds}")
+            raise ArgumentError("seeds", "at least one whole number >= 0, each once", f"{self.seeds}")
         return self
 
     @property
@@ -177,14 +177,14 @@ class Loaded:
         self.path = Path(path)
         try:
             self.text = self.path.read_text(encoding="utf-8") if text is None else text
-            raw = tomllib.loads(self.text)
+            self.raw = tomllib.loads(self.text)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{self.path}: not TOML: {error}") from None
         self.make_system = make
         self.sources: dict[str, Path] = {}
-        self._make_all(raw)
+        self._make_all(self.raw)
 
     def changed(self, raw: dict[str, Any]) -> "Loaded":
         """The same configuration with the values of `raw`. Error messages still point into the file."""
@@ -220,6 +220,12 @@ class Loaded:
         line = line_of(self.text, tuple(where.split(".")))
         return ConfigError(f"{self.path}:{line}: {where}: {text}" if line else f"{self.path}: {where}: {text}")
 
+    def refuse_argument(self, error: ValueError, places: Mapping[str, str], table: str) -> ConfigError:
+        """A `ConfigError` about the value at the place of the wrong argument, or about the table for other errors."""
+        if isinstance(error, ArgumentError) and error.argument in places:
+            return self.refuse(places[error.argument], error.mistake)
+        return self.refuse(table, str(error))
+
     def blame(self, error: BaseException) -> str:
         """The message of an error in the user's code, with the last line in a file beside the configuration."""
         beside, place = self.path.resolve().parent, ""
@@ -229,7 +235,7 @@ class Loaded:
         return f"{place}{type(error).__name__}: {error}"
 
     def make(self, where: str, part: Any) -> Any:
-        """The object of a part. Its constructor's messages begin with the argument's name, which is also the key."""
+        """The object of a part. The arguments of its constructor have the names of the keys."""
         values = {name: value for name in type(part).model_fields if (value := getattr(part, name)) is not None}
         kind = values.pop("process", None) or values.pop("name", "Guard")
         if "constraint" in values:
@@ -241,9 +247,8 @@ class Loaded:
         try:
             return getattr(st, kind)(**values)
         except ValueError as error:
-            name, _, text = str(error).partition(": ")
-            known = name in type(part).model_fields
-            raise self.refuse(f"{where}.{name}" if known else where, text if known else str(error)) from None
+            places = {name: f"{where}.{name}" for name in type(part).model_fields}
+            raise self.refuse_argument(error, places, where) from None
 
     def _load_maker(self) -> tuple[Callable[..., Any], dict[str, Path]]:
         """The function that makes the system, and its source files: its module, and the modules beside this file that
@@ -310,8 +315,7 @@ class Loaded:
         elif kind == "string_pattern_mismatch":
             text = f"expected module:function, got {problem['input']!r}"
         elif kind == "value_error":
-            name, _, text = problem["msg"].removeprefix("Value error, ").partition(": ")
-            where = f"{where}.{name}"
+            where, text = f"{where}.{context['error'].argument}", context["error"].mistake
         else:
             text = f"{problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}"
         return str(self.refuse(where, text))

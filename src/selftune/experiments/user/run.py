@@ -1,7 +1,6 @@
 """A user's controller on a scenario, with several seeds, as one stored run (`selftune run CONFIG.toml`)."""
 
 import hashlib
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,8 @@ import numpy as np
 
 import selftune as st
 
+from ...control import result_codes
+from ...foundation.errors import ArgumentError
 from ...simulation.run import DIMS
 from ...storage.store import Layout, RunStore, Variable
 from ...storage.tasks import run_tasks
@@ -33,7 +34,7 @@ def compute(
     """Compute the seeds that `folder` does not have yet, in float64, and return the manifest. A task is a seed."""
     with jax.enable_x64(True):
         config, seeds = loaded.config, loaded.config.run.seed_list
-        settings = _as_json_has_it(config.model_dump(exclude_none=True, exclude={"sweep"}))
+        settings = config.model_dump(exclude_none=True, exclude={"sweep"})
         # The system is code. If the code changes, the numbers change.
         settings["system"]["sha256"] = {
             name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in loaded.sources.items()
@@ -50,15 +51,6 @@ def compute(
             return store.manifest
 
 
-def _as_json_has_it(value: Any) -> Any:
-    """The value for JSON, which has no infinity: infinite numbers become "inf" and "-inf"."""
-    if isinstance(value, dict):
-        return {name: _as_json_has_it(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_as_json_has_it(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def check(loaded: Loaded) -> st.Controller:
     """The controller, after checking that all values and noise processes fit it. Runs before a folder is created."""
     config, sizes = loaded.config, sizes_of(loaded)
@@ -68,12 +60,10 @@ def check(loaded: Loaded) -> st.Controller:
         made = st.Controller(loaded.system, loaded.tuner, loaded.estimator)
         state = made.init(x, **values)
     except ValueError as error:
-        name, _, text = str(error).partition(": ")
-        known = name in values
-        raise loaded.refuse(f"run.{name}" if known else "run", text if known else str(error)) from error
+        raise loaded.refuse_argument(error, {name: f"run.{name}" for name in values}, "run") from error
     for name, process in loaded.processes.items():
         try:
-            process(jax.random.key(0), 1, widths_of(loaded, sizes)[name])
+            process(jax.random.key(config.run.seed_list[0]), 1, widths_of(loaded, sizes)[name])
         except ValueError as error:
             raise loaded.refuse(f"scenario.{name}", str(error)) from error
     info = jax.eval_shape(lambda: made.act(state, x, 0))[2].tuner
@@ -85,9 +75,8 @@ def check(loaded: Loaded) -> st.Controller:
     if loaded.guard is not None:
         try:
             loaded.guard.check(sizes["state"], sizes["control"], sizes["residual"], sizes["parameter"])
-        except ValueError as error:
-            name, _, text = str(error).partition(": ")
-            raise loaded.refuse(f"guard.{name}", text) from error
+        except ArgumentError as error:
+            raise loaded.refuse(f"guard.{error.argument}", error.mistake) from error
     return made
 
 
@@ -102,9 +91,9 @@ def sizes_of(loaded: Loaded) -> dict[str, int]:
     try:
         sizes = loaded.system.check(x, theta, a_hat, jax.ShapeDtypeStruct((), jnp.int32), thorough=True)
     except ValueError as error:
-        name, _, text = str(error).partition(": ")
-        if name in (places := {"theta": "run.theta", "a": "run.a_hat", "x": "scenario.x0"}):
-            raise loaded.refuse(places[name], text) from error
+        places = {"theta": "run.theta", "a": "run.a_hat", "x": "scenario.x0"}
+        if isinstance(error, ArgumentError) and error.argument in places:
+            raise loaded.refuse(places[error.argument], error.mistake) from error
         raise loaded.refuse("run", f"does not fit the system: {error}") from error
     return dict(
         state=sizes.n, control=sizes.m, residual=sizes.k, parameter=len(part.theta), model_parameter=len(part.a_hat)
@@ -146,13 +135,13 @@ def _one_seed(
     scenario = draw(config.scenario.x0, config.scenario.steps, loaded.processes, widths, jax.random.key(seed))
     start: dict[str, Any] = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
     parts: dict[str, list[np.ndarray]] = {name: [] for name in dict.fromkeys((*fields, "cost"))}
-    code, failed_at = 0, -1
+    code, failed_at = result_codes.OK, -1
     # In chunks, for the progress of a long run. The result is bit-identical to one run over all steps.
     for chunk in _chunks(config.scenario.steps):
         done = st.simulate(controller, scenario[chunk], **start, guard=loaded.guard, record=tuple(parts), throw=False)
         for name, rows in parts.items():
             rows.append(np.asarray(getattr(done, name), np.float64))
-        if code == 0:
+        if code == result_codes.OK:
             code, failed_at = int(done.result.code), int(done.result.step)
         start = {"resume": done.final}
         tell(1)
