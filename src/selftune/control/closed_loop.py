@@ -20,7 +20,7 @@ CHECKED = ("u", "cost", "gradient", "innovation")
 def closed_loop_step(
     controller: Controller,
     guard: Guard | None,
-    nature: System,
+    plant: System,
     x: Array,
     state: Any,
     a_star: PyTree,
@@ -30,7 +30,7 @@ def closed_loop_step(
 ) -> tuple[Array, Any, dict[str, PyTree]]:
     """Return the next x, the next state, and the values that this step used, by the names of `Run`'s fields.
 
-    `state` is a `ControllerState`; with a guard, it is an `GuardedState`.
+    `state` is a `ControllerState`; with a guard, it is a `GuardedState`.
     """
     after_act: Any
     if guard is None:
@@ -38,16 +38,16 @@ def closed_loop_step(
         u, after_act, info = controller.act(state, x, t)
     else:
         state = eqx.tree_at(lambda s: s.controller, state, controller.reveal(state.controller, a_star))
-        after_act, u, info, _ = guarded_step.act(controller, guard, state, x, t)
+        u, after_act, info = guarded_step.act(controller, guard, state, x, t)
     with jax.named_scope("selftune.plant"):
-        f = nature.residual(x, a_star, t)
-        x_next = nature.dynamics(x, u, f, t) + w
+        f = plant.residual(x, a_star, t)
+        x_next = plant.dynamics(x, u, f, t) + w
         f_obs = f if v is None else f + v
     decisions, after = None, after_act
     if guard is None:
         after, seen = controller._observe(after, x, f_obs, t)
     else:
-        after, code, seen = guarded_step.observe_and_tell(controller, guard, after, f_obs)
+        after, code, seen = guarded_step.observe(controller, guard, after, f_obs)
         decisions = info.guard.decisions | jnp.where(code == result_codes.OK, 0, np.int32(Decision.REFUSED))
     values = {
         "x": x,
