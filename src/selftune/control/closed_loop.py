@@ -12,9 +12,7 @@ from ..problem.system import System
 from . import guarded_step, result_codes
 from .controller import Controller
 from .guard import Decision, Guard
-
-CHECKED = ("u", "cost", "gradient", "innovation")
-"""Values of a step that must be finite, in addition to the next x, θ and â."""
+from .run_fields import FIELDS, Step
 
 
 def closed_loop_step(
@@ -45,22 +43,9 @@ def closed_loop_step(
         f_obs = f if v is None else f + v
     decisions, after = None, after_act
     if guard is None:
-        after, seen = controller._observe(after, x, f_obs, t)
+        after, estimator_info = controller._observe(after, x, f_obs, t)
     else:
-        after, code, seen = guarded_step.observe(controller, guard, after, f_obs)
+        after, code, estimator_info = guarded_step.observe(controller, guard, after, f_obs)
         decisions = info.guard.decisions | jnp.where(code == result_codes.OK, 0, np.int32(Decision.REFUSED))
-    values = {
-        "x": x,
-        "u": u,
-        "theta": state.theta,
-        "a_hat": state.a_hat,
-        "cost": info.cost,
-        "y": info.tuner.y,
-        "gradient": info.tuner.gradient,
-        "f": f,
-        "f_hat": info.f_hat,
-        "innovation": seen.innovation,
-        "contraction": info.tuner.contraction,
-        "guard": decisions,
-    }
-    return x_next, after, values
+    step = Step(x, state, info, f, estimator_info, decisions)
+    return x_next, after, {name: field.value(step) for name, field in FIELDS.items()}

@@ -11,11 +11,11 @@ from jax.typing import ArrayLike
 from ..control import result_codes
 from ..control.controller import Controller
 from ..control.guard import Guard
+from ..control.run_fields import FIELDS
 from ..foundation import arguments, extras, worker_pool
 from ..native.choice import Engine, check_engine, settle
 from ..problem.scenario import Scenario
 from ..problem.system import System
-from ..simulation.run import DIMS, Run
 from ..simulation.simulator import check_record
 from ..storage import files
 from .design import FLOAT, Design
@@ -361,10 +361,9 @@ def _layout(plan: Plan) -> "Layout":
     }
     sizes = {"part": parts_of(plan.steps), "parameter": np.arange(plan.shapes["theta_end"][0])}
     for name in plan.problem.record:
-        dims = ("time", *DIMS[name])
+        field, dims = FIELDS[name], ("time", *FIELDS[name].axes)
         sizes |= {dim: np.arange(size) for dim, size in zip(dims, plan.shapes[name], strict=True)}
-        kind = "int32" if name == "guard" else number
-        variables[name] = Variable((*each, *dims), kind, getattr(Run, name).__doc__ or "")
+        variables[name] = Variable((*each, *dims), field.dtype or number, field.__doc__ or "")
     if "time" in sizes:
         sizes["time"] = np.arange(0, plan.steps, plan.problem.stride)
     coords = {"task": [plan.identity(block) for block in plan.blocks], "lane": np.arange(plan.lanes), **sizes}
