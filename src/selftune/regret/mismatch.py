@@ -64,12 +64,12 @@ def model_mismatch(system: System, scenario: Scenario, run: Run, *, plant: Syste
 
 
 @eqx.filter_jit
-def _model_mismatch(model: System, nature: System, scenario: Scenario, x: Array, a_hat: PyTree) -> ModelMismatch:
+def _model_mismatch(model: System, plant: System, scenario: Scenario, x: Array, a_hat: PyTree) -> ModelMismatch:
     def at(tau: Array, x: Array, a_hat: PyTree) -> tuple[Array, Array]:
         now = scenario.row(tau)
 
         def error(x: Array) -> Array:
-            return model.residual(x, a_hat, now.t) - nature.residual(x, now.a_star, now.t)
+            return model.residual(x, a_hat, now.t) - plant.residual(x, now.a_star, now.t)
 
         return jnp.linalg.norm(error(x)), jnp.linalg.norm(jax.jacfwd(error)(x))
 

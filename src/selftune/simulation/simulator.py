@@ -99,7 +99,7 @@ def simulate(
         raise ValueError("theta, a_hat: expected None together with resume, which contains both")
     if resume is not None and not isinstance(resume, Final):
         raise ValueError(f"resume: expected the `final` of a run, got {arguments.describe(resume)}")
-    problem = _Problem(controller, guard, plant or controller.system, scenario, start, limit_)
+    problem = _SimulationProblem(controller, guard, plant or controller.system, scenario, start, limit_)
     _, (ran, outcome) = run_with(
         check_engine(engine),
         natively=lambda: _simulate_natively(problem, fields, stride),
@@ -117,7 +117,7 @@ def simulate(
     return run
 
 
-class _Problem(NamedTuple):
+class _SimulationProblem(NamedTuple):
     """All inputs that determine the numbers of a run."""
 
     controller: Controller
@@ -139,7 +139,7 @@ class _Loop(eqx.Module):
 
 
 @eqx.filter_jit
-def _simulate_by_xla(problem: _Problem, fields: tuple[str, ...], stride: int) -> "_Outcome":
+def _simulate_by_xla(problem: _SimulationProblem, fields: tuple[str, ...], stride: int) -> "_Outcome":
     controller, guard, plant, scenario, start, limit = problem
     # Shapes are checked here, inside the trace, so that they are checked only once per compilation.
     start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
@@ -213,7 +213,7 @@ def _only_arrays(tree: PyTree) -> PyTree:
 _Outcome = tuple[dict[str, PyTree], Final, Result]
 
 
-def _simulate_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> tuple[str, _Outcome]:
+def _simulate_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: int) -> tuple[str, _Outcome]:
     """Return the engine's name and its run: XLA if JAX differentiates the run, otherwise the native engine."""
     numbers, rest = eqx.partition(problem, eqx.is_array)
     if all(map(arguments.is_known, jax.tree.leaves(numbers))):
@@ -234,7 +234,7 @@ def _simulate_natively(problem: _Problem, fields: tuple[str, ...], stride: int) 
     return ran[-1], outcome
 
 
-def _run_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> _Outcome:
+def _run_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: int) -> _Outcome:
     from ..native.loop import run_loop
 
     controller, guard, plant, scenario, start, limit = problem

@@ -242,9 +242,9 @@ def _dataset(sweep: Sweep) -> "xr.Dataset":
         reason[at] = "not done yet"
     data["reason"] = (("point", "seed"), reason)
     coords = {"seed": seeds, **{name: raw[name] for name in raw.coords if name not in ("task", "lane")}}
-    made = xr.Dataset(data, coords={"point": np.arange(size[0]), **coords})
-    made.attrs = {"design": design.kind, "settings": list(design.names), "steps": steps}
-    return _on_grid(made, design) if design.kind == "grid" else _on_points(made, design)
+    dataset = xr.Dataset(data, coords={"point": np.arange(size[0]), **coords})
+    dataset.attrs = {"design": design.kind, "settings": list(design.names), "steps": steps}
+    return _on_grid(dataset, design) if design.kind == "grid" else _on_points(dataset, design)
 
 
 def _on_points(dataset: "xr.Dataset", design: Design) -> "xr.Dataset":
@@ -332,9 +332,9 @@ def _refused(sweep: Sweep) -> dict[int, str]:
 def _json(value: Any) -> Any:
     """The value for JSON, which has no infinity and no NaN: they become strings in a table with the key `FLOAT`."""
     if isinstance(value, dict):
-        return {name: _json(one) for name, one in value.items()}
+        return {name: _json(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_json(one) for one in value]
+        return [_json(item) for item in value]
     return {FLOAT: str(value)} if isinstance(value, float) and not np.isfinite(value) else value
 
 
@@ -342,8 +342,8 @@ def _number_again(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {FLOAT}:
             return float(value[FLOAT])
-        return {name: _number_again(one) for name, one in value.items()}
-    return [_number_again(one) for one in value] if isinstance(value, list) else value
+        return {name: _number_again(item) for name, item in value.items()}
+    return [_number_again(item) for item in value] if isinstance(value, list) else value
 
 
 def _layout(plan: Plan) -> "Layout":
