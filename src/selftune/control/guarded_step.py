@@ -98,11 +98,7 @@ def act(
         ok = code == _OK
         accepted = _judge_cost(controller, guard, state, measurement, step, info, saturated)
         refused = _refuse(controller, guard, state, measurement)
-        parts, decisions = choose(
-            ok,
-            ((accepted.controller, accepted.guard, x, t), accepted.decisions),
-            ((refused.controller, refused.guard, state.x, state.t), refused.decisions),
-        )
+        decisions, *parts = choose(ok, (*accepted, x, t), (*refused, state.x, state.t))
         decisions = decisions + _sum({Decision.SATURATED: usable & saturated})
         # Use `clipped` instead of `u`: if nothing is clipped, the tuner has computed this value already.
         predicted: Array = controller.system.dynamics(measurement.x, clipped, info.f_hat, t)
@@ -134,12 +130,8 @@ class _Step(NamedTuple):
     still: Array
 
 
-class _Outcome(NamedTuple):
-    """The next state of controller and guard, and the guard's decisions."""
-
-    controller: ControllerState
-    guard: GuardState
-    decisions: Array
+_Outcome = tuple[Array, ControllerState, GuardState]
+"""The guard's decisions, and the next state of controller and guard."""
 
 
 def _admit_measurement(guard: Guard, state: GuardedState, x: Array) -> _Measurement:
@@ -186,14 +178,9 @@ def _judge_cost(
         share = share + (saturated.astype(share.dtype) - share) / guard.window
     exploded = unstable = saved = jnp.asarray(False)
     if window is not None:
+        rho, learning = info.tuner.contraction, watch.mode != Mode.PAUSED
         window, exploded, unstable, saved = guards.judge(
-            guard,
-            window,
-            info.cost,
-            info.tuner.contraction,
-            step.theta,
-            before.a_hat,
-            learning=watch.mode != Mode.PAUSED,
+            guard, window, info.cost, rho, step.theta, before.a_hat, learning=learning
         )
         restored = _restored(controller, measurement.x, before.theta, step.tuner, window, watch.mode)
         after = choose(exploded | unstable, restored, after)
@@ -206,7 +193,7 @@ def _judge_cost(
         Decision.STILL: step.still,
         Decision.SAVED: saved,
     }
-    return _Outcome(after, GuardState(watch.mode, measurement.missed, share, window), _sum(flags))
+    return _sum(flags), after, GuardState(watch.mode, measurement.missed, share, window)
 
 
 def _refuse(controller: Controller, guard: Guard, state: GuardedState, measurement: _Measurement) -> _Outcome:
@@ -222,7 +209,7 @@ def _refuse(controller: Controller, guard: Guard, state: GuardedState, measureme
         after = choose(lost, restored, after)
         window = choose(lost, guards.go_back(guard, window), window)
         decisions = decisions + _sum({Decision.EXPLODED: lost})
-    return _Outcome(after, GuardState(watch.mode, measurement.missed, watch.saturated, window), decisions)
+    return decisions, after, GuardState(watch.mode, measurement.missed, watch.saturated, window)
 
 
 def _report(decisions: Array, watch: GuardState) -> GuardInfo:

@@ -59,10 +59,8 @@ class Problem:
             if hasattr(function, "takes"):
                 continue
             for parameter in inspect.signature(function).parameters.values():
-                optional = parameter.default is not parameter.empty or parameter.kind in (
-                    parameter.VAR_POSITIONAL,
-                    parameter.VAR_KEYWORD,
-                )
+                variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+                optional = variadic or parameter.default is not parameter.empty
                 if not optional and parameter.name not in (*names, *(("key",) if maker in _MAKERS[:2] else ())):
                     raise ValueError(
                         f"grid: expected {maker}'s parameter {parameter.name!r} in it, got {', '.join(names)}"
