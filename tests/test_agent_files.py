@@ -87,7 +87,7 @@ def test_what_is_not_such_a_file_is_refused(saved, tmp_path):
         np.savez(foreign, about=np.frombuffer(about, np.uint8))
         refused(agent, foreign, damaged)
     np.savez(foreign, about=np.frombuffer(b'{"leaves": [], "checksum": ""}', np.uint8))
-    refused(agent, foreign, "expected a file of selftune agent, version 2, got None, version None")
+    refused(agent, foreign, "expected a file of selftune agent, version 3, got None, version None")
 
 
 @pytest.mark.slow

@@ -205,16 +205,16 @@ class TestBridge:
         made = controller()
         guard = st.Guard(bridge=3)
         state = begin(made, guard, np.array([0.5, 0.0]), **START, t=0)
-        state, u, info, code = guarded_act(made, guard, state, jnp.array([0.5, 0.0]), 0)
+        u, state, info = guarded_act(made, guard, state, jnp.array([0.5, 0.0]), 0)
         x, expected = jnp.array([0.5, 0.0]), []
         theta, a_hat = state.theta, state.a_hat
         for t in range(1, 6):
             x = system().dynamics(x, u, system().residual(x, a_hat, t - 1), t - 1)
             u = system().policy(x, theta, system().residual(x, a_hat, t), t)
-            state, given, info, code = guarded_act(made, guard, state, jnp.array([NAN, 0.1]), t)
+            given, state, info = guarded_act(made, guard, state, jnp.array([NAN, 0.1]), t)
             expected.append(np.asarray(u if t <= 3 else expected[2]))
             np.testing.assert_allclose(given, expected[-1], rtol=1e-12)
-            assert (int(code), int(state.refused), int(info.guard.decisions)) == (2, t, D.REFUSED)
+            assert (int(state.code), int(state.refused), int(info.guard.decisions)) == (2, t, D.REFUSED)
         assert np.all(state.theta == theta)
 
     @natively

@@ -17,15 +17,15 @@ class Ledger:
     """Rollback by the book, in plain Python: one cost a step, θ what the next step would use."""
 
     def __init__(self, guard, theta):
-        self.g, self.total, self.weight, self.level, self.caution = guard, 0.0, 0.0, np.inf, 1.0
+        self.g, self.total, self.weight, self.level, self.step_scale = guard, 0.0, 0.0, np.inf, 1.0
         self.count = self.probation = 0
-        self.fallen = False
+        self.used_trusted = False
         self.begun = self.good = self.trusted = theta
 
     def back(self):
         self.total = self.weight = 0.0
         self.count, self.probation, self.begun = 0, 2 * self.g.window, self.good
-        self.caution = max(self.caution / 2, 1 / 1024)
+        self.step_scale = max(self.step_scale / 2, 1 / 1024)
         return "exploded"
 
     def step(self, cost, theta):
@@ -37,8 +37,8 @@ class Ledger:
         mean, sofar = self.total / self.weight, self.total / g.window
         if known and not self.probation and sofar > g.rollback * level:
             return self.back()
-        if known and self.probation and not self.fallen and sofar > g.rollback**2 * level:
-            self.good, self.fallen = self.trusted, True
+        if known and self.probation and not self.used_trusted and sofar > g.rollback**2 * level:
+            self.good, self.used_trusted = self.trusted, True
             return self.back() + " again"
         self.count += 1
         said = ""
@@ -47,7 +47,7 @@ class Ledger:
             if calm and np.array_equal(self.begun, theta):
                 self.trusted = self.begun
             if not self.probation and calm:
-                said, self.good, self.caution = "saved", self.begun, min(1, 1.01 * self.caution)
+                said, self.good, self.step_scale = "saved", self.begun, min(1, 1.01 * self.step_scale)
             measured = self.probation == 1
             if not known:
                 self.level = mean
@@ -57,7 +57,7 @@ class Ledger:
             if not known or self.probation:
                 self.total = self.weight = 0.0
             self.begun, self.count = theta, 0
-        self.fallen = self.fallen and self.probation > 0
+        self.used_trusted = self.used_trusted and self.probation > 0
         self.probation = max(self.probation - 1, 0)
         return said
 
@@ -91,7 +91,7 @@ class TestRollback:
             said = book.step(float(cost), theta)
             assert (bool(exploded), bool(saved), bool(unstable)) == ("exploded" in said, said == "saved", False)
             seen[said] += 1
-            for name in ("total", "weight", "level", "caution", "count", "probation", "fallen"):
+            for name in ("total", "weight", "level", "step_scale", "count", "probation", "used_trusted"):
                 np.testing.assert_allclose(getattr(state, name), getattr(book, name), rtol=1e-12, atol=1e-15)
             np.testing.assert_array_equal(state.good.theta, book.good)
             np.testing.assert_array_equal(state.trusted.theta, book.trusted)
@@ -127,8 +127,8 @@ class TestRollback:
         costs[:50_000] = np.tile(np.repeat([1.0, 1e6], [45, 5]), 1000)
         window, exploded, _, _ = self.windows(st.Guard(window=10), costs)
         assert np.sum(exploded) > 100
-        assert window.caution.min() == 1 / 1024
-        assert window.caution[-1] == 1
+        assert window.step_scale.min() == 1 / 1024
+        assert window.step_scale[-1] == 1
 
     def test_an_expanding_start_is_not_gone_back_to(self):
         """Where nothing that contracts is known the tuner goes on; once there is, it is kept."""
@@ -136,7 +136,7 @@ class TestRollback:
         window, _, unstable, saved = self.windows(st.Guard(window=100), np.ones(5000), rho)
         assert np.flatnonzero(unstable).tolist() == [2000, 4000]
         assert np.flatnonzero(saved)[0] == 1099
-        assert np.all(window.caution[2400:3000] == 0.5)
+        assert np.all(window.step_scale[2400:3000] == 0.5)
 
     @pytest.mark.slow
     def test_bad_gains_are_not_left_behind(self):
@@ -236,7 +236,7 @@ class TestFalseAlarms:
         t = np.arange(30_000)
         exploded, window = self.judged(np.exp(-(t % 1500) / 50.0), st.Guard())
         assert not exploded.any()
-        assert window.caution == 1
+        assert window.step_scale == 1
 
     def test_nor_is_the_end_of_a_rest(self):
         exploded, _ = self.judged(np.repeat([0.0, 1.0], 600), st.Guard())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.simulation.run import FIELDS as ALL_FIELDS
+from selftune.control.run_fields import FIELDS as ALL_FIELDS
 from selftune.simulation.simulator import _Problem, _simulate_by_xla
 from tests.problems import golden, golden_controller, golden_scenario, planar_system
 
@@ -261,7 +261,7 @@ class TestTransformations:
 
 
 class TestLengths:
-    @pytest.mark.parametrize("record", [ALL_FIELDS, ()])
+    @pytest.mark.parametrize("record", [tuple(ALL_FIELDS), ()])
     @pytest.mark.parametrize("stride", [1, 3])
     def test_no_steps(self, controller, scenario, record, stride):
         run = simulate(controller, scenario[:0], **START, record=record, stride=stride)

@@ -12,15 +12,13 @@ from ..problem.system import AbstractSystem
 from . import guarded_step, result_codes
 from .controller import Controller
 from .guard import Decision, Guard
-
-CHECKED = ("u", "cost", "gradient", "innovation")
-"""Values of a step that must be finite, in addition to the next x, θ and â."""
+from .run_fields import FIELDS, Step
 
 
 def closed_loop_step(
     controller: Controller,
     guard: Guard | None,
-    nature: AbstractSystem,
+    plant: AbstractSystem,
     x: Array,
     state: Any,
     a_star: PyTree,
@@ -30,7 +28,7 @@ def closed_loop_step(
 ) -> tuple[Array, Any, dict[str, PyTree]]:
     """Return the next x, the next state, and the values that this step used, by the names of `Run`'s fields.
 
-    `state` is a `ControllerState`; with a guard, it is an `GuardedState`.
+    `state` is a `ControllerState`; with a guard, it is a `GuardedState`.
     """
     after_act: Any
     if guard is None:
@@ -38,29 +36,16 @@ def closed_loop_step(
         u, after_act, info = controller.act(state, x, t)
     else:
         state = eqx.tree_at(lambda s: s.controller, state, controller.reveal(state.controller, a_star))
-        after_act, u, info, _ = guarded_step.act(controller, guard, state, x, t)
+        u, after_act, info = guarded_step.act(controller, guard, state, x, t)
     with jax.named_scope("selftune.plant"):
-        f = nature.residual(x, a_star, t)
-        x_next = nature.dynamics(x, u, f, t) + w
+        f = plant.residual(x, a_star, t)
+        x_next = plant.dynamics(x, u, f, t) + w
         f_obs = f if v is None else f + v
     decisions, after = None, after_act
     if guard is None:
-        after, seen = controller._observe(after, x, f_obs, t)
+        after, estimator_info = controller._observe(after, x, f_obs, t)
     else:
-        after, code, seen = guarded_step.observe_and_tell(controller, guard, after, f_obs)
+        after, code, estimator_info = guarded_step.observe(controller, guard, after, f_obs)
         decisions = info.guard.decisions | jnp.where(code == result_codes.OK, 0, np.int32(Decision.REFUSED))
-    values = {
-        "x": x,
-        "u": u,
-        "theta": state.theta,
-        "a_hat": state.a_hat,
-        "cost": info.cost,
-        "y": info.tuner.y,
-        "gradient": info.tuner.gradient,
-        "f": f,
-        "f_hat": info.f_hat,
-        "innovation": seen.innovation,
-        "contraction": info.tuner.contraction,
-        "guard": decisions,
-    }
-    return x_next, after, values
+    step = Step(x, state, info, f, estimator_info, decisions)
+    return x_next, after, {name: field.value(step) for name, field in FIELDS.items()}

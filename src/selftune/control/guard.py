@@ -6,7 +6,7 @@ All functions are pure. `Agent`, `simulate` and the firmware run the same functi
 
 import enum
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -197,13 +197,13 @@ class Window(eqx.Module):
     weight: Float[Array, ""]
     level: Float[Array, ""]
     """The mean cost of good windows; infinite before the first."""
-    caution: Float[Array, ""]
+    step_scale: Float[Array, ""]
     """The factor, at most 1, on the tuner's steps."""
     count: Int[Array, ""]
     """Steps since the window began."""
     probation: Int[Array, ""]
     """Steps that are left of the probation after a rollback."""
-    fallen: Bool[Array, ""]
+    used_trusted: Bool[Array, ""]
     """Whether the trusted θ and â were restored in this probation."""
     rollbacks: Int[Array, ""]
     begun: Snapshot
@@ -234,7 +234,7 @@ class GuardInfo(eqx.Module):
     cost: Float[Array, ""] | None
     """The mean cost of the window; `level` is the cost of good windows that it is compared with."""
     level: Float[Array, ""] | None
-    caution: Float[Array, ""] | None
+    step_scale: Float[Array, ""] | None
     """The factor, at most 1, on the tuner's steps; rollbacks make it smaller."""
 
 
@@ -243,8 +243,8 @@ def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any) -> GuardState:
     window = None
     if guard.rollback is not None:
         now = Snapshot(theta, a_hat)
-        level, caution, fallen = jnp.full((), jnp.inf, dtype), jnp.ones((), dtype), jnp.asarray(False)
-        window = Window(zero, zero, level, caution, none, none, fallen, none, now, now, now)
+        level, step_scale, used_trusted = jnp.full((), jnp.inf, dtype), jnp.ones((), dtype), jnp.asarray(False)
+        window = Window(zero, zero, level, step_scale, none, none, used_trusted, none, now, now, now)
     watched = guard.authority is not None and guard.is_clipping
     return GuardState(none, none, zero if watched else None, window)
 
@@ -283,8 +283,8 @@ def limit_step(
         step = jnp.where(limited, guard.rate * jax.lax.rsqrt(jnp.where(limited, square, 1)) * step, step)
         changed = changed | limited
     if state.window is not None:
-        changed = changed | (state.window.caution < 1)
-        step = state.window.caution * step
+        changed = changed | (state.window.step_scale < 1)
+        step = state.window.step_scale * step
     moved = unravel(flat + step)
     constraint = getattr(controller.tuner, "constraint", None)
     if constraint is not None:
@@ -303,58 +303,109 @@ def judge(
     whether the cost exploded, whether the loop is unstable, and whether a good window was saved.
     """
     assert guard.rollback is not None
-    size, factor = guard.window, guard.rollback
+    phase = _find_phase(guard, window)
+    costs = _add_cost(guard, window, phase, cost)
+    faults = _find_faults(guard, window, phase, costs, rho, learning)
+    rolls_back = faults.exploded | faults.unstable | faults.exploded_again
+    ends = (window.count + 1 >= guard.window) & ~rolls_back
+    is_good = (~phase.level_known | (costs.mean <= math.sqrt(guard.rollback) * phase.level)) & ~faults.expands
+    saved = ends & ~phase.on_probation & is_good
+    theta_stayed = jnp.all(ravel_pytree(window.begun.theta)[0] == ravel_pytree(theta)[0])
+    # Start the sums again after a window that measured a new level: outliers and the transient must not stay in them.
+    restarts = ends & ~phase.is_watched
+    after = Window(
+        total=jnp.where(restarts, 0, costs.total),
+        weight=jnp.where(restarts, 0, costs.weight),
+        level=_next_level(window, phase, costs.mean, ends=ends, is_good=is_good, expands=faults.expands),
+        step_scale=jnp.where(saved, jnp.minimum(TRUST * window.step_scale, 1), window.step_scale),
+        count=jnp.where(ends, 0, window.count + 1).astype(jnp.int32),
+        probation=jnp.maximum(window.probation - 1, 0),
+        used_trusted=window.used_trusted & phase.on_probation | faults.exploded_again,
+        rollbacks=window.rollbacks,
+        begun=choose(ends, Snapshot(theta, a_hat), window.begun),
+        good=choose(faults.exploded_again, window.trusted, choose(saved, window.begun, window.good)),
+        trusted=choose(ends & is_good & theta_stayed, window.begun, window.trusted),
+    )
+    exploded = faults.exploded | faults.exploded_again
+    return choose(rolls_back, go_back(guard, after), after), exploded, faults.unstable, saved
+
+
+class _Phase(NamedTuple):
+    """What the guard knows before it adds the cost of a step."""
+
+    level: Array
+    """The level that costs are compared with, at least `cost_floor`."""
+    level_known: Array
+    on_probation: Array
+
+    @property
+    def is_watched(self) -> Array:
+        """Whether the cost can cause a rollback to the last good θ."""
+        return self.level_known & ~self.on_probation
+
+
+class _Costs(NamedTuple):
+    """The sums of costs of a window, with the cost of this step."""
+
+    total: Array
+    weight: Array
+    mean: Array
+    padded_mean: Array
+    """The mean as if the costs before the window were zero: a few bad steps in a new window cause no rollback."""
+
+
+class _Faults(NamedTuple):
+    """The reasons for a rollback, and whether the closed loop expands."""
+
+    exploded: Array
+    exploded_again: Array
+    """The restored θ is no better, because θ moved during its window. Then the trusted θ and â are restored."""
+    unstable: Array
+    expands: Array
+
+
+def _find_phase(guard: Guard, window: Window) -> _Phase:
     level = jnp.maximum(window.level, guard.cost_floor)
-    known, on_probation = jnp.isfinite(window.level) & (level > 0), window.probation > 0
-    watched = known & ~on_probation
+    return _Phase(level, jnp.isfinite(window.level) & (level > 0), window.probation > 0)
+
+
+def _add_cost(guard: Guard, window: Window, phase: _Phase, cost: Array) -> _Costs:
+    assert guard.rollback is not None
+    size = guard.window
     # Limit the cost of one step, so that a single outlier cannot cause a rollback.
-    cost = jnp.where(known, jnp.minimum(cost, factor * max(size, 4) / 2 * level), cost)
+    cost = jnp.where(phase.level_known, jnp.minimum(cost, guard.rollback * max(size, 4) / 2 * phase.level), cost)
     total, weight = (1 - 1 / size) * window.total + cost, (1 - 1 / size) * window.weight + 1
-    mean = total / weight
-    # Divide by `size` as if the costs before the window were zero: a few bad steps in a new window cause no rollback.
-    # (The weight is below `size`, unless the sums were loaded from an agent with another window.)
-    sofar = total / jnp.maximum(weight, size)
-    exploded = watched & learning & (sofar > factor * level)
-    # The restored θ may be no better, because θ moved during its window. Then restore the trusted θ and â.
-    again = known & on_probation & learning & ~window.fallen & (sofar > factor * factor * level)
+    # The weight is below `size`, unless the sums were loaded from an agent with another window.
+    return _Costs(total, weight, total / weight, total / jnp.maximum(weight, size))
+
+
+def _find_faults(guard: Guard, window: Window, phase: _Phase, costs: _Costs, rho: Any, learning: Any) -> _Faults:
+    assert guard.rollback is not None
+    exploded = phase.is_watched & learning & (costs.padded_mean > guard.rollback * phase.level)
+    may_repeat = phase.level_known & phase.on_probation & learning & ~window.used_trusted
+    exploded_again = may_repeat & (costs.padded_mean > guard.rollback * guard.rollback * phase.level)
     expands = unstable = jnp.asarray(False)
     if rho is not None and guard.contraction is not None:
         expands = rho > guard.contraction
         # A new window has too few steps to judge stability.
-        unstable = watched & learning & ~exploded & expands & (window.weight > size / 2)
-    back = exploded | unstable | again
-    ends = (window.count + 1 >= size) & ~back
-    calm = (~known | (mean <= math.sqrt(factor) * level)) & ~expands
-    saved = ends & ~on_probation & calm
-    stood = jnp.all(ravel_pytree(window.begun.theta)[0] == ravel_pytree(theta)[0])
-    # The level follows the highest recent mean: it falls by at most 15 % per window, so that the next manoeuvre after a
-    # rest does not look like an explosion. After a window that was not good the level rises slowly, unless the window
-    # measured the cost of the restored gains.
-    measured = on_probation & (window.probation <= 1)
-    risen = window.level + jnp.where(calm | measured, 1, 0.125) * (mean - window.level)
+        unstable = phase.is_watched & learning & ~exploded & expands & (window.weight > guard.window / 2)
+    return _Faults(exploded, exploded_again, unstable, expands)
+
+
+def _next_level(window: Window, phase: _Phase, mean: Array, *, ends: Any, is_good: Any, expands: Any) -> Array:
+    """Return the level after this step; the level changes only when a window ends.
+
+    The level follows the highest recent mean: it falls by at most 15 % per window, so that the next manoeuvre after a
+    rest does not look like an explosion. After a window that was not good the level rises slowly, unless the window
+    measured the cost of the restored gains. If the loop expands even with the restored gains, or from the beginning,
+    there is no good θ to go back to: the level is unknown, and the tuner may move θ freely.
+    """
+    probation_ends = phase.on_probation & (window.probation <= 1)
+    risen = window.level + jnp.where(is_good | probation_ends, 1, 0.125) * (mean - window.level)
     moved = jnp.where(mean < window.level, jnp.maximum(mean, 0.85 * window.level), risen)
-    # If the loop expands even with the restored gains, or from the beginning, there is no good θ to go back to: the
-    # level is unknown, and the tuner may move θ freely.
-    level_next = jnp.where(known, moved, mean)
-    level_next = jnp.where((measured | ~known) & expands, jnp.inf, level_next)
-    new_level = jnp.where(ends & (~on_probation | measured | ~known), level_next, window.level)
-    # Start the sums again after a window that measured a new level: outliers and the transient must not stay in them.
-    fresh = ends & ~watched
-    good = choose(again, window.trusted, choose(saved, window.begun, window.good))
-    after = Window(
-        total=jnp.where(fresh, 0, total),
-        weight=jnp.where(fresh, 0, weight),
-        level=new_level,
-        caution=jnp.where(saved, jnp.minimum(TRUST * window.caution, 1), window.caution),
-        count=jnp.where(ends, 0, window.count + 1).astype(jnp.int32),
-        probation=jnp.maximum(window.probation - 1, 0),
-        fallen=window.fallen & on_probation | again,
-        rollbacks=window.rollbacks,
-        begun=choose(ends, Snapshot(theta, a_hat), window.begun),
-        good=good,
-        trusted=choose(ends & calm & stood, window.begun, window.trusted),
-    )
-    return choose(back, go_back(guard, after), after), exploded | again, unstable, saved
+    level = jnp.where(phase.level_known, moved, mean)
+    level = jnp.where((probation_ends | ~phase.level_known) & expands, jnp.inf, level)
+    return jnp.where(ends & (~phase.on_probation | probation_ends | ~phase.level_known), level, window.level)
 
 
 def go_back(guard: Guard, window: Window) -> Window:
@@ -364,10 +415,10 @@ def go_back(guard: Guard, window: Window) -> Window:
         total=zero,
         weight=zero,
         level=window.level,
-        caution=jnp.maximum(BACKOFF * window.caution, LEAST),
+        step_scale=jnp.maximum(BACKOFF * window.step_scale, LEAST),
         count=none,
         probation=jnp.full_like(window.probation, PROBATION * guard.window),
-        fallen=window.fallen,
+        used_trusted=window.used_trusted,
         rollbacks=window.rollbacks + 1,
         begun=window.good,
         good=window.good,
@@ -375,6 +426,6 @@ def go_back(guard: Guard, window: Window) -> Window:
     )
 
 
-def choose(first: Any, one: PyTree, other: PyTree) -> PyTree:
-    """Return `one` if `first` is true, else `other`."""
-    return jax.tree.map(lambda one, other: jnp.where(first, one, other), one, other)
+def choose(condition: Any, value: PyTree, other: PyTree) -> PyTree:
+    """Return `value` if `condition` is true, else `other`."""
+    return jax.tree.map(lambda value, other: jnp.where(condition, value, other), value, other)

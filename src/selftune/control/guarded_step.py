@@ -1,6 +1,6 @@
 """A controller's step with a guard around it; `Agent`, `simulate` with a guard, and the firmware run this code."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,6 +12,7 @@ from ..estimators.base import EstimatorInfo
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from ..problem.system import infer_residual
+from ..tuners.base import TunerInfo
 from . import guard as guards
 from . import result_codes
 from .controller import Controller, ControllerState, Info
@@ -68,121 +69,164 @@ def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
 
 def act(
     controller: Controller, guard: Guard, state: GuardedState, x: Array, t: Any
-) -> tuple[GuardedState, Float[Array, " m"], Info, Int[Array, ""]]:
-    r"""Run `Controller.act`, with its effects limited by the guard.
+) -> tuple[Float[Array, " m"], GuardedState, Info]:
+    r"""Run `Controller.act`, with its effects limited by the guard; return the same values in the same order.
 
-    1. Check the measurement: if x is not finite or outside its limits, the model's prediction replaces x for at most
+    1. Admit the measurement: if x is not finite or outside its limits, the model's prediction replaces x for at most
        `bridge` steps.
     2. Call `Controller.act`, which gives u and the tuner's next θ; clip u.
     3. Limit the step of θ. θ does not move if a number is not finite, y is too large, or the tuner must not learn.
-    4. Add the cost to its window; a rollback restores the last good θ and â.
+    4. Judge the cost: add it to its window; a rollback restores the last good θ and â.
+
+    If a number is not finite or too large, steps 3 and 4 have no effect. The result code is in the returned state.
     """
-    before, watch, system = state.controller, state.guard, controller.system
-    seen, small = _are_finite(x), guards.within(guard.x_limit, x)
-    measured = seen & small
-    bridged = ~measured & (watch.missed < guard.bridge)
-    x_used = jnp.where(bridged, state.predicted, x) if guard.bridge else x
-    wanted, after, info = controller.act(before, x_used, t)
+    measurement = _admit_measurement(guard, state, x)
+    wanted, proposed, info = controller.act(state.controller, measurement.x, t)
     with jax.named_scope("selftune.guard"):
         clipped, saturated = guards.clip(guard, wanted)
         # If x is too large and no prediction replaces it, the control for this x is better than none.
-        given = _are_finite((x_used, wanted))
-        u = jnp.where(given, clipped, guards.clip(guard, state.u)[0])
-
-        still = (watch.mode != Mode.LEARNING) | _on_probation(watch)
-        forget = jnp.asarray(False)
-        if guard.y_limit is not None and info.tuner.y is not None:
-            forget = jnp.max(jnp.abs(info.tuner.y)) > guard.y_limit
-        theta, limited, held = guards.limit_step(
-            guard, controller, watch, before.theta, after.theta, still=still, forget=forget
-        )
-        tuner = after.tuner
-        # The tuner's steps were ignored during probation: reset the tuner before they are used again.
-        restarts = forget | (_on_probation(watch) & (_probation(watch) == 1))
-        tuner = choose(restarts, controller.tuner.reset(system, x_used, theta, tuner), tuner)
+        usable = _are_finite((measurement.x, wanted))
+        u = jnp.where(usable, clipped, guards.clip(guard, state.u)[0])
+        step = _limit_step(controller, guard, state, measurement.x, proposed, info.tuner)
         # Check only the numbers that are used: if y is reset, its gradient may have overflowed. Checking that gradient
         # would refuse every later step.
-        learned = _are_finite((u, info.cost, jnp.where(forget, 0, info.tuner.gradient), theta, tuner))
-        code = jnp.where(seen, _code(given & learned | ~small, small), _NON_FINITE)
+        gradient = jnp.where(step.resets_y, 0, info.tuner.gradient)
+        learned = _are_finite((u, info.cost, gradient, step.theta, step.tuner))
+        code = _code(usable & learned | ~measurement.is_small, measurement.is_small)
+        code = jnp.where(measurement.is_finite, code, _NON_FINITE)
         ok = code == _OK
-        a_hat, estimator = before.a_hat, before.estimator
-
-        share, window = watch.saturated, watch.window
-        if share is not None:
-            share = share + (saturated.astype(share.dtype) - share) / guard.window
-        exploded = unstable = saved = jnp.asarray(False)
-        if window is not None:
-            window, exploded, unstable, saved = guards.judge(
-                guard,
-                window,
-                info.cost,
-                info.tuner.contraction,
-                theta,
-                a_hat,
-                learning=watch.mode != Mode.PAUSED,
-            )
-            back = _restored(controller, x_used, before.theta, tuner, window, watch.mode)
-            theta, a_hat, tuner, estimator = choose(exploded | unstable, back, (theta, a_hat, tuner, estimator))
-
-        # If x is too large for more than `bridge` steps, x is not an outlier: the gains have led there, so roll back.
-        lost = seen & ~small & (watch.missed == guard.bridge) & (watch.mode != Mode.PAUSED)
-        stayed, window_stayed = before, watch.window
-        if watch.window is not None:
-            back = _restored(controller, state.x, before.theta, before.tuner, watch.window, watch.mode)
-            stayed = choose(lost, ControllerState(*back), before)
-            window_stayed = choose(lost, guards.go_back(guard, watch.window), watch.window)
-
-        flags = {
-            Decision.LIMITED: limited,
-            Decision.HELD: held,
-            Decision.RESET: forget,
-            Decision.EXPLODED: exploded,
-            Decision.UNSTABLE: unstable,
-            Decision.STILL: still,
-            Decision.SAVED: saved,
-        }
-        decisions = jnp.where(
-            ok, _sum(flags), np.int32(Decision.REFUSED) + _sum({Decision.EXPLODED: lost & (guard.rollback is not None)})
-        )
-        decisions = decisions + _sum({Decision.SATURATED: given & saturated})
-        missed = jnp.where(measured, 0, watch.missed + 1).astype(jnp.int32)
-        kept = choose(
-            ok,
-            (ControllerState(theta, a_hat, tuner, estimator), GuardState(watch.mode, missed, share, window), x, t),
-            (stayed, GuardState(watch.mode, missed, watch.saturated, window_stayed), state.x, state.t),
-        )
+        accepted = _judge_cost(controller, guard, state, measurement, step, info, saturated)
+        refused = _refuse(controller, guard, state, measurement)
+        decisions, *parts = choose(ok, (*accepted, x, t), (*refused, state.x, state.t))
+        decisions = decisions + _sum({Decision.SATURATED: usable & saturated})
         # Use `clipped` instead of `u`: if nothing is clipped, the tuner has computed this value already.
-        predicted: Array = system.dynamics(x_used, clipped, info.f_hat, t)
-        predicted = jnp.where(given & _are_finite(predicted), predicted, state.predicted)
-        refused = state.refused + (1 - ok.astype(jnp.int32))
-        state = GuardedState(*kept, u=u, predicted=predicted, code=code, refused=refused)
-        now = state.guard.window
-        guard_info = GuardInfo(
-            decisions,
-            state.guard.saturated,
-            *((None,) * 3 if now is None else (now.total / jnp.maximum(now.weight, 1), now.level, now.caution)),
+        predicted: Array = controller.system.dynamics(measurement.x, clipped, info.f_hat, t)
+        predicted = jnp.where(usable & _are_finite(predicted), predicted, state.predicted)
+        refusals = state.refused + (1 - ok.astype(jnp.int32))
+        state = GuardedState(*parts, u=u, predicted=predicted, code=code, refused=refusals)
+        return u, state, Info(u, info.cost, info.f_hat, _report(decisions, state.guard), info.tuner)
+
+
+class _Measurement(NamedTuple):
+    """A measurement, as the guard admits it."""
+
+    x: Array
+    """The x that the step uses: the measured x, or the model's prediction."""
+    is_finite: Array
+    is_small: Array
+    missed: Array
+    """How many measurements in a row were refused, with this one."""
+
+
+class _Step(NamedTuple):
+    """The next θ and state of the tuner, and what the guard changed in them."""
+
+    theta: PyTree
+    tuner: PyTree
+    limited: Array
+    held: Array
+    resets_y: Array
+    still: Array
+
+
+_Outcome = tuple[Array, ControllerState, GuardState]
+"""The guard's decisions, and the next state of controller and guard."""
+
+
+def _admit_measurement(guard: Guard, state: GuardedState, x: Array) -> _Measurement:
+    missed = state.guard.missed
+    is_finite, is_small = _are_finite(x), guards.within(guard.x_limit, x)
+    admitted = is_finite & is_small
+    bridged = ~admitted & (missed < guard.bridge)
+    x = jnp.where(bridged, state.predicted, x) if guard.bridge else x
+    return _Measurement(x, is_finite, is_small, jnp.where(admitted, 0, missed + 1).astype(jnp.int32))
+
+
+def _limit_step(
+    controller: Controller, guard: Guard, state: GuardedState, x: Array, proposed: ControllerState, info: TunerInfo
+) -> _Step:
+    before, watch = state.controller, state.guard
+    probation = jnp.zeros((), jnp.int32) if watch.window is None else watch.window.probation
+    still = (watch.mode != Mode.LEARNING) | (probation > 0)
+    resets_y = jnp.asarray(False)
+    if guard.y_limit is not None and info.y is not None:
+        resets_y = jnp.max(jnp.abs(info.y)) > guard.y_limit
+    theta, limited, held = guards.limit_step(
+        guard, controller, watch, before.theta, proposed.theta, still=still, forget=resets_y
+    )
+    # The tuner's steps were ignored during probation: reset the tuner before they are used again.
+    restarts = resets_y | (probation == 1)
+    fresh = controller.tuner.reset(controller.system, x, theta, proposed.tuner)
+    return _Step(theta, choose(restarts, fresh, proposed.tuner), limited, held, resets_y, still)
+
+
+def _judge_cost(
+    controller: Controller,
+    guard: Guard,
+    state: GuardedState,
+    measurement: _Measurement,
+    step: _Step,
+    info: Info,
+    saturated: Any,
+) -> _Outcome:
+    """Return the outcome of a step that is accepted: the cost is in its window, and may cause a rollback."""
+    before, watch = state.controller, state.guard
+    after = ControllerState(step.theta, before.a_hat, step.tuner, before.estimator)
+    share, window = watch.saturated, watch.window
+    if share is not None:
+        share = share + (saturated.astype(share.dtype) - share) / guard.window
+    exploded = unstable = saved = jnp.asarray(False)
+    if window is not None:
+        rho, learning = info.tuner.contraction, watch.mode != Mode.PAUSED
+        window, exploded, unstable, saved = guards.judge(
+            guard, window, info.cost, rho, step.theta, before.a_hat, learning=learning
         )
-        return state, u, Info(u, info.cost, info.f_hat, guard_info, info.tuner), code
+        restored = _restored(controller, measurement.x, before.theta, step.tuner, window, watch.mode)
+        after = choose(exploded | unstable, restored, after)
+    flags = {
+        Decision.LIMITED: step.limited,
+        Decision.HELD: step.held,
+        Decision.RESET: step.resets_y,
+        Decision.EXPLODED: exploded,
+        Decision.UNSTABLE: unstable,
+        Decision.STILL: step.still,
+        Decision.SAVED: saved,
+    }
+    return _sum(flags), after, GuardState(watch.mode, measurement.missed, share, window)
+
+
+def _refuse(controller: Controller, guard: Guard, state: GuardedState, measurement: _Measurement) -> _Outcome:
+    """Return the outcome of a step that is refused: nothing is learned.
+
+    If x is too large for more than `bridge` steps, x is not an outlier: the gains have led there, so roll back.
+    """
+    after, watch, window = state.controller, state.guard, state.guard.window
+    lost = measurement.is_finite & ~measurement.is_small & (watch.missed == guard.bridge) & (watch.mode != Mode.PAUSED)
+    decisions = jnp.asarray(np.int32(Decision.REFUSED))
+    if window is not None:
+        restored = _restored(controller, state.x, after.theta, after.tuner, window, watch.mode)
+        after = choose(lost, restored, after)
+        window = choose(lost, guards.go_back(guard, window), window)
+        decisions = decisions + _sum({Decision.EXPLODED: lost})
+    return decisions, after, GuardState(watch.mode, measurement.missed, watch.saturated, window)
+
+
+def _report(decisions: Array, watch: GuardState) -> GuardInfo:
+    window = watch.window
+    if window is None:
+        return GuardInfo(decisions, watch.saturated, None, None, None)
+    mean = window.total / jnp.maximum(window.weight, 1)
+    return GuardInfo(decisions, watch.saturated, mean, window.level, window.step_scale)
 
 
 def observe(
-    controller: Controller, guard: Guard, state: GuardedState, f_obs: Array
-) -> tuple[GuardedState, Int[Array, ""]]:
-    """Run `Controller.observe` for the last `act`, and return the state and this call's result code.
-
-    Nothing is learned if the last `act` was refused, or if the observation or the new estimate is not finite or too
-    large. `state.code` stays the code of the last `act`.
-    """
-    state, code, _ = observe_and_tell(controller, guard, state, f_obs)
-    return state, code
-
-
-def observe_and_tell(
     controller: Controller, guard: Guard, state: GuardedState, f_obs: Array, *, small: Any = True
 ) -> tuple[GuardedState, Int[Array, ""], EstimatorInfo]:
-    """Run `observe`, and return the estimator's info as well.
+    """Run `Controller.observe` for the last `act`; return the state, this call's result code and the estimator's info.
 
-    If `f_obs` was inferred from a measurement, `small` says whether that measurement is inside its limits.
+    Nothing is learned if the last `act` was refused, or if the observation or the new estimate is not finite or too
+    large. If `f_obs` was inferred from a measurement, `small` says whether that measurement is inside its limits.
+    `state.code` stays the code of the last `act`.
     """
     after, info = controller._observe(state.controller, state.x, f_obs, state.t)
     with jax.named_scope("selftune.guard"):
@@ -191,19 +235,18 @@ def observe_and_tell(
         code = jnp.where(state.code == _OK, _code(finite, small & guards.within(guard.f_limit, f_obs)), state.code)
         ok = code == _OK
         refused = state.refused + ((state.code == _OK) & ~ok).astype(jnp.int32)
-        kept = choose(ok & (state.guard.mode != Mode.PAUSED), after, state.controller)
-        return eqx.tree_at(lambda s: (s.controller, s.refused), state, (kept, refused)), code, info
+        after = choose(ok & (state.guard.mode != Mode.PAUSED), after, state.controller)
+        return eqx.tree_at(lambda s: (s.controller, s.refused), state, (after, refused)), code, info
 
 
 def observe_state(
     controller: Controller, guard: Guard, state: GuardedState, x_next: Array
-) -> tuple[GuardedState, Int[Array, ""]]:
+) -> tuple[GuardedState, Int[Array, ""], EstimatorInfo]:
     """Run `observe` with the residual that explains the transition from the last `act` to `x_next`."""
     with jax.named_scope("selftune.infer"):
         f_hat = controller.system.residual(state.x, state.controller.a_hat, state.t)
         f_obs = infer_residual(controller.system, state.x, state.u, x_next, state.t, f=f_hat)
-    state, code, _ = observe_and_tell(controller, guard, state, f_obs, small=guards.within(guard.x_limit, x_next))
-    return state, code
+    return observe(controller, guard, state, f_obs, small=guards.within(guard.x_limit, x_next))
 
 
 def resume(controller: Controller, state: GuardedState) -> GuardedState:
@@ -231,35 +274,21 @@ def restore(controller: Controller, state: GuardedState) -> GuardedState:
     if window is None:
         return state
     inside = state.controller
-    theta, a_hat, tuner, estimator = _restored(controller, state.x, inside.theta, inside.tuner, window, Mode.LEARNING)
+    restored = _restored(controller, state.x, inside.theta, inside.tuner, window, Mode.LEARNING)
     zero = jnp.zeros_like(window.total)
     fresh = eqx.tree_at(
         lambda w: (w.total, w.weight, w.count, w.begun), window, (zero, zero, jnp.zeros_like(window.count), window.good)
     )
-    return eqx.tree_at(
-        lambda s: (s.controller, s.guard.window), state, (ControllerState(theta, a_hat, tuner, estimator), fresh)
-    )
+    return eqx.tree_at(lambda s: (s.controller, s.guard.window), state, (restored, fresh))
 
 
 def _restored(
     controller: Controller, x: Array, theta: PyTree, tuner: PyTree, window: guards.Window, mode: Any
-) -> tuple[PyTree, PyTree, PyTree, PyTree]:
+) -> ControllerState:
     """Return the last good θ and â, and new states of tuner and estimator for them. θ stays if the tuner is off."""
     theta, a_hat = choose(mode == Mode.LEARNING, window.good.theta, theta), window.good.a_hat
-    return (
-        theta,
-        a_hat,
-        controller.tuner.reset(controller.system, x, theta, tuner),
-        controller.estimator.init(controller.system, x, a_hat),
-    )
-
-
-def _probation(watch: GuardState) -> Any:
-    return jnp.zeros((), jnp.int32) if watch.window is None else watch.window.probation
-
-
-def _on_probation(watch: GuardState) -> Any:
-    return _probation(watch) > 0
+    tuner = controller.tuner.reset(controller.system, x, theta, tuner)
+    return ControllerState(theta, a_hat, tuner, controller.estimator.init(controller.system, x, a_hat))
 
 
 def _sum(flags: dict[Decision, Any]) -> Array:

@@ -213,8 +213,8 @@ def _narrow(graph: Graph) -> None:
 
 
 def _act(controller: Controller, guard: Guard, state: GuardedState, x: Array, t: Any) -> dict[str, PyTree]:
-    state, u, info, code = guarded_step.act(controller, guard, state, x, t)
-    return {"state": state, "u": u, "info": _told(info), "code": code}
+    u, state, info = guarded_step.act(controller, guard, state, x, t)
+    return {"state": state, "u": u, "info": _told(info), "code": state.code}
 
 
 def _told(info: Info) -> dict[str, PyTree]:
@@ -222,12 +222,12 @@ def _told(info: Info) -> dict[str, PyTree]:
 
 
 def _observe(controller: Controller, guard: Guard, state: GuardedState, f_obs: Array) -> dict[str, PyTree]:
-    state, code = guarded_step.observe(controller, guard, state, f_obs)
+    state, code, _ = guarded_step.observe(controller, guard, state, f_obs)
     return {"state": state, "code": code}
 
 
 def _observe_state(controller: Controller, guard: Guard, state: GuardedState, x_next: Array) -> dict[str, PyTree]:
-    state, code = guarded_step.observe_state(controller, guard, state, x_next)
+    state, code, _ = guarded_step.observe_state(controller, guard, state, x_next)
     return {"state": state, "code": code}
 
 

@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..control import result_codes
-from ..control.closed_loop import CHECKED, closed_loop_step
+from ..control.closed_loop import closed_loop_step
 from ..control.controller import Controller
 from ..control.guard import Guard
+from ..control.run_fields import CHECKED
 from ..foundation import arguments, jax_settings
 from ..problem.system import AbstractSystem
 from ._float64_bits import as_words, from_words, to_numbers, to_words

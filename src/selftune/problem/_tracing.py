@@ -118,14 +118,14 @@ def other_shapes(tree: Any, sizes: tuple[int, ...], fits: Callable[[Any], bool])
     `sizes`: likely lengths of an axis for a problem of these dimensions.
     """
     leaves, structure = jax.tree.flatten(tree)
-    found = []
+    fitting = []
     for i, leaf in enumerate(leaves):
         shape = np.shape(leaf)
         for other in _candidates(shape, sizes):
             changed = jax.ShapeDtypeStruct(other, jnp.result_type(leaf))
             if other != shape and fits(jax.tree.unflatten(structure, [*leaves[:i], changed, *leaves[i + 1 :]])):
-                found.append(other)
-    return found[:2]
+                fitting.append(other)
+    return fitting[:2]
 
 
 def _candidates(shape: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

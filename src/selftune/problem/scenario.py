@@ -80,11 +80,11 @@ class Scenario(eqx.Module):
         a_star, w, v, t = jax.tree.map(lambda leaf: leaf[start:stop], (self.a_star, self.w, self.v, t))
         return Scenario(self.x0, a_star, w, v, t, steps=stop - start)
 
-    def row(self, t: Any) -> "Row":
+    def row(self, t: Any) -> "ScenarioRow":
         """Return row t of the scenario; t may be traced. The scenario must not contain streams."""
         context = jnp.asarray(t) if self.t is None else self.t
         a_star, w, v = jax.tree.map(lambda leaf: leaf[t], (self.a_star, self.w, self.v))
-        return Row(a_star, w, v, context if self.t is None else jax.tree.map(lambda leaf: leaf[t], context))
+        return ScenarioRow(a_star, w, v, context if self.t is None else jax.tree.map(lambda leaf: leaf[t], context))
 
     def row_shapes(self) -> tuple[PyTree, PyTree, PyTree]:
         """Return the shapes and dtypes of one row of `a_star`, of `v` and of the context."""
@@ -107,7 +107,7 @@ class Scenario(eqx.Module):
         return Scenario(self.x0, a_star, w, v, self.t, steps=self.steps)
 
 
-class Row(NamedTuple):
+class ScenarioRow(NamedTuple):
     """One row of a scenario."""
 
     a_star: PyTree

@@ -28,7 +28,7 @@ from ..storage import files
 from .engines import XLA, Context, Native
 
 FORMAT = "selftune agent"
-VERSION = 2
+VERSION = 3
 
 
 class Agent:

@@ -150,19 +150,19 @@ class XLA:
         self._packing = packing = Packing(state, dtype)
         x, f = (jax.ShapeDtypeStruct((size,), dtype) for size in (state.x.size, self.k))
         t = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.t)
-        told = jax.eval_shape(lambda x, t: guarded_step.act(controller, guard, state, x, t)[1:3], x, t)
-        self._told, self._m = Packing(told, dtype), told[0].shape[0]
+        shapes = jax.eval_shape(lambda x, t: guarded_step.act(controller, guard, state, x, t), x, t)
+        self._report, self._m = Packing((shapes[0], shapes[2]), dtype), shapes[0].shape[0]
 
         def act(packed, x, t):
-            state, u, info, code = guarded_step.act(controller, guard, packing.unpack(packed), x, t)
-            return packing.pack(state), self._told.pack((u, info)), (code, info.guard.decisions)
+            u, state, info = guarded_step.act(controller, guard, packing.unpack(packed), x, t)
+            return packing.pack(state), self._report.pack((u, info)), (state.code, info.guard.decisions)
 
         def observe(packed, f_obs):
-            state, code = guarded_step.observe(controller, guard, packing.unpack(packed), f_obs)
+            state, code, _ = guarded_step.observe(controller, guard, packing.unpack(packed), f_obs)
             return packing.pack(state), code
 
         def observe_state(packed, x_next):
-            state, code = guarded_step.observe_state(controller, guard, packing.unpack(packed), x_next)
+            state, code, _ = guarded_step.observe_state(controller, guard, packing.unpack(packed), x_next)
             return packing.pack(state), code
 
         self._packed = packing.pack(state)
@@ -177,9 +177,9 @@ class XLA:
 
     def act(self, x: np.ndarray, t: Any) -> tuple[np.ndarray, int]:
         context = jax.tree.unflatten(self._t_structure, t if isinstance(t, list) else [np.int32(t)])
-        self._packed, (told, rest), (code, decisions) = self._act(self._packed, x, context)
+        self._packed, (report, rest), (code, decisions) = self._act(self._packed, x, context)
         self.decisions = int(decisions)
-        self._last: Any = np.asarray(told), rest
+        self._last: Any = np.asarray(report), rest
         return self._last[0][: self._m].copy(), int(code)  # u comes first
 
     def observe(self, f_obs: np.ndarray) -> int:
@@ -204,7 +204,7 @@ class XLA:
         self._packed = self._restore(self._packed)
 
     def info(self) -> Info:
-        return jax.tree.map(np.array, self._told.unpack(self._last)[1])
+        return jax.tree.map(np.array, self._report.unpack(self._last)[1])
 
 
 # This option makes a single call of a small program two to five times as fast; it applies to these programs only.

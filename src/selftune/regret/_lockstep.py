@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..problem.scenario import Row, Scenario
+from ..problem.scenario import Scenario, ScenarioRow
 from ..problem.system import AbstractSystem
 from .run_inputs import width
 
@@ -70,30 +70,30 @@ class Lockstep:
     def step(self, packed: PyTree, now: Any, row_axis: int | None) -> PyTree:
         """Advance all lanes by one step; `now` is one row for all (`row_axis` None) or one for each lane (0)."""
 
-        def one(packed, theta, now):
+        def lane_step(packed, theta, now):
             x, y = self.packing.unpack(packed)
             x, y, _, _ = self.system.sensitivity(x, y, theta, now.a_star, now.t)
             return self.packing.pack(x + now.w, y)
 
-        return jax.vmap(one, in_axes=(-1, -1, row_axis), out_axes=-1)(packed, self.theta, now)
+        return jax.vmap(lane_step, in_axes=(-1, -1, row_axis), out_axes=-1)(packed, self.theta, now)
 
     def finish(self, packed: PyTree, now: Any) -> Lanes:
         """Cost and gradient at the current states of the lanes; `now` has a row for each lane."""
 
-        def one(packed, theta, now):
+        def lane_step(packed, theta, now):
             x, y = self.packing.unpack(packed)
             _, _, cost, gradient = self.system.sensitivity(x, y, theta, now.a_star, now.t)
             return cost, gradient
 
-        return Lanes(*jax.vmap(one, in_axes=(-1, -1, 0))(packed, self.theta, now))
+        return Lanes(*jax.vmap(lane_step, in_axes=(-1, -1, 0))(packed, self.theta, now))
 
     def cost_slope(self, x: Float[Array, "lanes n"], now: Any) -> Float[Array, "lanes n"]:
         """The derivative of the closed loop's cost with respect to x."""
 
-        def one(x, theta, now):
+        def lane_step(x, theta, now):
             return jax.grad(lambda x: self.system.step(x, theta, now.a_star, now.t)[1])(x)
 
-        return jax.vmap(one, in_axes=(0, -1, 0))(x, self.theta, now)
+        return jax.vmap(lane_step, in_axes=(0, -1, 0))(x, self.theta, now)
 
 
 def rows_at(scenario: Scenario, t: Array) -> Any:
@@ -107,7 +107,7 @@ def rows_from(scenario: Scenario, first: Array, count: int) -> Any:
         lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, count), (scenario.a_star, scenario.w, scenario.t)
     )
     a_star, w, t = part
-    return Row(a_star, w, None, first + jnp.arange(count) if scenario.t is None else t)
+    return ScenarioRow(a_star, w, None, first + jnp.arange(count) if scenario.t is None else t)
 
 
 @eqx.filter_jit

@@ -11,7 +11,7 @@ TRIALS = 16
 TRIAL_LANES = 32
 
 
-class Plan(NamedTuple):
+class RolloutPlan(NamedTuple):
     """Windowed blocks, each (first lane, window), that tile [start, T), and the exact ranges.
 
     The lanes from `start` to 2 `start` are windowed *and* exact. Their values are the exact ones; the windowed ones
@@ -28,7 +28,7 @@ class Plan(NamedTuple):
     def longest(self) -> int:
         return max(window for _, window in self.blocks)
 
-    def kept(self) -> list[tuple[int, int]]:
+    def counted(self) -> list[tuple[int, int]]:
         """The range of lanes of each block that count. The last block begins early, so that it ends at T."""
         return [(max(0, self.start + i * self.size - first), self.size) for i, (first, _) in enumerate(self.blocks)]
 
@@ -42,17 +42,19 @@ class Plan(NamedTuple):
     def windows(self) -> np.ndarray:
         """The number of steps that the rollout of each lane begins back."""
         lanes = np.arange(self.steps)
-        for (first, window), (a, b) in zip(self.blocks, self.kept(), strict=True):
+        for (first, window), (a, b) in zip(self.blocks, self.counted(), strict=True):
             lanes[first + a : first + b] = window
         return np.where(self.is_exact(), np.arange(self.steps), lanes)
 
 
-def fixed(window: int, steps: int, size: int) -> Plan:
+def fixed(window: int, steps: int, size: int) -> RolloutPlan:
     """The plan with the same window for all blocks."""
     return _tile(window, steps, size, lambda first, last: window)
 
 
-def measured(steps: int, size: int, tolerance: float, trial: Callable[[int, int, int], tuple[float, float]]) -> Plan:
+def measured(
+    steps: int, size: int, tolerance: float, trial: Callable[[int, int, int], tuple[float, float]]
+) -> RolloutPlan:
     """The plan with windows that are chosen by trials at a few places of the run."""
     places = np.unique(np.linspace(0, steps - TRIAL_LANES, TRIALS + 1).astype(int)[1:])
     needed = np.zeros(len(places))
@@ -84,13 +86,13 @@ def _needed(place: int, window: int, tolerance: float, trial: Callable[[int, int
     return place
 
 
-def repaired(plan: Plan, errors: np.ndarray, tolerance: float) -> Plan | None:
+def repaired(plan: RolloutPlan, errors: np.ndarray, tolerance: float) -> RolloutPlan | None:
     """The plan with longer windows, or exact ranges, where errors exceed the tolerance; None if none does."""
     bad = ~(errors <= tolerance) & ~plan.is_exact()
     if not bad.any():
         return None
     blocks, exact = [], list(plan.exact)
-    for (first, window), (a, b) in zip(plan.blocks, plan.kept(), strict=True):
+    for (first, window), (a, b) in zip(plan.blocks, plan.counted(), strict=True):
         if bad[first + a : first + b].any():
             longer = int(1.3 * window) + 8
             if 2 * longer > first:
@@ -101,13 +103,13 @@ def repaired(plan: Plan, errors: np.ndarray, tolerance: float) -> Plan | None:
     return plan._replace(blocks=blocks, exact=exact)
 
 
-def _tile(window: int, steps: int, size: int, around: Callable[[int, int], int]) -> Plan:
+def _tile(window: int, steps: int, size: int, around: Callable[[int, int], int]) -> RolloutPlan:
     start = window
     if 2 * start >= steps:
-        return Plan(start, steps, size, [], [(0, steps)])
+        return RolloutPlan(start, steps, size, [], [(0, steps)])
     size = min(size, steps - start)
     blocks = []
     for begin in range(start, steps, size):
         first = min(begin, steps - size)
         blocks.append((first, min(window if begin < 2 * start else around(begin, begin + size), first)))
-    return Plan(start, steps, size, blocks, [(0, 2 * start)])
+    return RolloutPlan(start, steps, size, blocks, [(0, 2 * start)])

@@ -15,14 +15,14 @@ def printed(text: Callable[[Any], str]) -> Callable[[Any], str]:
     """A `__str__` for all results: the `repr` while arrays are traced, and without NumPy warnings."""
 
     @wraps(text)
-    def shown(self: Any) -> str:
+    def to_text(self: Any) -> str:
         leaves = jax.tree.leaves(self)
         if not all(isinstance(leaf, jax.Array | np.ndarray) and arguments.is_known(leaf) for leaf in leaves):
             return repr(self)
         with np.errstate(all="ignore"):
             return text(self)
 
-    return shown
+    return to_text
 
 
 def number(values: Any) -> str:

@@ -66,13 +66,13 @@ def model_mismatch(
 
 @eqx.filter_jit
 def _model_mismatch(
-    model: AbstractSystem, nature: AbstractSystem, scenario: Scenario, x: Array, a_hat: PyTree
+    model: AbstractSystem, plant: AbstractSystem, scenario: Scenario, x: Array, a_hat: PyTree
 ) -> ModelMismatch:
     def at(tau: Array, x: Array, a_hat: PyTree) -> tuple[Array, Array]:
         now = scenario.row(tau)
 
         def error(x: Array) -> Array:
-            return model.residual(x, a_hat, now.t) - nature.residual(x, now.a_star, now.t)
+            return model.residual(x, a_hat, now.t) - plant.residual(x, now.a_star, now.t)
 
         return jnp.linalg.norm(error(x)), jnp.linalg.norm(jax.jacfwd(error)(x))
 

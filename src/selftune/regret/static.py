@@ -190,9 +190,9 @@ def _static_regret(
             mean_cost, project, ravel_pytree(start)[0], iterations=iterations, tolerance=tolerance.astype(dtype)
         )
 
-    found = jax.vmap(descend)(starts)
-    best = jnp.argmin(found.value)
-    theta = unravel(found.point[best])
+    descents = jax.vmap(descend)(starts)
+    best = jnp.argmin(descents.value)
+    theta = unravel(descents.point[best])
 
     def costs(x: Array, tau: Array) -> tuple[Array, Array]:
         now = scenario.row(tau)
@@ -200,7 +200,7 @@ def _static_regret(
         return x + now.w, cost
 
     _, surrogates = jax.lax.scan(costs, x0, jnp.arange(steps))
-    minima = found.value * steps
+    minima = descents.value * steps
     finite = jnp.isfinite(minima)
     least = jnp.sum(surrogates)
     return StaticRegret(
@@ -209,7 +209,7 @@ def _static_regret(
         theta=theta,
         minimum=least,
         minima=minima,
-        converged=found.converged,
+        converged=descents.converged,
         spread=jnp.max(jnp.where(finite, minima, -jnp.inf)) - jnp.min(minima),
         agreement=jnp.mean((minima - minima[best] <= _AGREE * jnp.abs(minima[best])).astype(dtype)),
     )

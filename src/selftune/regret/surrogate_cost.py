@@ -13,7 +13,7 @@ from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from . import _text, run_inputs
 from ._lockstep import Lanes, exact_block, lanes_for, lanes_for_window
-from ._plan import Plan, fixed, measured, repaired
+from ._plan import RolloutPlan, fixed, measured, repaired
 from ._window import Errors, Windowed, estimate, windowed_block
 from .companion_trajectory import companion
 
@@ -170,7 +170,7 @@ class _Work:
         parts = self._map(task, [(first,) for first, _ in blocks], work)
         return _place(parts, [(0, count, first) for first, count in blocks], self.steps)
 
-    def windowed(self, plan: Plan) -> tuple[Surrogate, Array | None]:
+    def windowed(self, plan: RolloutPlan) -> tuple[Surrogate, Array | None]:
         """The surrogate by the plan, and the larger of the window's errors of value and gradient."""
         if not plan.blocks:
             return self.exact_only(), None
@@ -181,9 +181,9 @@ class _Work:
 
         work = [2 * plan.size * window for _, window in plan.blocks]
         parts = self._map(task, plan.blocks, work)
-        kept = [(a, b, first + a) for (first, _), (a, b) in zip(plan.blocks, plan.kept(), strict=True)]
+        ranges = [(a, b, first + a) for (first, _), (a, b) in zip(plan.blocks, plan.counted(), strict=True)]
         # Before the first windowed lane all lanes are exact. Zeros stand for them, without errors.
-        lanes: Windowed = _place(parts, kept, self.steps)
+        lanes: Windowed = _place(parts, ranges, self.steps)
         errors = estimate(lanes, jnp.asarray(plan.longest), self.n)
         result = _choose(
             jnp.asarray(plan.is_exact()), self.exact(plan.exact), lanes, errors, jnp.asarray(plan.windows())

@@ -241,14 +241,14 @@ class _Findings:
 
     def __init__(self, points: int):
         self.points = points
-        self.found: dict[tuple[str, str], tuple[str, int]] = {}
+        self.entries: dict[tuple[str, str], tuple[str, int]] = {}
 
     def add(self, function: str, entry: str, text: str) -> None:
-        first, count = self.found.get((function, entry), (text, 0))
-        self.found[function, entry] = first, count + 1
+        first, count = self.entries.get((function, entry), (text, 0))
+        self.entries[function, entry] = first, count + 1
 
     def texts(self) -> tuple[str, ...]:
-        parts = {key: value for key, value in self.found.items() if key[0] != _LOOP} or self.found
+        parts = {key: value for key, value in self.entries.items() if key[0] != _LOOP} or self.entries
         at = (lambda count: f" (at {count} of {self.points} points)") if self.points > 1 else (lambda count: "")
         return tuple(f"{name}: {entry} {text}{at(count)}" for (name, entry), (text, count) in parts.items())
 

@@ -9,6 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ..control.guard import Decision
+from ..control.run_fields import FIELDS
 
 if TYPE_CHECKING:
     from .run import Run
@@ -18,8 +19,6 @@ WORSE = 1000.0
 factor is large because the cost of a run that starts at rest may rise a hundredfold."""
 ROWS = 2000
 """At most this many rows, spread evenly over the run, are used to compute how often θ is at a bound."""
-ORDER = ("x", "theta", "a_hat", "f_hat", "u", "cost", "y", "gradient", "contraction", "f", "innovation")
-"""The fields of a step, in the order in which they are computed."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ def _first_bad(run: "Run", rows: dict[str, np.ndarray], start: int, failed_at: i
         x = row("x", failed_at + 1)
         return f"the next {_entry('x', x, int(np.argmax(np.abs(x))))}" if x.size else None
     for step, when in ((failed_at, ""), (failed_at + 1, "the next ")):
-        for name in ORDER:
+        for name in FIELDS:  # in the order in which a step computes them
             values = row(name, step)
             if (at := np.flatnonzero(~np.isfinite(values))).size:
                 return when + _entry(name, values, int(at[0]))

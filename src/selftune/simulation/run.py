@@ -1,7 +1,5 @@
 """The results of a simulation: the recorded rows, the final state, and how the run ended."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,26 +7,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..control import result_codes
+from ..control.run_fields import RunFields
 from ..foundation import arguments
 from .diagnosis import Diagnosis, diagnose, is_worse, tenths
-
-FIELDS = ("x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction", "guard")
-
-DIMS = {
-    "x": ("state",),
-    "u": ("control",),
-    "theta": ("parameter",),
-    "a_hat": ("model_parameter",),
-    "cost": (),
-    "y": ("state", "parameter"),
-    "gradient": ("parameter",),
-    "f": ("residual",),
-    "f_hat": ("residual",),
-    "innovation": ("residual",),
-    "contraction": (),
-    "guard": (),
-}
-"""The names of a field's axes after the time axis, if θ and â are vectors."""
 
 
 class Result(eqx.Module):
@@ -83,11 +64,11 @@ class Final(eqx.Module):
     streams: PyTree
 
 
-class Run(eqx.Module):
+class Run(RunFields, eqx.Module):
     """The record of a simulation. Row t of an array is the value *used at* step t.
 
-    Reading a field that was not recorded raises `AttributeError`. After a failure, do not use `final` and the rows past
-    `result.step`: their numbers are meaningless.
+    The fields are those of `RunFields`. Reading a field that was not recorded raises `AttributeError`. After a failure,
+    do not use `final` and the rows past `result.step`: their numbers are meaningless.
     """
 
     recorded: dict[str, PyTree]
@@ -108,74 +89,6 @@ class Run(eqx.Module):
         cost = self.recorded.get("cost")
         costs = None if cost is None or not arguments.is_known(cost) else tenths(np.asarray(cost))
         return Result(self.outcome.code, self.outcome.step, costs)
-
-    @property
-    def x(self) -> Array:
-        """The state, (T, n)."""
-        return self._row("x")
-
-    @property
-    def u(self) -> Array:
-        """The control, (T, m)."""
-        return self._row("u")
-
-    @property
-    def theta(self) -> PyTree:
-        """The policy parameters, each leaf with a leading axis T."""
-        return self._row("theta")
-
-    @property
-    def a_hat(self) -> PyTree:
-        """The estimated model parameters, each leaf with a leading axis T."""
-        return self._row("a_hat")
-
-    @property
-    def cost(self) -> Array:
-        """The stage cost, (T,)."""
-        return self._row("cost")
-
-    @property
-    def y(self) -> Array:
-        """The sensitivity of the state to θ, (T, n, d), flat in θ; for tuners that compute it."""
-        return self._row("y")
-
-    @property
-    def gradient(self) -> Array:
-        """The tuner's gradient, (T, d), flat in θ."""
-        return self._row("gradient")
-
-    @property
-    def f(self) -> Array:
-        """The true residual at x_t, (T, k)."""
-        return self._row("f")
-
-    @property
-    def f_hat(self) -> Array:
-        """The residual at x_t with the estimated parameters, (T, k)."""
-        return self._row("f_hat")
-
-    @property
-    def innovation(self) -> Array:
-        """The innovation: the observed residual minus the estimated one, (T, k)."""
-        return self._row("innovation")
-
-    @property
-    def contraction(self) -> Array:
-        """The running estimate of the closed loop's contraction ρ, (T,); for tuners with a `contraction_memory`."""
-        return self._row("contraction")
-
-    @property
-    def guard(self) -> Array:
-        """The guard's decisions, (T,), each a sum of `Decision`s; for runs with a guard."""
-        return self._row("guard")
-
-    def _row(self, name: str) -> Any:
-        value = self.recorded.get(name)
-        if value is None:
-            absent = "there was no guard" if name == "guard" else "this tuner does not compute it"
-            why = absent if name in self.recorded else f"simulate(..., record={tuple(self.recorded)})"
-            raise AttributeError(f"{name} was not recorded: {why}")
-        return value
 
     @property
     def diagnosis(self) -> Diagnosis:

@@ -11,9 +11,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, PyTree
 
 from ..control import guarded_step
-from ..control.closed_loop import CHECKED, closed_loop_step
+from ..control.closed_loop import closed_loop_step
 from ..control.controller import Controller
 from ..control.guard import Guard
+from ..control.run_fields import CHECKED, FIELDS
 from ..foundation import arguments, suggestions
 from ..foundation.errors import ArgumentError
 from ..native.choice import Engine, check_engine, run_with
@@ -21,7 +22,7 @@ from ..problem.noise import Stream, is_stream
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from .packing import Packing
-from .run import FIELDS, Final, Result, Run
+from .run import Final, Result, Run
 
 
 def simulate(
@@ -33,7 +34,7 @@ def simulate(
     resume: Final | None = None,
     plant: AbstractSystem | None = None,
     guard: Guard | None = None,
-    record: Sequence[str] = FIELDS,
+    record: Sequence[str] = tuple(FIELDS),
     stride: int = 1,
     limit: ArrayLike = 1e8,
     throw: bool = True,
@@ -95,7 +96,7 @@ def simulate(
         raise ArgumentError("theta, a_hat", "None together with resume, which contains both", "another value")
     if resume is not None and not isinstance(resume, Final):
         raise ArgumentError("resume", "the `final` of a run", arguments.describe(resume))
-    problem = _Problem(controller, guard, plant or controller.system, scenario, start, limit_)
+    problem = _SimulationProblem(controller, guard, plant or controller.system, scenario, start, limit_)
     _, (ran, outcome) = run_with(
         check_engine(engine),
         natively=lambda: _simulate_natively(problem, fields, stride),
@@ -113,12 +114,12 @@ def simulate(
     return run
 
 
-class _Problem(NamedTuple):
+class _SimulationProblem(NamedTuple):
     """All inputs that determine the numbers of a run."""
 
     controller: Controller
     guard: Guard | None
-    nature: AbstractSystem
+    plant: AbstractSystem
     scenario: Scenario
     start: Final | tuple[Array, PyTree, PyTree]
     limit: Array
@@ -135,11 +136,11 @@ class _Loop(eqx.Module):
 
 
 @eqx.filter_jit
-def _simulate_by_xla(problem: _Problem, fields: tuple[str, ...], stride: int) -> "_Outcome":
-    controller, guard, nature, scenario, start, limit = problem
+def _simulate_by_xla(problem: _SimulationProblem, fields: tuple[str, ...], stride: int) -> "_Outcome":
+    controller, guard, plant, scenario, start, limit = problem
     # Shapes are checked here, inside the trace, so that they are checked only once per compilation.
     start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
-    _check_shapes(controller, guard, scenario, nature, start)
+    _check_shapes(controller, guard, scenario, plant, start)
     dtype = start.x.dtype
     sources = (scenario.a_star, scenario.w, scenario.v)
     stored, streamed = eqx.partition(sources, lambda node: not is_stream(node), is_leaf=is_stream)
@@ -147,7 +148,7 @@ def _simulate_by_xla(problem: _Problem, fields: tuple[str, ...], stride: int) ->
     def step(loop: _Loop, t_index: Array, stored_now: PyTree, t: Any) -> tuple[_Loop, dict[str, PyTree]]:
         drawn, streams = _draw(streamed, loop.streams, t_index, dtype)
         a_star, w, v = eqx.combine(stored_now, drawn)
-        x_next, after, values = closed_loop_step(controller, guard, nature, loop.x, loop.state, a_star, w, v, t)
+        x_next, after, values = closed_loop_step(controller, guard, plant, loop.x, loop.state, a_star, w, v, t)
         left = {name: values.pop(name) for name in CHECKED}
         return _Loop(x_next, after, streams, left), {name: values[name] for name in fields if name in values}
 
@@ -155,9 +156,9 @@ def _simulate_by_xla(problem: _Problem, fields: tuple[str, ...], stride: int) ->
         return t_index if scenario.t is None else t
 
     # The carry of the scan is packed into one vector, and each row into another. On a CPU, every array that a scan
-    # carries or emits costs XLA one kernel, which computes its inputs again; for small systems this would take most of
-    # the time. For the same reason the values in `left` are checked and recorded one step late, once they are in
-    # memory.
+    # carries or emits costs XLA one kernel, which computes its inputs again. For the same reason the values in `left`
+    # are checked and recorded one step late, once they are in memory. Without either of the two, a step of the paper's
+    # scalar example takes ten times as long.
     first = (start.x, start.state, start.streams)
     row_shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (stored, scenario.t))
     shapes = jax.eval_shape(lambda now, t: step(_Loop(*first, {}), start.t, now, contexts(start.t, t)), *row_shapes)
@@ -209,7 +210,7 @@ def _only_arrays(tree: PyTree) -> PyTree:
 _Outcome = tuple[dict[str, PyTree], Final, Result]
 
 
-def _simulate_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> tuple[str, _Outcome]:
+def _simulate_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: int) -> tuple[str, _Outcome]:
     """Return the engine's name and its run: XLA if JAX differentiates the run, otherwise the native engine."""
     numbers, rest = eqx.partition(problem, eqx.is_array)
     if all(map(arguments.is_known, jax.tree.leaves(numbers))):
@@ -230,11 +231,11 @@ def _simulate_natively(problem: _Problem, fields: tuple[str, ...], stride: int) 
     return ran[-1], outcome
 
 
-def _run_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> _Outcome:
+def _run_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: int) -> _Outcome:
     from ..native.loop import run_loop
 
-    controller, guard, nature, scenario, start, limit = problem
-    final = _checked_start(controller, guard, nature, scenario, start)
+    controller, guard, plant, scenario, start, limit = problem
+    final = _checked_start(controller, guard, plant, scenario, start)
     stored, streamed = eqx.partition(
         (scenario.a_star, scenario.w, scenario.v), lambda node: not is_stream(node), is_leaf=is_stream
     )
@@ -255,7 +256,7 @@ def _run_natively(problem: _Problem, fields: tuple[str, ...], stride: int) -> _O
         a_star, w, v = rows
         arrays = {"x": final.x, "state": final.state, "step": final.t, "limit": limit.astype(final.x.dtype)}
         arrays |= {"a_star": a_star, "w": w, "v": v, "t": t}
-        done = run_loop(controller, guard, nature, arrays, steps, fields, stride)
+        done = run_loop(controller, guard, plant, arrays, steps, fields, stride)
         parts.append(done["row"])
         code, failed_at = jax.tree.map(
             lambda old, new, ok=(code == _OK): jnp.where(ok, new, old),
@@ -272,10 +273,10 @@ _STREAMED = 1 << 16
 
 @eqx.filter_jit
 def _checked_start(
-    controller: Controller, guard: Guard | None, nature: AbstractSystem, scenario: Scenario, start: Any
+    controller: Controller, guard: Guard | None, plant: AbstractSystem, scenario: Scenario, start: Any
 ) -> Final:
     start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
-    _check_shapes(controller, guard, scenario, nature, start)
+    _check_shapes(controller, guard, scenario, plant, start)
     return start
 
 
@@ -368,14 +369,14 @@ def _streams(scenario: Scenario) -> list[Stream]:
 
 
 def _check_shapes(
-    controller: Controller, guard: Guard | None, scenario: Scenario, nature: AbstractSystem, start: Final
+    controller: Controller, guard: Guard | None, scenario: Scenario, plant: AbstractSystem, start: Final
 ) -> None:
     a_star, v, t = scenario.row_shapes()
     model, state = controller.system, start.state
     sizes = model.check(start.x, state.theta, state.a_hat, t)
     u = jax.ShapeDtypeStruct((sizes.m,), start.x.dtype)
     try:
-        nature.check_plant(start.x, a_star, t, u=u, k=sizes.k)
+        plant.check_plant(start.x, a_star, t, u=u, k=sizes.k)
     except ValueError as error:
         raise ValueError(f"plant (or the model in its place), with the scenario's a_star: {error}") from error
     if v is not None and getattr(v, "shape", None) != (sizes.k,):

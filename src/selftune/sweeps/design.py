@@ -104,12 +104,12 @@ def latin_hypercube(settings: Mapping[str, Range | Iterable[Any]], points: int, 
 
 def _drawn(kind: str, settings: Mapping[str, Any], shares: np.ndarray) -> Design:
     columns = {}
-    for (name, values), share in zip(settings.items(), shares.T, strict=True):
+    for (name, values), column in zip(settings.items(), shares.T, strict=True):
         if isinstance(values, Range):
-            columns[name] = [values.at(float(one)) for one in share]
+            columns[name] = [values.at(float(share)) for share in column]
         else:
             choices = _choices(name, values)
-            columns[name] = [choices[int(one * len(choices))] for one in share]
+            columns[name] = [choices[int(share * len(choices))] for share in column]
     points = tuple(dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
     return Design(kind, tuple(columns), points)
 
@@ -148,7 +148,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
-        return [_plain(name, one) for one in value]
+        return [_plain(name, item) for item in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) and key != FLOAT for key in value):
-        return {key: _plain(name, one) for key, one in value.items()}
+        return {key: _plain(name, item) for key, item in value.items()}
     raise ArgumentError(name, "numbers, strings, or lists or tables of them", arguments.describe(value))

@@ -22,7 +22,7 @@ from ..foundation.errors import ArgumentError
 from ..problem.noise import is_stream
 from ..problem.scenario import Scenario
 from .design import Design, Setting
-from .problem import AXIS, Problem, is_traced, kept, takes
+from .problem import AXIS, Problem, arrays_to_store, is_traced, takes
 
 MEMORY = 256 << 20
 """The memory limit of a task's largest arrays, in bytes."""
@@ -109,20 +109,20 @@ class Plan:
         used = self.problem
         fixed = {name: v for name, v in self.design.points[group.points[0]].items() if name not in group.traced}
 
-        def one(traced: dict[str, Any], seed: Any, scenario: Scenario) -> dict[str, Any]:
-            return kept(used, used.run({**fixed, **traced}, seed, scenario))
+        def run(traced: dict[str, Any], seed: Any, scenario: Scenario) -> dict[str, Any]:
+            return arrays_to_store(used, used.run({**fixed, **traced}, seed, scenario))
 
         def of_seed(traced: dict[str, Any], seed: Any) -> dict[str, Any]:
             if used.draws_by(group.traced):
-                return jax.vmap(lambda traced: one(traced, seed, used.scenario({**fixed, **traced}, seed)))(traced)
+                return jax.vmap(lambda traced: run(traced, seed, used.scenario({**fixed, **traced}, seed)))(traced)
             scenario = used.scenario(fixed, seed)
-            return jax.vmap(lambda traced: one(traced, seed, scenario))(traced)
+            return jax.vmap(lambda traced: run(traced, seed, scenario))(traced)
 
         def runs(traced: dict[str, Any], seeds: Any) -> dict[str, Any]:
             # If no setting is traced, vmap needs another argument with an axis.
             padded = {**traced, AXIS: jnp.zeros(group.shape[0])}
-            found = jax.vmap(lambda seed: of_seed(padded, seed))(seeds)
-            return {name: jnp.swapaxes(value, 0, 1) for name, value in found.items()}
+            arrays = jax.vmap(lambda seed: of_seed(padded, seed))(seeds)
+            return {name: jnp.swapaxes(value, 0, 1) for name, value in arrays.items()}
 
         return runs
 
@@ -169,17 +169,17 @@ def make_plan(problem: Problem, design: Design, seeds: Sequence[int], *, lanes: 
                     refused |= dict.fromkeys(part.points, error_in_words(error))
     if first is not None and not groups:
         raise first
-    (one, about), *others = runs.items()
-    for other, found in others:
-        if found != about:
+    (point, sizes), *others = runs.items()
+    for other, other_sizes in others:
+        if other_sizes != sizes:
             raise ArgumentError(
                 "make_scenario, theta",
                 "runs of the same steps and sizes at every point",
-                f"{about[0]} steps, {about[1]} at {design.points[one]}, "
-                f"and {found[0]} steps, {found[1]} at {design.points[other]}",
+                f"{sizes[0]} steps, {sizes[1]} at {design.points[point]}, "
+                f"and {other_sizes[0]} steps, {other_sizes[1]} at {design.points[other]}",
             )
     assert sorted([*refused, *(i for group in groups for i in group.points)]) == list(range(len(design.points)))
-    return replace(plan, groups=tuple(groups), refused=refused, steps=about[0], shapes=about[1])
+    return replace(plan, groups=tuple(groups), refused=refused, steps=sizes[0], shapes=sizes[1])
 
 
 def _faults(plan: Plan) -> tuple[dict[int, str], BaseException | None]:
@@ -213,7 +213,7 @@ def _without_one(plan: Plan, group: Group, lanes: int | None) -> list[Group]:
     Divide the group by one setting, if the rest can then be traced; otherwise into single points.
     """
     for name in group.traced:
-        rest = tuple(one for one in group.traced if one != name)
+        rest = tuple(other for other in group.traced if other != name)
         try:
             _sized(plan, Group(group.points[:1], rest), lanes)
         except Exception:

@@ -86,7 +86,7 @@ class Points:
         there, which = np.unique(codes, axis=0, return_inverse=True)
         order = np.argsort(which.ravel(), kind="stable")
         rows = np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1])
-        keys = [tuple(values[i] for (values, _), i in zip(levels, one, strict=False)) for one in there]
+        keys = [tuple(values[i] for (values, _), i in zip(levels, combination, strict=False)) for combination in there]
         return list(zip(keys, rows, strict=True))
 
     def cells(self, names: Sequence[str]) -> Cells:
@@ -107,10 +107,10 @@ def plain(value: Any) -> Any:
 
 
 def dataset_of(sweep: Any) -> xr.Dataset:
-    made = sweep if isinstance(sweep, xr.Dataset) else sweep.to_dataset() if hasattr(sweep, "to_dataset") else None
-    if not isinstance(made, xr.Dataset):
+    dataset = sweep if isinstance(sweep, xr.Dataset) else sweep.to_dataset() if hasattr(sweep, "to_dataset") else None
+    if not isinstance(dataset, xr.Dataset):
         raise ArgumentError("sweep", "a Sweep, or the result of its to_dataset()", f"{type(sweep).__name__}")
-    return made
+    return dataset
 
 
 def points(sweep: Any, *, cost: str = "mean_cost", last: float | None = None) -> Points:
@@ -181,18 +181,18 @@ def _columns(data: xr.Dataset, values: xr.DataArray, dims: list[str]) -> dict[st
         names = [str(name) for name in np.atleast_1d(data.attrs["settings"]) if name in data.coords]
     else:
         names = [str(name) for name in data.coords if name not in ("seed", "part", "parameter", "point")]
-    made = {}
+    columns = {}
     for name in names:
         known = data[name]
         if not set(known.dims) <= set(dims):
             raise ArgumentError("sweep", f"the setting {name!r} along {dims}", f"{known.dims}")
         where = tuple(grid[dims.index(str(dim))] for dim in known.dims)
-        made[name] = known.values[where] if where else np.repeat(known.values[None], values.size // values.seed.size)
-    return made
+        columns[name] = known.values[where] if where else np.repeat(known.values[None], values.size // values.seed.size)
+    return columns
 
 
 def _reasons(data: xr.Dataset, dims: list[str], failed: np.ndarray) -> np.ndarray:
-    made = np.full(failed.shape, "", object)
+    reasons = np.full(failed.shape, "", object)
     text = _flat(data["reason"], dims) if "reason" in data else None
     code = _flat(data.result_code, dims) if "result_code" in data else None
     at = _flat(data.failed_at, dims) if "failed_at" in data else None
@@ -202,8 +202,8 @@ def _reasons(data: xr.Dataset, dims: list[str], failed: np.ndarray) -> np.ndarra
             number = result_codes.NON_FINITE if code is None else int(code[place])
             reason = result_codes.WORDS.get(number, "failed")
             reason += f" at step {int(at[place])}" if at is not None and at[place] >= 0 else ""
-        made[place] = reason
-    return made
+        reasons[place] = reason
+    return reasons
 
 
 def show(value: Any) -> str:

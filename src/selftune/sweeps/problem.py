@@ -53,34 +53,35 @@ class Problem:
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise `ValueError` unless every setting is a parameter, and every required parameter is a setting."""
-        functions = {name: one for name in _MAKERS if _is_function(one := getattr(self, name))}
+        functions = {name: maker for name in _MAKERS if _is_function(maker := getattr(self, name))}
         for name in names:
-            if not any(takes(one, name) for one in functions.values()):
+            if not any(takes(maker, name) for maker in functions.values()):
                 raise ArgumentError("grid", f"parameters of {' or '.join(functions)}", f"{name!r}")
         for maker, function in functions.items():
             if hasattr(function, "takes"):
                 continue
-            for one in inspect.signature(function).parameters.values():
-                given = one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-                if not given and one.name not in (*names, *(("key",) if maker in _MAKERS[:2] else ())):
-                    raise ArgumentError("grid", f"{maker}'s parameter {one.name!r} in it", f"{', '.join(names)}")
+            for parameter in inspect.signature(function).parameters.values():
+                variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+                optional = variadic or parameter.default is not parameter.empty
+                if not optional and parameter.name not in (*names, *(("key",) if maker in _MAKERS[:2] else ())):
+                    raise ArgumentError("grid", f"{maker}'s parameter {parameter.name!r} in it", f"{', '.join(names)}")
 
     def controller(self, setting: Setting, seed: Any) -> Controller:
         # Not the scenario's key: the tuner's draws must be independent of the scenario's.
-        made = _call(self.make_controller, setting, lambda: jax.random.fold_in(jax.random.key(seed), _OWN))
-        if not isinstance(made, Controller):
-            raise ArgumentError("make_controller", "it to return a Controller", arguments.describe(made))
-        return made
+        controller = _call(self.make_controller, setting, lambda: jax.random.fold_in(jax.random.key(seed), _OWN))
+        if not isinstance(controller, Controller):
+            raise ArgumentError("make_controller", "it to return a Controller", arguments.describe(controller))
+        return controller
 
     def scenario(self, setting: Setting, seed: Any) -> Scenario:
-        made = _call(self.make_scenario, setting, lambda: jax.random.key(seed))
-        if not isinstance(made, Scenario):
-            raise ArgumentError("make_scenario", "it to return a Scenario", arguments.describe(made))
-        return made
+        scenario = _call(self.make_scenario, setting, lambda: jax.random.key(seed))
+        if not isinstance(scenario, Scenario):
+            raise ArgumentError("make_scenario", "it to return a Scenario", arguments.describe(scenario))
+        return scenario
 
     def start(self, setting: Setting) -> dict[str, Any]:
         parts = {"theta": self.theta, "a_hat": self.a_hat}
-        return {name: _call(one, setting) if _is_function(one) else one for name, one in parts.items()}
+        return {name: _call(part, setting) if _is_function(part) else part for name, part in parts.items()}
 
     def draws_by(self, names: Sequence[str]) -> bool:
         """Whether the scenario depends on these settings."""
@@ -104,7 +105,7 @@ _MAKERS = ("make_controller", "make_scenario", "theta", "a_hat")
 _OWN = 0x5E1F
 
 
-def kept(problem: Problem, run: Run) -> dict[str, Any]:
+def arrays_to_store(problem: Problem, run: Run) -> dict[str, Any]:
     """The arrays to store of one run."""
     ok, cost = run.result.ok, run.cost
     edges = [*parts_of(len(cost)).tolist(), len(cost)]
@@ -135,7 +136,7 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     kinds = inspect.Parameter
     parameters = inspect.signature(function).parameters
     return (name in parameters and parameters[name].kind is not kinds.POSITIONAL_ONLY) or any(
-        one.kind is kinds.VAR_KEYWORD for one in parameters.values()
+        parameter.kind is kinds.VAR_KEYWORD for parameter in parameters.values()
     )
 
 

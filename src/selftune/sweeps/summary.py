@@ -113,15 +113,15 @@ class Best(BaseModel):
 
     def beyond(self) -> list[str]:
         """A note on the settings whose best value is at the edge of the values that were tried."""
-        one = len(self.edge) == 1
-        return [f"{', '.join(self.edge)} {'is' if one else 'are'} at the edge of the values tried"] if self.edge else []
+        verb = "is" if len(self.edge) == 1 else "are"
+        return [f"{', '.join(self.edge)} {verb} at the edge of the values tried"] if self.edge else []
 
     def lost(self) -> str:
         """The failed runs, in words."""
         if not self.failed:
             return "no run failed"
         first = self.failed[0]
-        runs = sum(one.failed for one in self.failed)
+        runs = sum(setting.failed for setting in self.failed)
         return (
             f"{_count(runs, 'run')} failed, at {len(self.failed)} of {_count(self.points, 'setting')}; "
             f"first failure: {in_words(first.setting)}: {first.reason}"
@@ -203,35 +203,35 @@ def best(
         >>> found.setting["learning_rate"] in (0.01, 0.1), len(found.rivals), found.failed[0].setting
         (True, 1, {'learning_rate': 1.0})
     """
-    found = _averaged(points(sweep, cost=cost, last=last), across)
-    names = _names("over", over, found)
-    if not found.ok.any():
-        place = np.argwhere(found.failed)[0]
+    table = _averaged(points(sweep, cost=cost, last=last), across)
+    names = _names("over", over, table)
+    if not table.ok.any():
+        place = np.argwhere(table.failed)[0]
         raise ArgumentError(
             "sweep",
             "a setting without failed runs",
-            f"failures at all {len(found)} ({int(found.failed.sum())} of {found.failed.size} runs); the first: "
-            f"{in_words(found.setting(place[0]))}, seed {found.seeds[place[1]]}: {found.reason[tuple(place)]}",
+            f"failures at all {len(table)} ({int(table.failed.sum())} of {table.failed.size} runs); the first: "
+            f"{in_words(table.setting(place[0]))}, seed {table.seeds[place[1]]}: {table.reason[tuple(place)]}",
         )
     if not names:
-        return _best(found)
-    parts = [(key, found.at(rows)) for key, rows in found.groups(names)]
+        return _best(table)
+    parts = [(key, table.at(rows)) for key, rows in table.groups(names)]
     single = isinstance(over, str)
     return {key[0] if single else key: _best(part) if part.ok.any() else None for key, part in parts}
 
 
-def standings(found: Points, most: int | None = None) -> list[Standing]:
+def standings(table: Points, most: int | None = None) -> list[Standing]:
     """The settings without failed runs, at most `most` of them, in ascending order of the mean cost."""
-    return _standings(found, to_best(found.cost[found.ok]), most)
+    return _standings(table, to_best(table.cost[table.ok]), most)
 
 
-def _standings(found: Points, less: ToBest, most: int | None = None) -> list[Standing]:
-    good = np.flatnonzero(found.ok)
-    order = np.argsort(found.mean[good], kind="stable")[:most]
-    costs = intervals(found.cost[good[order]].T)
+def _standings(table: Points, less: ToBest, most: int | None = None) -> list[Standing]:
+    good = np.flatnonzero(table.ok)
+    order = np.argsort(table.mean[good], kind="stable")[:most]
+    costs = intervals(table.cost[good[order]].T)
     return [
         Standing(
-            setting=found.setting(int(good[i])),
+            setting=table.setting(int(good[i])),
             cost=cost,
             difference=_interval(less.difference, i),
             ratio=_ratio(less.log_ratio, i),
@@ -253,28 +253,28 @@ def _ratio(gap: Gap, row: Any) -> Interval | None:
         return None
     with np.errstate(over="ignore"):
         logs = _interval(gap, row)
-        ends = (None if one is None else float(np.exp(one)) for one in (logs.low, logs.high))
+        ends = (None if end is None else float(np.exp(end)) for end in (logs.low, logs.high))
         return Interval(mean=float(np.exp(logs.mean)), low=next(ends), high=next(ends))
 
 
-def failures(found: Points) -> list[Failed]:
+def failures(table: Points) -> list[Failed]:
     """All settings with failed runs."""
-    made = []
-    for row in np.flatnonzero(~found.ok):
-        reason = str(found.reason[row, int(np.argmax(found.failed[row]))])
-        lost = int(found.failed[row].sum())
-        made.append(Failed(setting=found.setting(row), failed=lost, runs=found.failed.shape[1], reason=reason))
-    return made
+    failed = []
+    for row in np.flatnonzero(~table.ok):
+        reason = str(table.reason[row, int(np.argmax(table.failed[row]))])
+        lost = int(table.failed[row].sum())
+        failed.append(Failed(setting=table.setting(row), failed=lost, runs=table.failed.shape[1], reason=reason))
+    return failed
 
 
 def intervals(columns: np.ndarray) -> list[Interval]:
     """The mean and interval over seeds of each column of an array (seed, …)."""
-    made = statistics.band(columns)
+    band = statistics.band(columns)
     return [
         Interval(
             mean=float(mean), low=None if np.isnan(low) else float(low), high=None if np.isnan(high) else float(high)
         )
-        for mean, low, high in zip(*made, strict=True)
+        for mean, low, high in zip(*band, strict=True)
     ]
 
 
@@ -292,17 +292,17 @@ def compare_settings(
     Each value has its best other settings, chosen for each seed by all other seeds. Differences are to the value `to`,
     by default the first value, and are paired by seed. `cost` and `last` are as in `best`.
     """
-    found = points(sweep, cost=cost, last=last)
-    (name,), by_names = _names("over", over, found), _names("by", by, found)
+    table = points(sweep, cost=cost, last=last)
+    (name,), by_names = _names("over", over, table), _names("by", by, table)
     if name in by_names:
         raise ArgumentError("by", "other settings than over", f"{name!r} in both")
-    values, _ = found.levels(name)
-    base = values[0] if to is None else next((one for one in values if show(one) == show(to)), None)
+    values, _ = table.levels(name)
+    base = values[0] if to is None else next((value for value in values if show(value) == show(to)), None)
     if base is None:
-        raise ArgumentError("to", f"a value of {name}, one of {[show(one) for one in values]}", f"{to!r}")
+        raise ArgumentError("to", f"a value of {name}, one of {[show(value) for value in values]}", f"{to!r}")
     sides, columns = [], []
-    for key, rows in found.groups(by_names):
-        here = found.at(rows)
+    for key, rows in table.groups(by_names):
+        here = table.at(rows)
         parts = [(value, here.at(where)) for (value,), where in here.groups([name])]
         # Compare by text, because NaN is not equal to itself.
         reference = next((_each_seed(part) for value, part in parts if show(value) == show(base)), None)
@@ -311,17 +311,17 @@ def compare_settings(
             first = show(value) == show(base)
             columns += [each, None if each is None or reference is None or first else each - reference]
             sides.append((dict(zip(by_names, key, strict=True)), value, part))
-    made = iter(intervals(np.stack([one for one in columns if one is not None] or [np.zeros(1)], axis=1)))
-    shown = [None if one is None else next(made) for one in columns]
+    known = iter(intervals(np.stack([column for column in columns if column is not None] or [np.zeros(1)], axis=1)))
+    costs = [None if column is None else next(known) for column in columns]
     return Comparison(
         over=name,
         by=by_names,
         to=base,
-        seeds=found.seeds.size,
-        judged=found.judged,
+        seeds=table.seeds.size,
+        judged=table.judged,
         sides=[
-            _side(by_values, value, part, [name, *by_names], one, less)
-            for (by_values, value, part), one, less in zip(sides, shown[::2], shown[1::2], strict=True)
+            _side(by_values, value, part, [name, *by_names], cost, difference)
+            for (by_values, value, part), cost, difference in zip(sides, costs[::2], costs[1::2], strict=True)
         ],
     )
 
@@ -332,7 +332,7 @@ def _side(by: Setting, value: Any, part: Points, fixed: list[str], cost: Any, di
     return Side(
         by=by,
         value=value,
-        setting=None if chosen is None else {name: one for name, one in chosen.items() if name not in fixed},
+        setting=None if chosen is None else {name: value for name, value in chosen.items() if name not in fixed},
         cost=cost,
         difference=difference,
         failed=int(part.failed.sum()),
@@ -349,61 +349,61 @@ def _each_seed(part: Points) -> np.ndarray | None:
     return chosen_by_others(cost) if cost.shape[1] > 1 else cost.min(axis=0)
 
 
-def _best(found: Points) -> Best:
-    cost = found.cost[found.ok]
+def _best(table: Points) -> Best:
+    cost = table.cost[table.ok]
     less = to_best(cost)
-    standing = _standings(found, less)
+    standing = _standings(table, less)
     return Best(
         setting=standing[0].setting,
         cost=standing[0].cost,
         fair=intervals(chosen_by_others(cost)[:, None])[0] if cost.shape[1] > 1 else None,
         chance=less.chance,
-        rivals=[one for one in standing[1:] if one.near],
-        edge=[name for name in found.names if _is_edge(found, name, standing[0].setting[name])],
-        failed=failures(found),
-        points=len(found),
-        seeds=found.seeds.size,
-        judged=found.judged,
+        rivals=[rival for rival in standing[1:] if rival.near],
+        edge=[name for name in table.names if _is_edge(table, name, standing[0].setting[name])],
+        failed=failures(table),
+        points=len(table),
+        seeds=table.seeds.size,
+        judged=table.judged,
     )
 
 
-def _is_edge(found: Points, name: str, value: Any) -> bool:
-    if not found.is_numeric(name) or len(values := found.levels(name)[0]) < 3:
+def _is_edge(table: Points, name: str, value: Any) -> bool:
+    if not table.is_numeric(name) or len(values := table.levels(name)[0]) < 3:
         return False
     return value in (min(values), max(values))
 
 
-def _averaged(found: Points, across: Names) -> Points:
+def _averaged(table: Points, across: Names) -> Points:
     """The points with the mean over all values of the settings `across`."""
-    names = _names("across", across, found)
-    left = [name for name in found.names if name not in names]
-    groups = [rows for _, rows in found.groups(left)]
+    names = _names("across", across, table)
+    left = [name for name in table.names if name not in names]
+    groups = [rows for _, rows in table.groups(left)]
     if not names:
-        return found
-    if (size := int(np.prod([len(found.levels(name)[0]) for name in names]))) * len(groups) != len(found):
+        return table
+    if (size := int(np.prod([len(table.levels(name)[0]) for name in names]))) * len(groups) != len(table):
         raise ArgumentError(
             "across",
             f"each of {size} values of {', '.join(names)} with every other setting, as in a grid",
-            f"{len(found)} points of {len(groups)} other settings",
+            f"{len(table)} points of {len(groups)} other settings",
         )
     rows = np.stack(groups)  # (setting, value)
-    failed = np.asarray(found.failed[rows].any(axis=1))
-    first = found.failed[rows].argmax(axis=1)
+    failed = np.asarray(table.failed[rows].any(axis=1))
+    first = table.failed[rows].argmax(axis=1)
     return Points(
-        columns={name: found.columns[name][rows[:, 0]] for name in left},
-        cost=np.where(failed, np.nan, found.cost[rows].mean(axis=1)),
+        columns={name: table.columns[name][rows[:, 0]] for name in left},
+        cost=np.where(failed, np.nan, table.cost[rows].mean(axis=1)),
         failed=failed,
-        reason=found.reason[np.take_along_axis(rows, first, axis=1), np.arange(failed.shape[1])],
-        seeds=found.seeds,
-        judged=f"{found.judged}, the mean over {', '.join(names)}",
+        reason=table.reason[np.take_along_axis(rows, first, axis=1), np.arange(failed.shape[1])],
+        seeds=table.seeds,
+        judged=f"{table.judged}, the mean over {', '.join(names)}",
     )
 
 
-def _names(argument: str, given: str | Sequence[str], found: Points) -> list[str]:
+def _names(argument: str, given: str | Sequence[str], table: Points) -> list[str]:
     names = [given] if isinstance(given, str) else list(given)
     for name in names:
-        if name not in found.columns:
-            raise ArgumentError(argument, f"a setting of the sweep, one of {found.names}", f"{name!r}")
+        if name not in table.columns:
+            raise ArgumentError(argument, f"a setting of the sweep, one of {table.names}", f"{name!r}")
     return names
 
 

@@ -11,12 +11,12 @@ from jax.typing import ArrayLike
 from ..control import result_codes
 from ..control.controller import Controller
 from ..control.guard import Guard
+from ..control.run_fields import FIELDS
 from ..foundation import arguments, extras, json_values, worker_pool
 from ..foundation.errors import ArgumentError
 from ..native.choice import Engine, check_engine, settle
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
-from ..simulation.run import DIMS, Run
 from ..simulation.simulator import check_record
 from ..storage import files
 from .design import FLOAT, Design
@@ -243,9 +243,9 @@ def _dataset(sweep: Sweep) -> "xr.Dataset":
         reason[at] = "not done yet"
     data["reason"] = (("point", "seed"), reason)
     coords = {"seed": seeds, **{name: raw[name] for name in raw.coords if name not in ("task", "lane")}}
-    made = xr.Dataset(data, coords={"point": np.arange(size[0]), **coords})
-    made.attrs = {"design": design.kind, "settings": list(design.names), "steps": steps}
-    return _on_grid(made, design) if design.kind == "grid" else _on_points(made, design)
+    dataset = xr.Dataset(data, coords={"point": np.arange(size[0]), **coords})
+    dataset.attrs = {"design": design.kind, "settings": list(design.names), "steps": steps}
+    return _on_grid(dataset, design) if design.kind == "grid" else _on_points(dataset, design)
 
 
 def _on_points(dataset: "xr.Dataset", design: Design) -> "xr.Dataset":
@@ -335,8 +335,8 @@ def _number_again(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {FLOAT}:
             return float(value[FLOAT])
-        return {name: _number_again(one) for name, one in value.items()}
-    return [_number_again(one) for one in value] if isinstance(value, list) else value
+        return {name: _number_again(item) for name, item in value.items()}
+    return [_number_again(item) for item in value] if isinstance(value, list) else value
 
 
 def _layout(plan: Plan) -> "Layout":
@@ -354,10 +354,9 @@ def _layout(plan: Plan) -> "Layout":
     }
     sizes = {"part": parts_of(plan.steps), "parameter": np.arange(plan.shapes["theta_end"][0])}
     for name in plan.problem.record:
-        dims = ("time", *DIMS[name])
+        field, dims = FIELDS[name], ("time", *FIELDS[name].axes)
         sizes |= {dim: np.arange(size) for dim, size in zip(dims, plan.shapes[name], strict=True)}
-        kind = "int32" if name == "guard" else number
-        variables[name] = Variable((*each, *dims), kind, getattr(Run, name).__doc__ or "")
+        variables[name] = Variable((*each, *dims), field.dtype or number, field.__doc__ or "")
     if "time" in sizes:
         sizes["time"] = np.arange(0, plan.steps, plan.problem.stride)
     coords = {"task": [plan.identity(block) for block in plan.blocks], "lane": np.arange(plan.lanes), **sizes}

@@ -17,7 +17,7 @@ from .claims import Claims
 from .constants import Constants, Contraction, Sets, _number
 from .estimator_claims import Noise, estimator_rows
 from .joint import Joint
-from .measure import Problem, residual_variation
+from .measure import TheoryProblem, residual_variation
 
 
 def certify(
@@ -96,7 +96,7 @@ def certify(
         >>> certificate.ok, row.verdict, f"{row.measured:.2f} ≤ {row.bound:.2f}"
         (True, 'holds', '0.20 ≤ 0.31')
     """
-    problem = Problem.make(controller, scenario, run, sets, joint)
+    problem = TheoryProblem.make(controller, scenario, run, sets, joint)
     if noise is not None and not isinstance(noise, Noise):
         raise ArgumentError("noise", "Noise or None", arguments.describe(noise))
     if joint is not None:
@@ -111,7 +111,7 @@ def certify(
 
 
 def _matched_claims(
-    problem: Problem,
+    problem: TheoryProblem,
     constants: Constants | None,
     contraction: Contraction | None,
     variation: float | None,

@@ -11,7 +11,7 @@ from ..tuners import GAPS
 from . import bounds, matched, multi_step
 from .constants import Constants, Contraction
 from .joint import Joint
-from .measure import Measured, Problem
+from .measure import Measured, TheoryProblem
 from .row_builder import Ledger, times
 
 MATCHED_ONLY = "the constants follow from Constants and Contraction of a MatchedSystem, and not from a Joint"
@@ -26,7 +26,7 @@ class Claims:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: TheoryProblem,
         measured: Measured,
         constants: Constants | None,
         contraction: Contraction | None,

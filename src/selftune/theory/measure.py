@@ -90,7 +90,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Problem:
+class TheoryProblem:
     controller: Controller
     system: Any
     """A `MatchedSystem`, unless a `Joint` was given."""
@@ -102,7 +102,9 @@ class Problem:
     """η_t by row: a constant, or the values of a schedule."""
 
     @staticmethod
-    def make(controller: Any, scenario: Any, run: Any, sets: Any, joint: Any = None, plain: bool = False) -> "Problem":
+    def make(
+        controller: Any, scenario: Any, run: Any, sets: Any, joint: Any = None, plain: bool = False
+    ) -> "TheoryProblem":
         """Raise `ValueError` if the theory does not apply. `plain`: only M-GAPS with a number on a `MatchedSystem`."""
         arguments.instance("controller", controller, Controller)
         system, tuner = controller.system, controller.tuner
@@ -144,7 +146,7 @@ class Problem:
         theta, a = (jax.tree.map(lambda leaf: leaf[0], tree) for tree in (run.theta, scenario.a_star))
         for name, value, constraint in (("theta", theta, sets.theta), ("a", a, sets.a)):
             check_bounded(f"sets.{name}", constraint, value)
-        return Problem(controller, system, tuner, scenario, run, sets, _rates(rate, len(scenario)))
+        return TheoryProblem(controller, system, tuner, scenario, run, sets, _rates(rate, len(scenario)))
 
     @property
     def learning_rate(self) -> float:

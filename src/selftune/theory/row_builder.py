@@ -107,13 +107,13 @@ class Ledger:
 
     def _by_source(self, uses: tuple[str, ...], source: str) -> tuple[str, ...]:
         """The constants with this source. "all": every constant; "contraction": C̄, ρ, R_S; "joint": a `Joint`."""
-        found = ["joint"] if "joint" in uses and source == "given" else []
+        names_used = ["joint"] if "joint" in uses and source == "given" else []
         if self.k is not None:
             names = [name for name in NAMES if name in uses or "all" in uses]
-            found += [name for name in names if self.k.source[name] == source]
+            names_used += [name for name in names if self.k.source[name] == source]
         if self.c is not None and "contraction" in uses and self.c.source == source:
-            found += ["C_bar", "rho", "R_S"]
-        return tuple(found)
+            names_used += ["C_bar", "rho", "R_S"]
+        return tuple(names_used)
 
 
 def times(factor: float, values: np.ndarray) -> np.ndarray:

@@ -77,13 +77,13 @@ def sample_constants(
         "f": (lambda p, t: system.residual(p["x"], p["a"], t), ("x", "a")),
         "h": (lambda p, t: system.cost(p["x"], p["u"], p["theta"], t)[None], ("x", "u", "theta")),
     }
-    found: dict[str, float] = {}
+    constants: dict[str, float] = {}
     for name, (function, names) in functions.items():
         key, now = jax.random.split(key)
         values = _search(function, {k: blocks[k] for k in names}, scenario, now, *counts)
         for letter, numbers in zip(("L", "ell"), values, strict=True):
-            found |= {f"{letter}_{name}_{k}": float(v) for k, v in zip(names, numbers, strict=True)}
-    return Constants(**found, source=dict.fromkeys(found, "sampled"))
+            constants |= {f"{letter}_{name}_{k}": float(v) for k, v in zip(names, numbers, strict=True)}
+    return Constants(**constants, source=dict.fromkeys(constants, "sampled"))
 
 
 def _search(

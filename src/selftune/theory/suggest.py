@@ -16,7 +16,7 @@ from ..regret import surrogate
 from ..simulation.run import Run
 from . import multi_step
 from .constants import Constants, Contraction, Sets
-from .measure import Problem
+from .measure import TheoryProblem
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def suggest_learning_rate(
         >>> print(f"{rates.admissible:.2g} {rates.measured:.2g}")  # the worst case is worse than what happened
         0.2 25
     """
-    problem = Problem.make(controller, scenario, run, sets, plain=True)
+    problem = TheoryProblem.make(controller, scenario, run, sets, plain=True)
     directions = arguments.count("directions", directions)
     keys = jax.random.split(arguments.key("key", key), directions + 2)
     theta = jax.tree.map(lambda leaf: leaf[0], run.theta)

@@ -9,27 +9,10 @@ from ...foundation.errors import ArgumentError
 from ...reporting.datasets import present, usable
 from ...reporting.statistics import Band, band
 from ...reporting.style import BLUE, GREEN, GREY, PALETTE, PURPLE, SKY, VERMILLION
+from .run import ALGORITHMS, CELL, VARIABLES
 
-OURS, FIXED, EXACT = "M-GAPS", "fixed gain", "exact model"
+OURS, FIXED, EXACT = ALGORITHMS[:3]
 RESCALED = "M-GAPS, η/Δ²"
-CELL = ("noise", "gain", "algorithm")
-DIMENSIONS: dict[str, tuple[str, ...]] = {
-    "a_star": ("seed", "time", "feature"),
-    "a_hat": (*CELL, "seed", "time", "feature"),
-    "theta": (*CELL, "seed", "time"),
-    "model_error": (*CELL, "seed", "time"),
-    "x": (*CELL, "seed", "time"),
-    "cumulative_cost": (*CELL, "seed", "time"),
-    "total_cost": (*CELL, "seed"),
-    "period_cost": (*CELL, "seed", "period"),
-    "result_code": (*CELL, "seed"),
-    "static_gain": ("noise", "seed"),
-    "static_cost": ("noise", "seed"),
-    "static_period_cost": ("noise", "seed", "period"),
-    "local_regret": ("noise", "gain", "seed", "horizon"),
-    "rescaled_period_cost": ("gain", "seed", "period"),
-}
-
 VERDICTS = {"holds": GREEN, "vacuous": GREEN, "fails": VERMILLION, "not promised": GREY, "not checked": GREY}
 COLORS = {OURS: BLUE, FIXED: VERMILLION, EXACT: GREEN, "GAPS": PURPLE, RESCALED: SKY}
 NOISE = {"outside": "noise outside Δ(…)", "inside": "noise inside Δ(…)"}
@@ -37,7 +20,9 @@ NOISE = {"outside": "noise outside Δ(…)", "inside": "noise inside Δ(…)"}
 
 def check(dataset: xr.Dataset) -> None:
     """Raise `ValueError` about the first missing or unexpected variable, unless this is the paper's simulation."""
-    for name, dims in DIMENSIONS.items():
+    for name, (dims, _, _) in VARIABLES.items():
+        if name == "local_regret_error":
+            continue  # no figure shows it
         if name not in dataset:
             raise ArgumentError("dataset", f"a variable {name!r} with dimensions {dims}", f"{list(dataset)}")
         if set(dataset[name].dims) != set(dims):
@@ -88,13 +73,13 @@ def rescaled(dataset: xr.Dataset) -> xr.Dataset:
 def standings(dataset: xr.Dataset) -> dict[str, dict[str, xr.Dataset]]:
     """`table` and `rescaled` by noise and by algorithm, in the order of display: each (gain, band)."""
     costs = table(dataset)
-    made = {
+    costs_by_noise = {
         str(noise): {str(name): costs.sel(noise=noise, algorithm=name) for name in costs.algorithm.values}
         for noise in costs.noise.values
     }
-    if "inside" in made:
-        made["inside"][RESCALED] = rescaled(dataset)
-    return made
+    if "inside" in costs_by_noise:
+        costs_by_noise["inside"][RESCALED] = rescaled(dataset)
+    return costs_by_noise
 
 
 def _compared(dataset: xr.Dataset, periods: xr.DataArray, total: xr.DataArray) -> xr.Dataset:

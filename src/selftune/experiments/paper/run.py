@@ -31,6 +31,30 @@ NOISES = ("outside", "inside")
 GIVEN = ("learning_rate", "decay", "sigma", "period")
 """The settings that the paper gives."""
 ALGORITHMS = ("M-GAPS", "fixed gain", "exact model", "GAPS")
+CELL = ("noise", "gain", "algorithm")
+_RUN_DIMS = (*CELL, "seed")
+VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "a_star": (("seed", "time", "feature"), "float32", "true parameters a*"),
+    "a_hat": ((*_RUN_DIMS, "time", "feature"), "float32", "estimated parameters â"),
+    "theta": ((*_RUN_DIMS, "time"), "float32", "gain θ"),
+    "model_error": ((*_RUN_DIMS, "time"), "float32", "model error φ(x)â − φ(x)a*"),
+    "x": ((*_RUN_DIMS, "time"), "float32", "tracking error x"),
+    "cumulative_cost": ((*_RUN_DIMS, "time"), "float64", "cost up to and with this step"),
+    "total_cost": (_RUN_DIMS, "float64", "cost of the whole run"),
+    "period_cost": ((*_RUN_DIMS, "period"), "float64", "cost of each period of a*"),
+    "result_code": (_RUN_DIMS, "int32", "how the run ended; 0 is ok"),
+    "static_gain": (("noise", "seed"), "float64", "best static gain in hindsight, model known"),
+    "static_cost": (("noise", "seed"), "float64", "cost of the best static gain"),
+    "static_period_cost": (("noise", "seed", "period"), "float64", "its cost in each period"),
+    "local_regret": (("noise", "gain", "seed", "horizon"), "float64", "local regret of M-GAPS"),
+    "local_regret_error": (("noise", "gain", "seed", "horizon"), "float64", "its error, as estimated"),
+    "rescaled_period_cost": (
+        ("gain", "seed", "period"),
+        "float64",
+        "M-GAPS with learning rate η/Δ², noise inside: cost of each period",
+    ),
+}
+"""The variables of the dataset: dimensions, dtype and description."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +191,6 @@ def _work(settings: Settings, seed: int) -> int:
 def layout(settings: Settings) -> "Layout":
     from ...storage.store import Layout, Variable
 
-    each = ("noise", "gain", "algorithm", "seed")
     return Layout(
         task_dims=("seed",),
         coords={
@@ -180,27 +203,7 @@ def layout(settings: Settings) -> "Layout":
             "feature": np.arange(3),
             "horizon": np.asarray(settings.horizons),
         },
-        variables={
-            "a_star": Variable(("seed", "time", "feature"), "float32", "true parameters a*"),
-            "a_hat": Variable((*each, "time", "feature"), "float32", "estimated parameters â"),
-            "theta": Variable((*each, "time"), "float32", "gain θ"),
-            "model_error": Variable((*each, "time"), "float32", "model error φ(x)â − φ(x)a*"),
-            "x": Variable((*each, "time"), "float32", "tracking error x"),
-            "cumulative_cost": Variable((*each, "time"), "float64", "cost up to and with this step"),
-            "total_cost": Variable(each, "float64", "cost of the whole run"),
-            "period_cost": Variable((*each, "period"), "float64", "cost of each period of a*"),
-            "result_code": Variable(each, "int32", "how the run ended; 0 is ok"),
-            "static_gain": Variable(("noise", "seed"), "float64", "best static gain in hindsight, model known"),
-            "static_cost": Variable(("noise", "seed"), "float64", "cost of the best static gain"),
-            "static_period_cost": Variable(("noise", "seed", "period"), "float64", "its cost in each period"),
-            "local_regret": Variable(("noise", "gain", "seed", "horizon"), "float64", "local regret of M-GAPS"),
-            "local_regret_error": Variable(("noise", "gain", "seed", "horizon"), "float64", "its error, as estimated"),
-            "rescaled_period_cost": Variable(
-                ("gain", "seed", "period"),
-                "float64",
-                "M-GAPS with learning rate η/Δ², noise inside: cost of each period",
-            ),
-        },
+        variables={name: Variable(*declaration) for name, declaration in VARIABLES.items()},
     )
 
 

@@ -11,7 +11,7 @@ from ...reporting.statistics import Check, Interval, interval
 from .run import GIVEN, given
 
 
-class Row(BaseModel):
+class CostRow(BaseModel):
     """One form of the noise and one gain: mean costs over seeds, and ratios paired by seed."""
 
     noise: str
@@ -27,7 +27,7 @@ class Row(BaseModel):
 
 
 class Summary(BaseModel):
-    rows: list[Row]
+    rows: list[CostRow]
     checks: list[Check]
 
     @property
@@ -45,7 +45,7 @@ def summarize(dataset: xr.Dataset, settings: Mapping[str, Any]) -> Summary:
     return Summary(rows=rows, checks=_checks(dataset, rows, same))
 
 
-def _row(dataset: xr.Dataset, noise: str, gain: float) -> Row:
+def _row(dataset: xr.Dataset, noise: str, gain: float) -> CostRow:
     here = dataset.sel(noise=noise, gain=gain)
     total = here.total_cost
     later = slice(1, None)
@@ -53,7 +53,7 @@ def _row(dataset: xr.Dataset, noise: str, gain: float) -> Row:
     ours = here.period_cost.sel(algorithm="M-GAPS").isel(period=later).sum("period")
     rescaled = here.rescaled_period_cost.isel(period=later).sum("period")
     several = dataset.sizes["period"] > 1
-    return Row(
+    return CostRow(
         noise=noise,
         gain=gain,
         cost={str(name): interval(total.sel(algorithm=name)) for name in dataset.algorithm.values},
@@ -64,7 +64,7 @@ def _row(dataset: xr.Dataset, noise: str, gain: float) -> Row:
     )
 
 
-def _checks(dataset: xr.Dataset, rows: list[Row], judged: bool) -> list[Check]:
+def _checks(dataset: xr.Dataset, rows: list[CostRow], judged: bool) -> list[Check]:
     found: list[Check] = []
 
     def check(name: str, expected: str, measured: Interval, holds: bool) -> None:

@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 
 import selftune as st
 
+from ...control.run_fields import FIELDS
 from ...foundation import suggestions
 from ...foundation.errors import ArgumentError, InputError
 
@@ -37,9 +38,6 @@ def _is_a_number(value: float) -> float:
 
 
 Number = Annotated[float | int, AfterValidator(_is_a_number)]
-Recorded = Literal[
-    "x", "u", "theta", "a_hat", "cost", "y", "gradient", "f", "f_hat", "innovation", "contraction", "guard"
-]  # fmt: skip
 Numbers = Number | list[Number] | list[list[Number]]
 
 
@@ -60,11 +58,13 @@ def _one_of(tag: str, *kinds: type, **types: Any) -> Any:
 
 if TYPE_CHECKING:
     # At run time, these are made from the classes of the library.
+    Recorded: TypeAlias = str
     Tuner: TypeAlias = Any
     Estimator: TypeAlias = Any
     Process: TypeAlias = Any
     GuardPart: TypeAlias = Any
 else:
+    Recorded = Literal[tuple(FIELDS)]
     Constraint = _one_of("name", st.Box, st.Ball, st.Simplex, st.Unconstrained)
     Process = _one_of(
         "process",

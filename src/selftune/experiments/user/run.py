@@ -12,8 +12,8 @@ import numpy as np
 import selftune as st
 
 from ...control import result_codes
+from ...control.run_fields import FIELDS
 from ...foundation.errors import ArgumentError
-from ...simulation.run import DIMS
 from ...storage.store import Layout, RunStore, Variable
 from ...storage.tasks import run_tasks
 from .config import Loaded
@@ -107,7 +107,7 @@ def _recorded(loaded: Loaded) -> tuple[str, ...]:
 def _layout(loaded: Loaded) -> Layout:
     config, sizes = loaded.config, sizes_of(loaded)
     variables = {
-        name: Variable(("seed", "time", *DIMS[name]), "float64", getattr(st.Run, name).__doc__ or "")
+        name: Variable(("seed", "time", *FIELDS[name].axes), "float64", FIELDS[name].__doc__ or "")
         for name in _recorded(loaded)
     }
     used = {dim for variable in variables.values() for dim in variable.dims}
