@@ -8,7 +8,7 @@ import pytest
 import selftune as st
 from selftune.experiments import report
 from selftune.foundation.errors import StoreError
-from selftune.sweeps import executors
+from selftune.sweeps.programs import Programs
 from tests.test_sweep import GRID, START, SYSTEM, controller, scenario
 
 
@@ -58,16 +58,16 @@ def test_other_code_other_settings_and_another_kind_are_refused(tmp_path):
 
 
 class Unlucky:
-    """`Programs.compute`, that raises for a task, so many times."""
+    """`Programs.__call__`, which raises an error for one task, `times` times."""
 
     def __init__(self, task, times):
-        self.task, self.left, self.compute = task, times, executors.Programs.compute
+        self.task, self.left, self.compute = task, times, Programs.__call__
 
-    def __call__(self, programs, i):
-        if i == self.task and self.left > 0:
+    def __call__(self, programs, task):
+        if task == (self.task,) and self.left > 0:
             self.left -= 1
             raise MemoryError("no room for it")
-        return self.compute(programs, i)
+        return self.compute(programs, task)
 
 
 def test_a_task_that_raises_is_tried_again_then_recorded_and_can_be_redone(tmp_path, monkeypatch):
@@ -75,7 +75,7 @@ def test_a_task_that_raises_is_tried_again_then_recorded_and_can_be_redone(tmp_p
     right = st.sweep(controller, scenario, GRID, 4, **START, lanes=2, folder=tmp_path / "right")
 
     unlucky = Unlucky(task=1, times=2)
-    monkeypatch.setattr(executors.Programs, "compute", lambda self, i: unlucky(self, i))
+    monkeypatch.setattr(Programs, "__call__", lambda self, task: unlucky(self, task))
     done = st.sweep(controller, scenario, GRID, 4, **{**options, "folder": tmp_path / "lucky"})
     assert done.manifest.checksums == right.manifest.checksums  # it came right at the third time
 

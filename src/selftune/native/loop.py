@@ -3,7 +3,6 @@
 import copy
 import ctypes
 import math
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from jaxtyping import PyTree
 from ..control.closed_loop import CHECKED, closed_loop_step
 from ..control.controller import Controller
 from ..control.guard import Guard
-from ..foundation import arguments
+from ..foundation import arguments, executors
 from ..problem.system import System
 from ._float64_bits import as_words, from_words, to_numbers, to_words
 from .c.compilation import build
@@ -240,8 +239,7 @@ class Loop:
         if len(lanes) == 1:
             run(lanes[0])
         elif lanes:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-            pool = ThreadPoolExecutor(cores)
+            pool = ThreadPoolExecutor(executors.cores())
             try:
                 list(pool.map(run, lanes))
             finally:

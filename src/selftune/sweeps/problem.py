@@ -102,7 +102,7 @@ _MAKERS = ("make_controller", "make_scenario", "theta", "a_hat")
 _OWN = 0x5E1F
 
 
-def kept(problem: Problem, run: Run) -> dict[str, Any]:
+def arrays_to_store(problem: Problem, run: Run) -> dict[str, Any]:
     """The arrays to store of one run."""
     ok, cost = run.result.ok, run.cost
     edges = [*parts_of(len(cost)).tolist(), len(cost)]

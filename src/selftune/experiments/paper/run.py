@@ -22,7 +22,7 @@ import selftune as st
 from ...foundation import arguments
 
 if TYPE_CHECKING:
-    from ...storage.store import Layout, Manifest
+    from ...storage.store import Layout, Manifest, Task
 
 DELTA = 0.01
 NOISES = ("outside", "inside")
@@ -141,6 +141,7 @@ def compute(
 
     A task is a seed. `progress` is called with (done, total). Its unit is the time of one run of the closed loop.
     """
+    from ...foundation.executors import Meter, Threads
     from ...storage.store import RunStore
     from ...storage.tasks import run_tasks
 
@@ -149,7 +150,11 @@ def compute(
         RunStore.begin(folder, kind="paper", settings=dataclasses.asdict(settings), layout=layout(settings)) as store,
     ):
         work = [_work(settings, seed) for (seed,) in store.tasks]
-        run_tasks(store, lambda task, tell: one_seed(settings, task[0], tell), work, workers=workers, progress=progress)
+
+        def compute_task(task: "Task", tell: Callable[[int], Any]) -> dict[str, np.ndarray]:
+            return one_seed(settings, task[0], tell)
+
+        run_tasks(store, compute_task, work, Threads(workers), Meter(progress), reports_progress=True)
         return store.manifest
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 import selftune as st
 
+from ...foundation.executors import Meter, Threads
 from ...simulation.run import DIMS
 from ...storage.store import Layout, RunStore, Variable
 from ...storage.tasks import run_tasks
@@ -44,8 +45,9 @@ def compute(
                 store,
                 lambda task, tell: _one_seed(loaded, made, seeds[task[0]], tell),
                 [len(_chunks(config.scenario.steps))] * len(seeds),
-                workers=workers,
-                progress=progress,
+                Threads(workers),
+                Meter(progress),
+                reports_progress=True,
             )
             return store.manifest
 
