@@ -127,15 +127,14 @@ def sweep(
         a_hat,
         plant,
         guard,
-        float(arguments.number("limit", limit, lambda v: v > 0, "a number > 0")),
-        settle(check_engine(engine)),
-        check_record(record),
-        arguments.count("stride", stride),
+        limit=float(arguments.number("limit", limit, lambda v: v > 0, "a number > 0")),
+        engine=settle(check_engine(engine)),
+        record=check_record(record),
+        stride=arguments.count("stride", stride),
     )
     if "guard" in problem.record and guard is None:
         raise ValueError("record: expected no 'guard', because there is no guard")
-    redo = _check_redo(redo)
-    seeds = _seeds(seeds)
+    redo, seeds = _check_redo(redo), _check_seeds(seeds)
     plan = make_plan(problem, design, seeds, lanes=None if lanes is None else arguments.count("lanes", lanes))
     layout = _layout(plan)
     if taken := {*layout.coords, *layout.variables, "reason"}.intersection(design.names):
@@ -282,7 +281,7 @@ def _label(value: Any) -> str:
     return json.dumps(value)
 
 
-def _seeds(seeds: Any) -> list[int]:
+def _check_seeds(seeds: Any) -> list[int]:
     if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
         return list(range(arguments.count("seeds", seeds)))
     if not isinstance(seeds, (list, tuple, range, np.ndarray)) or len(seeds) == 0:
