@@ -62,7 +62,7 @@ def test_a_task_may_report_its_own_progress(tmp_path):
 
     run(tmp_path, compute, workers=3, progress=lambda *now: calls.append(now), reports_progress=True)
     assert max(calls) == (21, 21)
-    assert len(calls) == 1 + 3 * 6  # at the start, twice in each task, and when a task is stored
+    assert len(calls) == 1 + 2 * 6  # at the start, and twice in each task
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])

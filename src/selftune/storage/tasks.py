@@ -46,7 +46,8 @@ def run_tasks(
                 raise
             arrays, failed = arrays_of_failed(task), in_one_line(error)
         store.write(task, arrays, failed=failed)
-        meter.add(0 if reports_progress else amounts[task])
+        if not reports_progress:
+            meter.add(amounts[task])
 
     meter.add(0)
     executor.run((lambda task: compute(task, meter.add)) if reports_progress else compute, pending, receive)
