@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.experiments import report
+from selftune.experiments.registry import StoredRun
 from selftune.foundation.errors import StoreError
 from selftune.sweeps.programs import Programs
 from tests.test_sweep import GRID, START, SYSTEM, controller, scenario
@@ -32,7 +32,7 @@ def test_the_same_bits_with_one_worker_and_many_and_in_parts(tmp_path, engine):
     partly = st.Sweep(tmp_path / "parts")
     assert not partly.is_complete
     with pytest.raises(StoreError, match=r"the run is not complete \(\d+ of 12 tasks\)"):
-        report.write(tmp_path / "parts")
+        StoredRun.open(tmp_path / "parts")
     codes = partly.to_dataset().result_code
     assert 0 < int((codes == 0).sum()) < codes.size
     assert set(np.unique(partly.to_dataset().reason)) == {"", "not done yet"}
