@@ -96,7 +96,7 @@ def one(title: str, folder: str) -> None:
         measure("verify a task", TASKS, store.verify)
         measure("finish, a task", TASKS, store.finish)
     with begin(MARKERS) as store:
-        list(files.each(store.folder, lambda task: files.write(store._marker_path(task), b"{}"), store.tasks))
+        list(files.map_parallel(store.folder, lambda task: files.write(store._marker_path(task), b"{}"), store.tasks))
         assert measure(f"list {MARKERS} markers", 1, store.pending) == []
 
 

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 from pathlib import Path
 
 import jax
@@ -18,8 +16,8 @@ from dask.distributed import Client, LocalCluster
 
 import selftune as st
 from selftune.experiments.sweep.config import SweepConfig
-from selftune.sweeps import executors
-from selftune.sweeps.executors import ClusterError
+from selftune.foundation.executors import ExecutorError
+from selftune.sweeps import cluster as clusters
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 STEPS = 20_000
@@ -104,9 +102,9 @@ def test_a_task_that_raises_there_is_recorded(tmp_path, cluster):
 
 
 def test_workers_that_would_compute_other_numbers_are_refused(tmp_path, cluster, monkeypatch):
-    ours = executors._environment() | {"jax": "0.0.1"}
-    monkeypatch.setattr(executors, "_environment", lambda: ours)
-    with pytest.raises(ClusterError, match=r"a worker would compute different numbers: jax .* there, '0.0.1' now"):
+    ours = clusters._environment() | {"jax": "0.0.1"}
+    monkeypatch.setattr(clusters, "_environment", lambda: ours)
+    with pytest.raises(ExecutorError, match=r"a worker would compute different numbers: jax .* there, '0.0.1' now"):
         st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor=cluster.scheduler_address)
 
 
@@ -115,13 +113,13 @@ def test_functions_that_workers_do_not_have_are_refused(tmp_path, cluster, monke
     (tmp_path / "only_here.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     only_here = importlib.import_module("only_here")
-    with pytest.raises(ClusterError, match=r"No module named 'only_here'.*install their modules on the workers"):
+    with pytest.raises(ExecutorError, match=r"No module named 'only_here'.*install their modules on the workers"):
         st.sweep(only_here.make, scenario, GRID, 2, **START, folder=tmp_path / "s", executor=cluster.scheduler_address)
 
 
 def test_where_no_scheduler_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(executors, "CONNECT", 1.0)
-    with pytest.raises(ClusterError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
+    monkeypatch.setattr(clusters, "CONNECT", 1.0)
+    with pytest.raises(ExecutorError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
         st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor="tcp://127.0.0.1:9")
 
 
@@ -180,41 +178,40 @@ def test_the_client_is_killed_and_the_rest_only_is_computed(tmp_path, cluster):
 
 
 @pytest.mark.slow
-def test_the_scheduler_dies_and_comes_back(tmp_path):
+def test_the_scheduler_dies_and_the_same_call_continues(tmp_path):
     dask = str(Path(sys.executable).parent / "dask")
     address, quiet = "tcp://127.0.0.1:8799", subprocess.DEVNULL
+    folder, processes, stored = tmp_path / "s", [], {}
 
     def start():
         scheduler = [dask, "scheduler", "--host", "127.0.0.1", "--port", "8799", "--no-dashboard"]
         worker = [dask, "worker", address, "--nworkers", "2", "--nthreads", "1", "--no-dashboard"]
-        there = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}  # where workers find these functions
-        return [subprocess.Popen(command, stderr=quiet, env=there) for command in (scheduler, worker)]
+        root = str(Path(__file__).parent.parent)  # where workers find these functions
+        there = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+        processes.extend(subprocess.Popen(command, stderr=quiet, env=there) for command in (scheduler, worker))
 
-    processes, again = start(), []
-
-    def restart():
-        for process in processes:
+    def kill():
+        while processes:
+            process = processes.pop()
             process.kill()
             process.wait()
-        time.sleep(2)
-        processes.extend(start())
 
     def progress(done, total):
-        if done >= 8 and not again:
-            again.append(threading.Thread(target=restart))
-            again[0].start()
+        if done >= 8:
+            kill()
 
     options = {**START, "lanes": 2}
     try:
-        done = st.sweep(
-            controller, scenario, GRID, 16, **options, folder=tmp_path / "s", executor=address, progress=progress
-        )
+        start()
+        with pytest.raises(ExecutorError, match="lost the connection to the cluster; finished tasks are stored"):
+            st.sweep(controller, scenario, GRID, 16, **options, folder=folder, executor=address, progress=progress)
+        stored = {path.name: path.stat().st_mtime_ns for path in (folder / "tasks").iterdir()}
+        assert 4 <= len(stored) < 32
+        start()
+        done = st.sweep(controller, scenario, GRID, 16, **options, folder=folder, executor=address)
     finally:
-        for thread in again:
-            thread.join()
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert again
+        kill()
+    assert stored == {name: (folder / "tasks" / name).stat().st_mtime_ns for name in stored}
     here = st.sweep(controller, scenario, GRID, 16, **options, folder=tmp_path / "here")
     assert done.manifest.checksums == here.manifest.checksums
+    assert not done.to_dataset().reason.values.any()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.experiments import report
+from selftune.experiments.registry import StoredRun
 from selftune.foundation.errors import StoreError
-from selftune.sweeps import executors
+from selftune.sweeps.programs import Programs
 from tests.test_sweep import GRID, START, SYSTEM, controller, scenario
 
 
@@ -32,7 +32,7 @@ def test_the_same_bits_with_one_worker_and_many_and_in_parts(tmp_path, engine):
     partly = st.Sweep(tmp_path / "parts")
     assert not partly.is_complete
     with pytest.raises(StoreError, match=r"the run is not complete \(\d+ of 12 tasks\)"):
-        report.write(tmp_path / "parts")
+        StoredRun.open(tmp_path / "parts")
     codes = partly.to_dataset().result_code
     assert 0 < int((codes == 0).sum()) < codes.size
     assert set(np.unique(partly.to_dataset().reason)) == {"", "not done yet"}
@@ -58,16 +58,16 @@ def test_other_code_other_settings_and_another_kind_are_refused(tmp_path):
 
 
 class Unlucky:
-    """`Programs.compute`, that raises for a task, so many times."""
+    """`Programs.__call__`, which raises an error for one task, `times` times."""
 
     def __init__(self, task, times):
-        self.task, self.left, self.compute = task, times, executors.Programs.compute
+        self.task, self.left, self.compute = task, times, Programs.__call__
 
-    def __call__(self, programs, i):
-        if i == self.task and self.left > 0:
+    def __call__(self, programs, task):
+        if task == (self.task,) and self.left > 0:
             self.left -= 1
             raise MemoryError("no room for it")
-        return self.compute(programs, i)
+        return self.compute(programs, task)
 
 
 def test_a_task_that_raises_is_tried_again_then_recorded_and_can_be_redone(tmp_path, monkeypatch):
@@ -75,7 +75,7 @@ def test_a_task_that_raises_is_tried_again_then_recorded_and_can_be_redone(tmp_p
     right = st.sweep(controller, scenario, GRID, 4, **START, lanes=2, folder=tmp_path / "right")
 
     unlucky = Unlucky(task=1, times=2)
-    monkeypatch.setattr(executors.Programs, "compute", lambda self, i: unlucky(self, i))
+    monkeypatch.setattr(Programs, "__call__", lambda self, task: unlucky(self, task))
     done = st.sweep(controller, scenario, GRID, 4, **{**options, "folder": tmp_path / "lucky"})
     assert done.manifest.checksums == right.manifest.checksums  # it came right at the third time
 

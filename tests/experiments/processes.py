@@ -2,12 +2,14 @@
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from selftune.foundation.executors import Meter, Processes
 from selftune.storage.store import Layout, RunStore, Variable
-from selftune.storage.tasks import run_in_processes
+from selftune.storage.tasks import run_tasks
 
 LAYOUT = Layout(("seed",), {"seed": np.arange(6)}, {"square": Variable(("seed",), "float64")})
 
@@ -24,7 +26,7 @@ def square(pause, task):
 def main(folder):
     try:
         with begin(folder) as store:
-            run_in_processes(store, square, 0.5, [1] * 6, workers=2)
+            run_tasks(store, partial(square, 0.5), [1] * 6, Processes(2), Meter(None))
     except KeyboardInterrupt:
         sys.exit(130)
 

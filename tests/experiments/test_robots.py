@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,10 @@ from selftune.experiments.registry import StoredRun
 from selftune.experiments.robots import drives, figures
 from selftune.experiments.robots.summary import summarize
 from selftune.foundation.errors import InputError
+from selftune.foundation.executors import Meter, Processes
 from selftune.robots.base import Drive, drive
 from selftune.storage.store import RunStore, open_run
-from selftune.storage.tasks import run_in_processes
+from selftune.storage.tasks import run_tasks
 from tests import drawings, quick_robot, snapshots
 from tests.experiments import processes
 
@@ -280,7 +282,7 @@ def test_processes_are_killed_and_continued(tmp_path):
         time.sleep(0.02)
     assert not _members(process.pid)  # its workers followed it
     with processes.begin(folder) as store:
-        run_in_processes(store, processes.square, 0.0, [1] * 6, workers=1)
+        run_tasks(store, partial(processes.square, 0.0), [1] * 6, Processes(1), Meter(None))
     np.testing.assert_array_equal(open_run(folder)[0].square, np.arange(6) ** 2)
 
 

@@ -48,7 +48,7 @@ def sweep(
 
         loaded = SweepConfig(config)
         given = out or str(Path("results") / config.stem)
-        folder = files.place(given)
+        folder = files.as_folder(given)
         if fresh and (aside := store.set_aside(folder)):
             screen.note(f"the earlier run in {folder} was moved to {aside}")
         reused = is_complete(folder) and not redo_failed

@@ -72,7 +72,7 @@ def _verified(
     """The certificates by problem and the findings by experiment. All are computed in parallel."""
     from ..experiments.certificates.examples import certificates
     from ..experiments.rates import run as theory
-    from ..foundation import worker_pool
+    from ..foundation.executors import Meter, Threads
 
     experiments = [name for name in theory.EXPERIMENTS if name in names]
     makers = certificates([name for name in names if name in _CERTIFICATES], steps=steps, seed=seed)
@@ -89,9 +89,5 @@ def _verified(
             return made
 
         # "rates" comes first: it takes longest and uses all cores. The others use one core each.
-        order = list(range(len(shares), 0, -1))
-        threads = worker_pool.check(workers, None)
-        made = dict(
-            zip(shares, worker_pool.run(make, list(shares), order, threads, worker_pool.Meter(None)), strict=True)
-        )
+        made = dict(zip(shares, Threads(workers).map(make, list(shares), Meter(None)), strict=True))
     return {name: made[name] for name in makers}, {name: made[name] for name in experiments}

@@ -49,3 +49,8 @@ class OverwriteError(StoreError):
 
     def __str__(self) -> str:
         return f"{self.problem}; choose another folder, or {self.permission}"
+
+
+def in_one_line(error: BaseException) -> str:
+    """The type of an error and the first line of its message."""
+    return f"{type(error).__name__}: {error}".split("\n", 1)[0][:500]

@@ -3,7 +3,6 @@
 import copy
 import ctypes
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
@@ -21,7 +20,7 @@ from ..control.closed_loop import closed_loop_step
 from ..control.controller import Controller
 from ..control.guard import Guard
 from ..control.run_fields import CHECKED
-from ..foundation import arguments, jax_settings
+from ..foundation import arguments, executors, jax_settings
 from ..problem.system import AbstractSystem
 from ._float64_bits import as_words, from_words, to_numbers, to_words
 from .c.compilation import build
@@ -273,8 +272,7 @@ class Loop:
         if len(lanes) == 1:
             run(lanes[0])
         elif lanes:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-            pool = ThreadPoolExecutor(cores)
+            pool = ThreadPoolExecutor(executors.cores())
             try:
                 list(pool.map(run, lanes))
             finally:

@@ -5,8 +5,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from ..foundation import arguments, worker_pool
+from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..foundation.executors import Progress
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.scenario import Scenario
@@ -76,7 +77,7 @@ def local_regret(
     tolerance: float = 1e-9,
     surrogate: Surrogate | None = None,
     workers: int | None = None,
-    progress: worker_pool.Progress | None = None,
+    progress: Progress | None = None,
 ) -> LocalRegret:
     r"""The local regret of a sequence θ (Section "Performance Metrics").
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from ..foundation import arguments, worker_pool
+from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..foundation.executors import Meter, Progress, Threads
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from . import _text, run_inputs
@@ -53,7 +54,7 @@ def surrogate(
     window: int | str | None = None,
     tolerance: float = 1e-9,
     workers: int | None = None,
-    progress: worker_pool.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Surrogate:
     r"""The surrogate cost and its gradient at each θ of a run (Definition "Surrogate Cost").
 
@@ -101,7 +102,7 @@ def surrogate(
     """
     scenario = run_inputs.problem(system, scenario)
     thetas = run_inputs.rows("thetas", thetas, scenario)
-    workers = worker_pool.check(workers, progress)
+    threads, meter = Threads(workers), Meter(progress)
     tolerance_ = arguments.positive("tolerance", tolerance)
     steps, n, d = len(scenario), scenario.x0.shape[0], run_inputs.width(thetas)
     auto = isinstance(window, str)
@@ -114,8 +115,7 @@ def surrogate(
         raise ArgumentError("window", "a whole number under jit and vmap", "'auto', which needs known numbers")
     run_inputs.check_shapes(system, scenario, thetas)
 
-    meter = worker_pool.Meter(progress)
-    work = _Work(system, scenario, thetas, lanes_for(n, d, steps), None if traced else workers, meter)
+    work = _Work(system, scenario, thetas, lanes_for(n, d, steps), None if traced else threads, meter)
     if window is None:
         return work.exact_only()
     if not auto:
@@ -143,12 +143,12 @@ class _Work:
         scenario: Scenario,
         thetas: PyTree,
         size: int,
-        workers: int | None,
-        meter: worker_pool.Meter,
+        threads: Threads | None,
+        meter: Meter,
     ):
         self.system, self.scenario, self.thetas = system, scenario, thetas
         self.steps, self.size, self.n = len(scenario), size, scenario.x0.shape[0]
-        self.workers, self.meter = workers, meter
+        self.threads, self.meter = threads, meter
         self.companion: tuple[Array, Array, Array] | None = None
         self.done: dict[tuple[int, ...], Any] = {}
 
@@ -210,17 +210,13 @@ class _Work:
 
     def _map(self, task: Callable, calls: list[tuple[int, ...]], work: list[int]) -> PyTree:
         """The stacked results of the task. Results of earlier calls with the same arguments are reused."""
-        if self.workers is None:
+        if self.threads is None:
             columns = [jnp.asarray(column) for column in zip(*calls, strict=True)]
             return jax.lax.map(lambda row: task(*row), tuple(columns))
         new = [i for i, argument in enumerate(calls) if argument not in self.done]
         self.meter.total = self.meter.done + sum(work[i] for i in new)
-        results = worker_pool.run(
-            lambda i: task(*(jnp.asarray(value) for value in calls[i])),
-            new,
-            [work[i] for i in new],
-            self.workers,
-            self.meter,
+        results = self.threads.map(
+            lambda i: task(*(jnp.asarray(value) for value in calls[i])), new, self.meter, [work[i] for i in new]
         )
         self.done.update({calls[i]: jax.tree.map(np.asarray, result) for i, result in zip(new, results, strict=True)})
         return jax.tree.map(lambda *leaves: np.stack(leaves), *[self.done[argument] for argument in calls])

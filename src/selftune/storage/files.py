@@ -23,21 +23,21 @@ else:  # a folder on this machine needs neither upath nor fsspec
     Folder = Any
 
 
-def place(folder: str | os.PathLike[str] | Folder) -> Folder:
+def as_folder(folder: str | os.PathLike[str] | Folder) -> Folder:
     """The folder as a `Path` if it is on this machine, otherwise as a `UPath`."""
     if isinstance(folder, str) and (url := re.match(r"([A-Za-z][\w+.-]+)(://|::)", folder)):
         if url[1] not in ("file", "local"):
-            return object_store().place(folder)
+            return object_store().as_folder(folder)
         folder = folder[url.end() :]
     if not isinstance(folder, str | os.PathLike):
-        return object_store().place(folder)
+        return object_store().as_folder(folder)
     folder = Path(folder)
     if len(folder.parts) > 1 and re.fullmatch(r"[A-Za-z][\w+.-]+:", folder.parts[0]):
         raise ArgumentError("folder", "a URL as a str", f"{folder!r}, in which a slash was lost")
     return folder
 
 
-def is_ours(name: str) -> bool:
+def is_leftover(name: str) -> bool:
     """Whether a file comes from a run that was killed before it wrote a manifest."""
     return name == ".lock" or (name.startswith(".") and name.endswith(".tmp"))
 
@@ -79,12 +79,12 @@ def write(path: Folder, data: bytes) -> None:
     if not isinstance(path, Path):
         return object_store().write(path, data)
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with made.open("wb") as file:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    made.replace(path)
+    temporary.replace(path)
     return None
 
 
@@ -93,19 +93,19 @@ def remove(path: Folder) -> None:
 
 
 @contextmanager
-def making(path: Folder, last: str) -> Iterator[Path]:
+def creating(path: Folder, last: str) -> Iterator[Path]:
     """A local folder to fill, which is then moved to `path` as a whole; on an object store, the file `last` is last."""
     if not isinstance(path, Path):
-        with object_store().making(path, last) as made:
-            yield made
+        with object_store().creating(path, last) as local:
+            yield local
         return
-    made = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    yield made
-    made.rename(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    yield temporary
+    temporary.rename(path)
 
 
-def is_made(path: Folder, last: str) -> bool:
-    """Whether `making` has finished."""
+def is_created(path: Folder, last: str) -> bool:
+    """Whether `creating` has finished."""
     return exists(path if isinstance(path, Path) else path / last)
 
 
@@ -117,14 +117,14 @@ def rename(folder: Folder, to: Folder, last: str) -> None:
         object_store().rename(folder, to, last)
 
 
-def each(folder: Folder, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+def map_parallel(folder: Folder, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     """`map`; in parallel threads for an object store, where requests take long."""
-    return map(function, items) if isinstance(folder, Path) else object_store().each(function, items)
+    return map(function, items) if isinstance(folder, Path) else object_store().map_parallel(function, items)
 
 
-def reaching(path: Folder) -> AbstractContextManager[Any]:
+def store_errors(path: Folder) -> AbstractContextManager[Any]:
     """A context in which errors of an object store become a `StoreError` that names `path`."""
-    return nullcontext() if isinstance(path, Path) else object_store().reaching(path)
+    return nullcontext() if isinstance(path, Path) else object_store().store_errors(path)
 
 
 def lock(folder: Folder) -> Any:

@@ -52,20 +52,19 @@ class Manifest(BaseModel):
 
 def versions() -> dict[str, str]:
     """The versions of the code that computes. For selftune, a hash of the sources covers uncommitted changes too."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        found[name] = metadata.version(name)
-    return found | {"source": digest_of_sources(Path(__file__).parents[1])}
+    packages = {name: metadata.version(name) for name in _PACKAGES}
+    source = digest_of_sources(Path(__file__).parents[1])
+    return {"python": platform.python_version(), **packages, "source": source}
 
 
 @cache  # this process imported the sources as they were at its start
 def digest_of_sources(folder: Path) -> str:
     """SHA-256 of the names and contents of all Python files under `folder`."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name, path in sorted((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*.py")):
         content = path.read_bytes()
-        found.update(f"{name} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+        sha256.update(f"{name} {len(content)}\n".encode() + content)
+    return sha256.hexdigest()
 
 
 def machine() -> dict[str, str]:
@@ -83,10 +82,10 @@ def git_state() -> Git | None:
     package = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(package), *arguments], capture_output=True, text=True, check=True, timeout=30
         )
-        return done.stdout
+        return process.stdout
 
     try:
         # An installed copy may be inside another repository, so check that git tracks this package.

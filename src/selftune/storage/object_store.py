@@ -21,34 +21,34 @@ if TYPE_CHECKING:
 else:
     UPath = Any
 
-SIDE_BY_SIDE = 32
-"""How many tasks are read at a time: enough to hide the latency of requests."""
+THREADS = 32
+"""How many requests run at a time: enough to hide their latency."""
 
 
-def place(folder: str | UPath) -> UPath:
+def as_folder(folder: str | UPath) -> UPath:
     try:
         from upath import UPath
     except ImportError:
         raise StoreError(f"{folder}: an object store needs more packages: pip install 'selftune[cluster]'") from None
     try:
-        found = UPath(folder)
-        if found.protocol in ("s3", "s3a") and "max_concurrency" not in found.storage_options:
+        path = UPath(folder)
+        if path.protocol in ("s3", "s3a") and "max_concurrency" not in path.storage_options:
             # Otherwise s3fs asks for an object's size first and reads large ones in parts; our objects are small.
-            found = UPath(found, max_concurrency=1)
-        _ = found.fs  # this loads the driver
+            path = UPath(path, max_concurrency=1)
+        _ = path.fs  # this loads the driver
     except ImportError as error:
         raise StoreError(f"{folder}: its driver is not installed: {error} (with pip)") from None
     except ValueError as error:
         raise ArgumentError("folder", "a path, or a URL that fsspec supports", f"{str(folder)!r} ({error})") from None
     except Exception as error:
         raise _unreachable(folder, error) from error
-    if not found.name:
+    if not path.name:
         raise ArgumentError("folder", "a folder in a bucket", f"the bucket itself, {str(folder)!r}")
-    return found
+    return path
 
 
 @contextmanager
-def reaching(path: UPath) -> Iterator[None]:
+def store_errors(path: UPath) -> Iterator[None]:
     try:
         yield
     except StoreError:
@@ -58,7 +58,7 @@ def reaching(path: UPath) -> Iterator[None]:
 
 
 def exists(path: UPath) -> bool:
-    with reaching(path):
+    with store_errors(path):
         path.fs.invalidate_cache(path.path)
         return path.fs.exists(path.path)
 
@@ -67,15 +67,15 @@ def names(folder: UPath) -> set[str]:
     fs, where = folder.fs, folder.path
     fs.invalidate_cache(where)
     try:
-        found = fs.ls(where, detail=False)
+        paths = fs.ls(where, detail=False)
     except FileNotFoundError:
         return set()
     except Exception as error:
         raise _unreachable(folder, error) from error
-    if found == [where]:
+    if paths == [where]:
         raise NotADirectoryError(where)
     # Some tools put an empty object at "folder/".
-    return {path.rsplit("/", 1)[-1] for path in found if path.rstrip("/") != where}
+    return {path.rsplit("/", 1)[-1] for path in paths if path.rstrip("/") != where}
 
 
 def read(path: UPath) -> bytes:
@@ -88,42 +88,42 @@ def read(path: UPath) -> bytes:
 
 
 def write(path: UPath, data: bytes) -> None:
-    with reaching(path):
+    with store_errors(path):
         path.fs.pipe_file(path.path, data)
 
 
 def remove(path: UPath) -> None:
-    with reaching(path), suppress(FileNotFoundError):
+    with store_errors(path), suppress(FileNotFoundError):
         path.fs.rm_file(path.path)
 
 
 @contextmanager
-def making(path: UPath, last: str) -> Iterator[Path]:
+def creating(path: UPath, last: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / path.name
-        yield made
-        found = {file.relative_to(made).as_posix(): file for file in made.rglob("*") if file.is_file()}
-        end = found.pop(last)
-        with reaching(path):
-            path.fs.pipe({f"{path.path}/{name}": file.read_bytes() for name, file in found.items()})
-        write(path / last, end.read_bytes())
+        local = Path(folder) / path.name
+        yield local
+        objects = {file.relative_to(local).as_posix(): file for file in local.rglob("*") if file.is_file()}
+        last_file = objects.pop(last)
+        with store_errors(path):
+            path.fs.pipe({f"{path.path}/{name}": file.read_bytes() for name, file in objects.items()})
+        write(path / last, last_file.read_bytes())
 
 
 def rename(folder: UPath, to: UPath, last: str) -> None:
     """Copy all objects, then remove all. After an interruption, no object is lost, and one folder is complete."""
     fs, where = folder.fs, folder.path
-    with reaching(folder):
+    with store_errors(folder):
         fs.invalidate_cache()
-        found = [path for path in fs.find(where) if path not in (f"{where}/{last}", f"{where}/.lock")]
-        for paths in (found, [f"{where}/{last}"]):
+        objects = [path for path in fs.find(where) if path not in (f"{where}/{last}", f"{where}/.lock")]
+        for paths in (objects, [f"{where}/{last}"]):
             fs.copy(paths, [to.path + path.removeprefix(where) for path in paths])
-        for paths in (found, [f"{where}/{last}"]):
+        for paths in (objects, [f"{where}/{last}"]):
             if paths:
                 fs.rm(paths)
 
 
-def each(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+def map_parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    with ThreadPoolExecutor(THREADS) as pool:
         yield from pool.map(function, items)  # after an error, tasks that have not begun are cancelled
 
 
@@ -139,7 +139,7 @@ class Lock:
         self._path, self._owner = folder / ".lock", uuid.uuid4().hex.encode()
         fs, where = folder.fs, self._path.path
         if not exists(self._path):
-            with reaching(folder):
+            with store_errors(folder):
                 try:
                     fs.pipe_file(where, self._owner, mode="create")
                 except FileExistsError:

@@ -43,7 +43,7 @@ class RunStore:
     """A run's folder. `RunStore.begin` creates or continues a run; `RunStore(folder)` opens one without owning it."""
 
     def __init__(self, folder: str | Folder):
-        self.folder = files.place(folder)
+        self.folder = files.as_folder(folder)
         self.manifest = read_manifest(self.folder)
         self._lock: Any = None
         self._arrays: dict[str, zarr.Array] = {}
@@ -69,9 +69,9 @@ class RunStore:
         then is the result bit-identical to that of an uninterrupted run. Finished tasks are verified first. A complete
         run with the same settings is returned unchanged (`complete`), whatever code computed it.
         """
-        folder = files.place(folder)
-        known, there = folder / "manifest.json", files.names(folder)
-        if known.name not in there and not all(map(files.is_ours, there)):
+        folder = files.as_folder(folder)
+        path, names = folder / "manifest.json", files.names(folder)
+        if path.name not in names and not all(map(files.is_leftover, names)):
             raise StoreError(
                 f"{folder}: not empty, and not a selftune run (it has no manifest.json); choose another folder"
             )
@@ -89,15 +89,15 @@ class RunStore:
         lock = files.lock(folder)
         try:
             files.remove_leftovers(folder, folder / "tasks")
-            if files.exists(known):
+            if files.exists(path):
                 _check_same_run(folder, read_manifest(folder), asked)
             else:
                 # Written first, so that a folder that we began is always recognized as ours.
-                files.write(known, files.as_json(asked))
+                files.write(path, files.as_json(asked))
             data, last = folder / "data.zarr", "zarr.json"
-            if not files.is_made(data, last) and not files.names(folder / "tasks"):
-                with files.making(data, last) as made:
-                    zarr_arrays.create(made, layout)
+            if not files.is_created(data, last) and not files.names(folder / "tasks"):
+                with files.creating(data, last) as local:
+                    zarr_arrays.create(local, layout)
             store = cls(folder)
             store._check_layout(layout)
             store.verify()
@@ -138,27 +138,27 @@ class RunStore:
         if arrays.keys() != self._arrays.keys():
             raise ArgumentError("arrays", f"{sorted(self._arrays)}", f"{sorted(arrays)}")
 
-        def put(name: str) -> tuple[str, str]:
+        def write_array(name: str) -> tuple[str, str]:
             array, value = self._arrays[name], np.asarray(arrays[name])
             sizes = zip(array.shape, zarr_arrays.dims(array), strict=True)
             expected = tuple(size for size, dim in sizes if dim not in self.manifest.task_dims)
             if value.shape != expected or value.dtype != array.dtype:
                 got = f"{value.dtype}{list(value.shape)}"
                 raise ArgumentError(name, f"{array.dtype}{list(expected)}", got)
-            with files.reaching(self.folder):
+            with files.store_errors(self.folder):
                 array[self._region(array, task)] = value
             return name, digest(value)
 
-        checksums = dict(files.each(self.folder, put, sorted(self._arrays)))
-        about = {"task": self.name(task), "checksums": checksums} | ({} if failed is None else {"failed": failed})
-        files.write(self._marker_path(task), files.as_json(about))
+        checksums = dict(files.map_parallel(self.folder, write_array, sorted(self._arrays)))
+        marker = {"task": self.name(task), "checksums": checksums} | ({} if failed is None else {"failed": failed})
+        files.write(self._marker_path(task), files.as_json(marker))
 
     def failures(self) -> dict[Task, str]:
         """The tasks that are marked as failed, with the reason."""
-        marked = files.names(self.folder / "tasks")
-        done = [task for task in self.tasks if self._marker_name(task) in marked]
-        reasons = files.each(self.folder, lambda task: (task, self._about(task).get("failed")), done)
-        return {task: reason for task, reason in reasons if reason is not None}
+        pending = set(self.pending())
+        done = [task for task in self.tasks if task not in pending]
+        markers = zip(done, files.map_parallel(self.folder, self._marker, done), strict=True)
+        return {task: marker["failed"] for task, marker in markers if "failed" in marker}
 
     def redo(self, task: Task) -> None:
         """Mark a task as not done. The run is not complete until the task is written again."""
@@ -176,10 +176,11 @@ class RunStore:
         codes: dict[str, int] = {}
         if "result_code" in self._arrays:
             values, counts = np.unique(np.asarray(self._arrays["result_code"][...]), return_counts=True)
-            found = zip(values, counts, strict=True)
-            codes = {str(value): int(count) for value, count in found if value >= 0}  # -1 means no run
+            pairs = zip(values, counts, strict=True)
+            codes = {str(value): int(count) for value, count in pairs if value >= 0}  # -1 means no run
         running = self._as_running()
-        checksums = running.checksums | self._combined(list(files.each(self.folder, self._marker, self.tasks)))
+        markers = list(files.map_parallel(self.folder, self._marker, self.tasks))
+        checksums = running.checksums | self._combined_checksums(markers)
         complete = running.model_copy(update={"state": "complete", "results": codes, "checksums": checksums})
         files.write(self.folder / "manifest.json", files.as_json(complete))
         self.manifest = complete
@@ -197,7 +198,7 @@ class RunStore:
         if left and self.complete:
             raise StoreError(f"{self._marker_path(left[0])}: missing in a complete run{_REDO}")
 
-        def check(task: Task) -> dict[str, str]:
+        def check(task: Task) -> dict[str, Any]:
             marker = self._marker(task)
             for name, array in self._arrays.items():
                 where = f"{self.folder}: task {self.name(task)}, array {name}"
@@ -206,15 +207,15 @@ class RunStore:
                     value = np.asarray(array[region])
                 except Exception as error:
                     raise StoreError(f"{where}: cannot be read ({error}){_REDO}") from error
-                if digest(value) != marker.get(name):
+                if digest(value) != marker["checksums"].get(name):
                     raise StoreError(f"{where}: damaged (checksum differs){_REDO}")
                 if keep:
                     read[name][region] = value
             return marker
 
-        markers = list(files.each(self.folder, check, sorted(set(self.tasks) - set(left))))
+        markers = list(files.map_parallel(self.folder, check, sorted(set(self.tasks) - set(left))))
         if self.complete:
-            for name, combined in self._combined(markers).items():
+            for name, combined in self._combined_checksums(markers).items():
                 if combined != self.manifest.checksums.get(name):
                     where = f"{self.folder}: array {name}"
                     raise StoreError(f"{where}: tasks/ and manifest.json do not belong together{_REDO}")
@@ -232,7 +233,7 @@ class RunStore:
     def _check_layout(self, layout: Layout) -> None:
         """Raise `StoreError` if the arrays differ: another version may write other arrays for the same settings."""
         there = {name: (zarr_arrays.dims(array), array.dtype.name) for name, array in self._arrays.items()}
-        asked = {name: (one.dims, np.dtype(one.dtype).name) for name, one in layout.variables.items()}
+        asked = {name: (array.dims, np.dtype(array.dtype).name) for name, array in layout.variables.items()}
         sums = {name: digest(layout.coordinate(name)) for name in layout.coords}
         if there != asked or sums != {name: self.manifest.checksums.get(name) for name in self._coords}:
             changed = sorted(name for name in there.keys() | asked.keys() if there.get(name) != asked.get(name))
@@ -243,7 +244,7 @@ class RunStore:
             )
 
     def _as_running(self) -> Manifest:
-        coordinates = {name: sum_ for name, sum_ in self.manifest.checksums.items() if name in self._coords}
+        coordinates = {name: checksum for name, checksum in self.manifest.checksums.items() if name in self._coords}
         return self.manifest.model_copy(update={"state": "running", "results": {}, "checksums": coordinates})
 
     def _region(self, array: zarr.Array, task: Task) -> tuple[Any, ...]:
@@ -256,10 +257,8 @@ class RunStore:
     def _marker_path(self, task: Task) -> Folder:
         return self.folder / "tasks" / self._marker_name(task)
 
-    def _marker(self, task: Task) -> dict[str, str]:
-        return dict(self._about(task)["checksums"])
-
-    def _about(self, task: Task) -> dict[str, Any]:
+    def _marker(self, task: Task) -> dict[str, Any]:
+        """The content of a task's marker."""
         path = self._marker_path(task)
         try:
             marker = json.loads(files.read(path))
@@ -269,9 +268,9 @@ class RunStore:
             pass
         raise StoreError(f"{path}: not the marker of task {self.name(task)}{_REDO}")
 
-    def _combined(self, markers: list[dict[str, str]]) -> dict[str, str]:
+    def _combined_checksums(self, markers: list[dict[str, Any]]) -> dict[str, str]:
         return {
-            name: hashlib.sha256("".join(marker[name] for marker in markers).encode()).hexdigest()
+            name: hashlib.sha256("".join(marker["checksums"][name] for marker in markers).encode()).hexdigest()
             for name in self._arrays
         }
 
@@ -286,7 +285,7 @@ def open_run(folder: str | Folder) -> tuple[xr.Dataset, Manifest]:
 
 
 def read_manifest(folder: str | Folder) -> Manifest:
-    path = files.place(folder) / "manifest.json"
+    path = files.as_folder(folder) / "manifest.json"
     try:
         text = files.read(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -296,7 +295,7 @@ def read_manifest(folder: str | Folder) -> Manifest:
 
 def set_aside(folder: str | Folder) -> Folder | None:
     """Rename a run's folder, so that its name is free; nothing is deleted. Return None if there is no folder."""
-    folder = files.place(folder)
+    folder = files.as_folder(folder)
     if not files.exists(folder):
         return None
     if not files.exists(folder / "manifest.json"):
@@ -340,7 +339,7 @@ def computed_otherwise(there: Manifest, now: Manifest | None = None) -> list[str
         if now is None
         else (now.versions, now.platform, now.git)
     )
-    commits = [{} if one is None else {"commit": one.commit} for one in (there.git, git)]
+    commits = [{} if state is None else {"commit": state.commit} for state in (there.git, git)]
     return [
         text
         for ours, theirs in ((there.versions, versions), (there.platform, platform), (commits[0], commits[1]))

@@ -43,9 +43,9 @@ class Layout:
         return np.asarray(self.coords[name])
 
 
-def create(made: Path, layout: Layout) -> None:
+def create(folder: Path, layout: Layout) -> None:
     """Create all arrays, empty, in a local folder."""
-    group = zarr.create_group(made, zarr_format=3)
+    group = zarr.create_group(folder, zarr_format=3)
     for name in layout.coords:
         values = layout.coordinate(name)
         dtype = str if values.dtype.kind == "U" else values.dtype

@@ -1,1 +1,1 @@
-"""Many runs: designs, plans, executors, and the comparison of settings."""
+"""Many runs: designs, plans, programs, clusters, and the comparison of settings."""

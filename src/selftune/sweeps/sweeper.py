@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jax.typing import ArrayLike
 
 from ..control import result_codes
 from ..control.controller import Controller
 from ..control.guard import Guard
 from ..control.run_fields import FIELDS
-from ..foundation import arguments, extras, json_values, worker_pool
+from ..foundation import arguments, extras, json_values
 from ..foundation.errors import ArgumentError
+from ..foundation.executors import Meter, Progress, Threads
 from ..native.choice import Engine, check_engine, settle
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
@@ -21,7 +21,7 @@ from ..simulation.simulator import check_record
 from ..storage import files
 from .design import FLOAT, Design
 from .design import grid as full_grid
-from .plan import RAISED, Plan, make_plan
+from .plan import Plan, make_plan
 from .problem import Problem, parts_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def sweep(
     retries: int = 2,
     redo: Literal["failed"] | Iterable[int] = (),
     workers: int | None = None,
-    progress: Callable[[int, int], Any] | None = None,
+    progress: Progress | None = None,
 ) -> "Sweep":
     r"""Run every point of a design with every seed. The same call continues an interrupted sweep.
 
@@ -82,8 +82,8 @@ def sweep(
     - `engine`, `plant`, `guard`, `limit`: as for `simulate`.
     - `record`, `stride`: more fields of `Run` to store, at steps 0, stride, 2·stride, …
     - `lanes`: the largest number of runs in a task; by default as many as fit in 256 MB and about a second.
-    - `retries`: how often a task is tried again if it raises an error or its worker dies; then it is recorded as
-      failed.
+    - `retries`: how often a task is tried again if it raises an error; then it is recorded as failed. If a worker of a
+      cluster dies, Dask runs its tasks on other workers.
     - `redo`: tasks to compute again: their numbers, or `"failed"`.
     - `workers`: the number of tasks that run at the same time in this process; by default the number of cores.
     - `progress`: called with (done, total), in runs.
@@ -113,11 +113,13 @@ def sweep(
     """
     extras.load("storage.store", asked_for="selftune.sweep")
     from ..storage.store import RunStore
-    from .executors import check, run_tasks
+    from ..storage.tasks import run_tasks
+    from .cluster import Cluster
+    from .programs import Programs
 
-    check(executor)
-    workers = worker_pool.check(workers, progress)
-
+    retries = arguments.whole("retries", retries)
+    threads, meter = Threads(workers, retries=retries), Meter(progress)
+    runner = threads if executor is None else Cluster(executor, retries=retries)
     design = grid if isinstance(grid, Design) else full_grid(grid)
     problem = Problem(
         make_controller,
@@ -126,24 +128,24 @@ def sweep(
         a_hat,
         plant,
         guard,
-        _number("limit", limit),
-        settle(check_engine(engine)),
-        check_record(record),
-        arguments.count("stride", stride),
+        limit=float(arguments.number("limit", limit, lambda v: v > 0, "a number > 0")),
+        engine=settle(check_engine(engine)),
+        record=check_record(record),
+        stride=arguments.count("stride", stride),
     )
     if "guard" in problem.record and guard is None:
         raise ArgumentError("record", "no 'guard', because there is no guard", f"{problem.record}")
-    retries, asked = arguments.whole("retries", retries), _redone(redo)
-    seeds = _seeds(seeds)
+    redo, seeds = _check_redo(redo), _check_seeds(seeds)
     plan = make_plan(problem, design, seeds, lanes=None if lanes is None else arguments.count("lanes", lanes))
     layout = _layout(plan)
     if taken := {*layout.coords, *layout.variables, "reason"}.intersection(design.names):
         raise ArgumentError("grid", "names that are not names of results", f"{', '.join(sorted(taken))}")
-    with RunStore.begin(files.place(folder), kind=KIND, settings=_settings(plan), layout=layout) as store:
+    with RunStore.begin(files.as_folder(folder), kind=KIND, settings=_settings(plan), layout=layout) as store:
         # Not in the settings, which must be the same in a second call: an error message may contain a path.
         files.write(store.folder / _REFUSED, files.as_json({str(i): text for i, text in plan.refused.items()}))
-        _forget(store, asked)
-        run_tasks(store, plan, executor=executor, retries=retries, workers=workers, progress=progress)
+        _mark_as_not_done(store, redo)
+        programs, runs = Programs(plan), [len(batch.points) * len(batch.seeds) for batch in plan.batches]
+        run_tasks(store, programs, runs, runner, meter, arrays_of_failed=programs.failed)
     return Sweep(folder)
 
 
@@ -175,7 +177,7 @@ class Sweep:
         extras.load("storage.store", asked_for="selftune.Sweep")
         from ..storage.store import RunStore, StoreError
 
-        self.folder = files.place(folder)
+        self.folder = files.as_folder(folder)
         self._store: RunStore = RunStore(self.folder)
         if self._store.manifest.kind != KIND:
             raise StoreError(f"{folder}: expected a sweep, got a run of kind {self._store.manifest.kind!r}")
@@ -187,7 +189,7 @@ class Sweep:
     @property
     def design(self) -> Design:
         settings: Any = self.manifest.settings
-        points = [_number_again(point) for point in settings["points"]]
+        points = [_from_json(point) for point in settings["points"]]
         return Design(settings["design"], tuple(settings["names"]), tuple(points))
 
     @property
@@ -212,39 +214,31 @@ class Sweep:
 def _dataset(sweep: Sweep) -> "xr.Dataset":
     import xarray as xr
 
-    store, design, seeds = sweep._store, sweep.design, sweep.seeds
-    raw = store.dataset()
-    steps: Any = sweep.manifest.settings["steps"]
-    size = (len(design.points), len(seeds))
-    point, seed = raw.point.values, raw.seed.values
-    there = point >= 0
-    row = point[there], np.searchsorted(np.sort(seeds), seed[there])
-    row = row[0], np.argsort(seeds)[row[1]]
+    design, seeds, stored = sweep.design, sweep.seeds, sweep._store.dataset()
+    point, order = stored.point.values, np.argsort(seeds)
+    column = order[np.searchsorted(seeds, stored.seed.values, sorter=order)]
+    has_run = point >= 0
+    shape = len(design.points), len(seeds)
     data: dict[str, Any] = {}
-    for name, array in raw.data_vars.items():
-        if name in ("point", "seed"):
-            continue
-        fill = np.nan if array.dtype.kind == "f" else -1
-        values = np.full(size + array.shape[2:], fill, array.dtype)
-        values[row] = array.values[there]
-        data[str(name)] = (("point", "seed", *array.dims[2:]), values, array.attrs)
-    reason = np.full(size, "", object)
-    codes, failed_at = data["result_code"][1], data["failed_at"][1]
+    for name, array in stored.data_vars.items():
+        if name not in ("point", "seed"):
+            values = np.full(shape + array.shape[2:], np.nan if array.dtype.kind == "f" else -1, array.dtype)
+            values[point[has_run], column[has_run]] = array.values[has_run]
+            data[str(name)] = (("point", "seed", *array.dims[2:]), values, array.attrs)
+    codes, failed_at, reason = data["result_code"][1], data["failed_at"][1], np.full(shape, "", object)
     for i, text in _refused(sweep).items():
-        codes[i], reason[i] = RAISED, text
-    failures = store.failures()
-    for i, text in failures.items():
-        here = point[i] >= 0
-        for p, s in zip(point[i][here], seed[i][here], strict=True):
-            reason[p, seeds.index(s)] = text
-    for at in zip(*np.nonzero((codes > 0) & (reason == "")), strict=True):
-        reason[at] = result_codes.describe_failure(int(codes[at]), int(failed_at[at]))
-    for at in zip(*np.nonzero(codes < 0), strict=True):
-        reason[at] = "not done yet"
+        codes[i], reason[i] = result_codes.RAISED, text
+    for task, text in sweep._store.failures().items():
+        runs = has_run[task]
+        reason[point[task][runs], column[task][runs]] = text
+    for cell in zip(*np.nonzero((codes > 0) & (reason == "")), strict=True):
+        reason[cell] = result_codes.describe_failure(int(codes[cell]), int(failed_at[cell]))
+    reason[codes < 0] = "not done yet"
     data["reason"] = (("point", "seed"), reason)
-    coords = {"seed": seeds, **{name: raw[name] for name in raw.coords if name not in ("task", "lane")}}
-    dataset = xr.Dataset(data, coords={"point": np.arange(size[0]), **coords})
-    dataset.attrs = {"design": design.kind, "settings": list(design.names), "steps": steps}
+    coords = {name: stored[name] for name in stored.coords if name not in ("task", "lane")}
+    steps: Any = sweep.manifest.settings["steps"]
+    attrs = {"design": design.kind, "settings": list(design.names), "steps": steps}
+    dataset = xr.Dataset(data, coords={"point": np.arange(shape[0]), "seed": seeds, **coords}, attrs=attrs)
     return _on_grid(dataset, design) if design.kind == "grid" else _on_points(dataset, design)
 
 
@@ -273,36 +267,30 @@ def _on_grid(dataset: "xr.Dataset", design: Design) -> "xr.Dataset":
 
 def _coordinate(values: list[Any]) -> np.ndarray:
     """The values of a coordinate: numbers and strings unchanged, labels for lists and tables."""
-    if all(isinstance(value, bool) for value in values):
+    if {bool} == {*map(type, values)} or {int, float} >= {*map(type, values)}:
         return np.asarray(values)
-    if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
-        return np.asarray(values)
-    labels = [value if isinstance(value, str) else label(value) for value in values]
+    labels = [value if isinstance(value, str) else _label(value) for value in values]
     if len(set(labels)) < len({repr(value) for value in values}):
         labels = [json.dumps(value) for value in values]
     return np.asarray(labels)
 
 
-def label(value: Any) -> str:
+def _label(value: Any) -> str:
     """A short text for a list or a table; a table is labelled by its name."""
     if isinstance(value, dict) and (name := value.get("name", value.get("process"))):
         return str(name)
     return json.dumps(value)
 
 
-def _seeds(seeds: Any) -> list[int]:
+def _check_seeds(seeds: Any) -> list[int]:
     if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
         return list(range(arguments.count("seeds", seeds)))
     if not isinstance(seeds, (list, tuple, range, np.ndarray)) or len(seeds) == 0:
         raise ArgumentError("seeds", "a number of seeds or a list of seeds", arguments.describe(seeds))
-    each = [arguments.whole("seeds", seed) for seed in seeds]
-    if len(set(each)) < len(each) or max(each) >= 2**31:
+    numbers = [arguments.whole("seeds", seed) for seed in seeds]
+    if len(set(numbers)) < len(numbers) or max(numbers) >= 2**31:
         raise ArgumentError("seeds", "whole numbers below 2³¹, each once", f"{seeds}")
-    return each
-
-
-def _number(name: str, value: ArrayLike) -> float:
-    return float(arguments.number(name, value, lambda v: v > 0, "a number > 0"))
+    return numbers
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
@@ -315,7 +303,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "steps": plan.steps,
         "engine": problem.engine,
-        "jax": plan.deciding,
+        "jax": plan.numerical_settings,
         "record": list(problem.record),
         "stride": problem.stride,
         "functions": sorted(group.digest for group in plan.groups),
@@ -330,40 +318,40 @@ def _refused(sweep: Sweep) -> dict[int, str]:
     return {int(i): texts.get(str(i), "refused") for i in refused}
 
 
-def _number_again(value: Any) -> Any:
+def _from_json(value: Any) -> Any:
     """The value with the numbers that are not finite: in the manifest they are tables with the key `FLOAT`."""
     if isinstance(value, dict):
         if value.keys() == {FLOAT}:
             return float(value[FLOAT])
-        return {name: _number_again(item) for name, item in value.items()}
-    return [_number_again(item) for item in value] if isinstance(value, list) else value
+        return {name: _from_json(entry) for name, entry in value.items()}
+    return [_from_json(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _layout(plan: Plan) -> "Layout":
     from ..storage.store import Layout, Variable
 
-    each, number = ("task", "lane"), "float64" if plan.x64 else "float32"
+    run, number = ("task", "lane"), "float64" if plan.x64 else "float32"
     variables = {
-        "point": Variable(each, "int32", "the number of the setting; -1 where there is no run"),
-        "seed": Variable(each, "int32", "the seed; -1 where there is no run"),
-        "mean_cost": Variable(each, number, "mean cost of a step; NaN where the run failed"),
-        "part_cost": Variable((*each, "part"), number, "mean cost of a step in each part of the run"),
-        "theta_end": Variable((*each, "parameter"), number, "θ at the end"),
-        "result_code": Variable(each, "int32", "how the run ended; 0 is ok"),
-        "failed_at": Variable(each, "int32", "the step at which it went wrong; -1 where it did not"),
+        "point": Variable(run, "int32", "the number of the setting; -1 where there is no run"),
+        "seed": Variable(run, "int32", "the seed; -1 where there is no run"),
+        "mean_cost": Variable(run, number, "mean cost of a step; NaN where the run failed"),
+        "part_cost": Variable((*run, "part"), number, "mean cost of a step in each part of the run"),
+        "theta_end": Variable((*run, "parameter"), number, "θ at the end"),
+        "result_code": Variable(run, "int32", "how the run ended; 0 is ok"),
+        "failed_at": Variable(run, "int32", "the step at which it went wrong; -1 where it did not"),
     }
     sizes = {"part": parts_of(plan.steps), "parameter": np.arange(plan.shapes["theta_end"][0])}
     for name in plan.problem.record:
         field, dims = FIELDS[name], ("time", *FIELDS[name].axes)
         sizes |= {dim: np.arange(size) for dim, size in zip(dims, plan.shapes[name], strict=True)}
-        variables[name] = Variable((*each, *dims), field.dtype or number, field.__doc__ or "")
+        variables[name] = Variable((*run, *dims), field.dtype or number, field.__doc__ or "")
     if "time" in sizes:
         sizes["time"] = np.arange(0, plan.steps, plan.problem.stride)
-    coords = {"task": [plan.identity(block) for block in plan.blocks], "lane": np.arange(plan.lanes), **sizes}
+    coords = {"task": [plan.identity(batch) for batch in plan.batches], "lane": np.arange(plan.lanes), **sizes}
     return Layout(task_dims=("task",), coords=coords, variables=variables)
 
 
-def _redone(redo: Any) -> list[int] | Literal["failed"]:
+def _check_redo(redo: Any) -> list[int] | Literal["failed"]:
     if isinstance(redo, str):
         if redo == "failed":
             return "failed"
@@ -372,11 +360,11 @@ def _redone(redo: Any) -> list[int] | Literal["failed"]:
     raise ArgumentError("redo", "'failed' or the numbers of tasks", arguments.describe(redo))
 
 
-def _forget(store: "RunStore", asked: list[int] | Literal["failed"]) -> None:
+def _mark_as_not_done(store: "RunStore", redo: list[int] | Literal["failed"]) -> None:
     """Mark the tasks as not done. All numbers are checked first, so that an invalid one changes nothing."""
     from ..storage.store import StoreError, computed_otherwise
 
-    tasks = list(store.failures()) if isinstance(asked, str) else [(i,) for i in asked]
+    tasks = list(store.failures()) if isinstance(redo, str) else [(i,) for i in redo]
     if beyond := [i for (i,) in tasks if i >= len(store.tasks)]:
         raise ArgumentError("redo", f"tasks below {len(store.tasks)}", f"{beyond[0]}")
     if tasks and (texts := computed_otherwise(store.manifest)):

@@ -23,7 +23,7 @@ from ...foundation import arguments
 from ...foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from ...storage.store import Layout, Manifest
+    from ...storage.store import Layout, Manifest, Task
 
 DELTA = 0.01
 NOISES = ("outside", "inside")
@@ -166,6 +166,7 @@ def compute(
 
     A task is a seed. `progress` is called with (done, total). Its unit is the time of one run of the closed loop.
     """
+    from ...foundation.executors import Meter, Threads
     from ...storage.store import RunStore
     from ...storage.tasks import run_tasks
 
@@ -174,7 +175,11 @@ def compute(
         RunStore.begin(folder, kind="paper", settings=dataclasses.asdict(settings), layout=layout(settings)) as store,
     ):
         work = [_work(settings, seed) for (seed,) in store.tasks]
-        run_tasks(store, lambda task, tell: one_seed(settings, task[0], tell), work, workers=workers, progress=progress)
+
+        def compute_task(task: "Task", tell: Callable[[int], Any]) -> dict[str, np.ndarray]:
+            return one_seed(settings, task[0], tell)
+
+        run_tasks(store, compute_task, work, Threads(workers), Meter(progress), reports_progress=True)
         return store.manifest
 
 

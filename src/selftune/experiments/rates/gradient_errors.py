@@ -27,7 +27,7 @@ import numpy as np
 import selftune as st
 
 from ... import theory
-from ...foundation import worker_pool
+from ...foundation.executors import Meter, Threads
 from ...reporting.statistics import Check, interval
 from .finding import FIRST_SEED, Finding, at_most, judged, slopes
 
@@ -139,7 +139,6 @@ def find(
 ) -> Finding:
     """The finding: E Σε′² against the theorem's bound for each T, and its growth against the corollary's 5/6."""
     counts = [(SEEDS if seeds is None else seeds).get(steps, FEWER) for steps in horizons]
-    workers = worker_pool.check(workers, progress)
     # All T in turn for each seed, so that two threads rarely compile the same program at the same time.
     items = [
         (case, steps, i)
@@ -153,10 +152,7 @@ def find(
         case, steps, i = item
         return one_run(steps, case, jax.random.fold_in(jax.random.key(first_seed + i), steps))
 
-    order = list(range(len(items), 0, -1))
-    done = dict(
-        zip(items, worker_pool.run(task, items, order, workers, worker_pool.Meter(progress, sum(order))), strict=True)
-    )
+    done = dict(zip(items, Threads(workers).map(task, items, Meter(progress, len(items))), strict=True))
     checks, rows, measured, fits = [], [], {}, {}
     for case in CASES:
         sums = [

@@ -30,7 +30,7 @@ import numpy as np
 import selftune as st
 
 from ... import theory
-from ...foundation import worker_pool
+from ...foundation.executors import Meter, Threads
 from ...reporting.statistics import Check, interval
 from .finding import DEVELOPMENT_SEEDS, FIRST_SEED, Finding, at_most, by_horizon, judged, slopes
 
@@ -200,7 +200,6 @@ def measure(
 
     "untuned" has only R_L, of the far start's θ without tuning: (seeds, horizons, 1).
     """
-    workers = worker_pool.check(workers, progress)
     origins = {steps: starts(steps) for steps in horizons}
     # All horizons in turn for each seed, the longest first: two threads then rarely compile the same program at once.
     items = [(i, j) for i in range(seeds) for j in reversed(range(len(horizons)))]
@@ -213,8 +212,7 @@ def measure(
             made["untuned"] = np.array([untuned(steps, nature)])
         return made
 
-    order = list(range(len(items), 0, -1))
-    done = worker_pool.run(task, items, order, workers, worker_pool.Meter(progress, sum(order)))
+    done = Threads(workers).map(task, items, Meter(progress, len(items)))
     sums = dict(zip(items, done, strict=True))
     return {
         name: np.array([[sums[i, j][name] for j in range(len(horizons)) if name in sums[i, j]] for i in range(seeds)])

@@ -22,7 +22,7 @@ import numpy as np
 import selftune as st
 
 from ... import theory
-from ...foundation import worker_pool
+from ...foundation.executors import Meter, Threads
 from .finding import FIRST_SEED, Finding, about, at_most, slopes
 from .growth import CONSTRAINT, SYSTEM
 
@@ -140,7 +140,6 @@ def find(
     progress: Callable[[int, int], Any] | None = None,
 ) -> Finding:
     """The finding: recovery against ι and the size of a switch; growth with T for N ~ T^α switches."""
-    workers = worker_pool.check(workers, progress)
     steps = SPACING * (switches + 1)
     single = [(steps, switches, SIZE, rate) for rate in rates]
     single += [(steps, switches, size, RATE) for size in sizes]
@@ -153,8 +152,7 @@ def find(
         made = trace(*kind, jax.random.fold_in(jax.random.key(first_seed + i), kind[0]))
         return recovery(made) if kind in single else (float(made.squared_error.sum()), float(made.excess.sum()))
 
-    order = list(range(len(items), 0, -1))
-    done = worker_pool.run(task, items, order, workers, worker_pool.Meter(progress, sum(order)))
+    done = Threads(workers).map(task, items, Meter(progress, len(items)))
     by_kind = dict(zip(items, done, strict=True))
 
     def over_seeds(kinds: list[Any]) -> np.ndarray:

@@ -8,7 +8,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,8 +148,9 @@ def compute(
     progress: Callable[[int, int], Any] | None = None,
 ) -> "Manifest":
     """Compute the tasks that `folder` does not have yet, in float64 in `workers` processes, and return the manifest."""
+    from ...foundation.executors import Meter, Processes
     from ...storage.store import RunStore
-    from ...storage.tasks import run_in_processes
+    from ...storage.tasks import run_tasks
 
     if not settings.cases:
         settings = dataclasses.replace(settings, cases=cases(ROBOTS))
@@ -165,7 +166,7 @@ def compute(
         RunStore.begin(folder, kind="robots", settings=dataclasses.asdict(settings) | about, layout=shapes) as store,
     ):
         work = [_work(settings, made, task) for task in store.tasks]
-        run_in_processes(store, one_task, settings, work, workers=workers, progress=progress)
+        run_tasks(store, partial(one_task, settings), work, Processes(workers), Meter(progress))
         return store.manifest
 
 

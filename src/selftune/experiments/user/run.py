@@ -14,6 +14,7 @@ import selftune as st
 from ...control import result_codes
 from ...control.run_fields import FIELDS
 from ...foundation.errors import ArgumentError
+from ...foundation.executors import Meter, Threads
 from ...storage.store import Layout, RunStore, Variable
 from ...storage.tasks import run_tasks
 from .config import Loaded
@@ -45,8 +46,9 @@ def compute(
                 store,
                 lambda task, tell: _one_seed(loaded, made, seeds[task[0]], tell),
                 [len(_chunks(config.scenario.steps))] * len(seeds),
-                workers=workers,
-                progress=progress,
+                Threads(workers),
+                Meter(progress),
+                reports_progress=True,
             )
             return store.manifest
 
