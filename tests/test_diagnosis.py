@@ -57,6 +57,18 @@ def test_a_ruined_run_is_not_just_ok():
     assert f"! The mean cost rose from {first:.4g} in the first tenth to {last:.4g} in the last." in str(done)
 
 
+def test_a_run_that_is_ruined_early_says_that_a_bound_sets_theta():
+    """A cost that rewards a small gain: θ falls to its bound in the first tenth, and no later cost rises."""
+    done = run(
+        st.MGAPS(1.0, constraint=st.Box(0.0, 8.0), contraction_memory=50),
+        system(cost=lambda x, u, theta, t: jnp.sum(theta)),
+    )
+    assert done.result.held[0] > 0.9
+    assert done.result.message == f"ok; the constraint held θ[0] back in {100 * done.result.held[0]:.0f} % of the steps"
+    assert done.result.contraction == pytest.approx(1.0, abs=0.1)
+    assert run().result.held is None
+
+
 def test_the_share_of_steps_at_a_bound():
     """The optimum is above the box: θ climbs to the upper bound and the gradient pushes it outward from there on."""
     done = run(st.MGAPS(1.0, constraint=st.Box(0.0, 1.2)))
@@ -106,8 +118,8 @@ class TestFailures:
 
     def test_which_state_diverged(self):
         done = run(st.Fixed(), system(1.2), scenario(noise=1e-12), limit=20.0, throw=False)
-        assert done.result.message == "the state diverged at step 31"
-        assert done.diagnosis.first_bad == "the next x = 21.11"
+        assert done.diagnosis.first_bad == done.result.first_bad == "the next x = 21.11"
+        assert done.result.message == "the state diverged at step 31 (the next x = 21.11)"
 
     def test_a_bad_number_that_was_not_recorded_is_not_guessed(self):
         made = system(1.2, cost=lambda x, u, theta, t: jnp.sum(jnp.sqrt(20 - x)))

@@ -45,7 +45,7 @@ class TestResult:
         run = run_unstable(unstable(10.0), limit=1e6, throw=False)
         # x_{t+1} = 10^{t+1} exceeds 10⁶ first when step 6 makes 10⁷.
         assert (int(run.result.code), int(run.result.step)) == (st.Result.DIVERGED, 6)
-        assert run.result.message == "the state diverged at step 6"
+        assert run.result.message == "the state diverged at step 6 (the next x = 1e+07)"
         assert not bool(run.result.ok)
 
     def test_diverged_at_the_last_step(self):
@@ -57,7 +57,7 @@ class TestResult:
         cost = lambda x, u, theta, t: jnp.sum(x) * jnp.where(t == 13, jnp.nan, 1.0)
         run = run_unstable(unstable(0.5, cost), throw=False)
         assert (int(run.result.code), int(run.result.step)) == (st.Result.NON_FINITE, 13)
-        assert run.result.message == "a number stopped being finite at step 13"
+        assert run.result.message == "a number stopped being finite at step 13 (cost = nan)"
 
     def test_an_infinite_gradient_does_not_hide_behind_the_projection(self):
         cost = lambda x, u, theta, t: jnp.sum(theta) * jnp.where(t == 5, jnp.inf, 1.0)

@@ -299,7 +299,7 @@ def test_matched_system_is_the_general_one():
 def test_every_matched_system_is_a_system_and_the_base_is_abstract():
     assert isinstance(planar_system(), st.System)
     with pytest.raises(TypeError, match="abstract"):
-        st.AbstractSystem()
+        st.AbstractSystem()  # pyright: ignore[reportAbstractUsage]
 
 
 def test_a_matched_system_holds_its_functions_once():

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias
 import jax
 
 from . import arguments, jax_settings
-from .errors import InputError
+from .errors import ArgumentError, InputError
 
 Progress: TypeAlias = Callable[[int, int], Any]
 """A function that is called with (done, total) when work is done, in any unit of work."""
@@ -129,7 +129,7 @@ class Meter:
 
     def __init__(self, progress: Progress | None, total: int = 0):
         if progress is not None and not callable(progress):
-            raise ValueError(f"progress: expected a function of (done, total), got {arguments.describe(progress)}")
+            raise ArgumentError("progress", "a function of (done, total)", arguments.describe(progress))
         self.progress, self.total, self.done, self._lock = progress, total, 0, threading.Lock()
 
     def add(self, work: int) -> None:

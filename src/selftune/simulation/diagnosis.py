@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 WORSE = 1000.0
 """A warning is given if the mean cost of the last tenth is more than this many times that of the first tenth. The
 factor is large because the cost of a run that starts at rest may rise a hundredfold."""
+AT_BOUND = 0.5
+"""A warning is given if a constraint held a number of θ back in at least this share of the steps."""
 ROWS = 2000
 """At most this many rows, spread evenly over the run, are used to compute how often θ is at a bound."""
 
@@ -71,7 +73,7 @@ class Diagnosis:
             warnings.append(
                 f"The mean cost rose from {self.first_cost:.4g} in the first tenth to {self.last_cost:.4g} in the last."
             )
-        if self.held is not None and (at := np.flatnonzero(self.held >= 0.5)).size:
+        if self.held is not None and (at := np.flatnonzero(self.held >= AT_BOUND)).size:
             names = ", ".join(f"θ[{i}]" for i in at)
             warnings.append(
                 f"The constraint held {names} back in at least half of the steps: the bound, not the tuner, sets θ."
@@ -101,12 +103,8 @@ class Diagnosis:
 
 def diagnose(run: "Run") -> Diagnosis:
     """Return the diagnosis of one run. For run i of a batch, call it on `jax.tree.map(lambda leaf: leaf[i], run)`."""
-    failed_at = int(run.result.step)
-    start = int(run.final.t) - run.steps
     rows = {name: _flat(value) for name, value in run.recorded.items() if value is not None}
-    # Numbers after a failure are meaningless.
-    steps = run.steps if failed_at < 0 else failed_at - start
-    good = -(-steps // run.stride)
+    steps, good = _good_steps(run)
     costs = tenths(rows["cost"][:good, 0]) if "cost" in rows else None
     first, last = (None, None) if costs is None else map(float, costs)
     return Diagnosis(
@@ -117,11 +115,40 @@ def diagnose(run: "Run") -> Diagnosis:
         last_cost=last,
         theta=(rows["theta"][0], rows["theta"][good - 1]) if "theta" in rows and good else None,
         held=_held(run, rows, good),
-        contraction=float(rows["contraction"][good - 1, 0]) if "contraction" in rows and good else None,
+        contraction=_contraction(rows, good),
         largest_y=float(np.abs(rows["y"][:good]).max()) if "y" in rows and good else None,
         decisions=_decisions(rows["guard"][:good, 0]) if "guard" in rows else {},
-        first_bad=None if failed_at < 0 else _first_bad(run, rows, start, failed_at),
+        first_bad=_first_bad(run, rows),
     )
+
+
+def find_signs(run: "Run") -> dict[str, Any]:
+    """Return the signs that a single run went wrong, by the names of `Result`'s fields."""
+    rows = {
+        name: _flat(value)
+        for name, value in run.recorded.items()
+        if value is not None and (name in ("theta", "gradient", "contraction") or int(run.outcome.code))
+    }
+    _, good = _good_steps(run)
+    # The bounds are checked by a program that JAX compiles, so only if a number of θ stood still for most of the run.
+    theta = rows["theta"][:good] if "theta" in rows else np.zeros((0, 1))
+    stood = np.any(np.mean(theta == theta[-1:], axis=0) >= AT_BOUND) if good and len(theta) else False
+    return {
+        "held": _held(run, rows, good) if stood else None,
+        "contraction": _contraction(rows, good),
+        "first_bad": _first_bad(run, rows),
+    }
+
+
+def _good_steps(run: "Run") -> tuple[int, int]:
+    """Return the number of steps and of recorded rows before the first failure; later numbers are meaningless."""
+    failed_at, start = int(run.outcome.step), int(run.final.t) - run.steps
+    steps = run.steps if failed_at < 0 else failed_at - start
+    return steps, -(-steps // run.stride)
+
+
+def _contraction(rows: dict[str, np.ndarray], good: int) -> float | None:
+    return float(rows["contraction"][good - 1, 0]) if "contraction" in rows and good else None
 
 
 def tenths(cost: np.ndarray) -> np.ndarray | None:
@@ -161,8 +188,12 @@ def _decisions(guard: np.ndarray) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _first_bad(run: "Run", rows: dict[str, np.ndarray], start: int, failed_at: int) -> str | None:
-    """Return the name and value of the number that went bad first; None if its row was not recorded."""
+def _first_bad(run: "Run", rows: dict[str, np.ndarray]) -> str | None:
+    """Return the name and value of the number that went bad first; None if no number did, or if its row was not
+    recorded."""
+    failed_at, start = int(run.outcome.step), int(run.final.t) - run.steps
+    if failed_at < 0:
+        return None
 
     def row(name: str, step: int) -> np.ndarray:
         if name == "x" and step == start + run.steps:
@@ -171,7 +202,7 @@ def _first_bad(run: "Run", rows: dict[str, np.ndarray], start: int, failed_at: i
         is_recorded = name in rows and not between and at < len(rows[name])
         return rows[name][at] if is_recorded else np.zeros(0)
 
-    if int(run.result.code) == run.result.DIVERGED:
+    if int(run.outcome.code) == run.outcome.DIVERGED:
         x = row("x", failed_at + 1)
         return f"the next {_entry('x', x, int(np.argmax(np.abs(x))))}" if x.size else None
     for step, when in ((failed_at, ""), (failed_at + 1, "the next ")):

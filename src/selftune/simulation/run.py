@@ -9,11 +9,15 @@ from jaxtyping import Array, Float, Int, PyTree
 from ..control import result_codes
 from ..control.run_fields import RunFields
 from ..foundation import arguments
-from .diagnosis import Diagnosis, diagnose, is_worse, tenths
+from .diagnosis import AT_BOUND, Diagnosis, diagnose, find_signs, is_worse, tenths
 
 
 class Result(eqx.Module):
-    """How a run ended: a code, the step of the failure (-1 if there was none), and the cost."""
+    """How a run ended: a code, the step of the failure (-1 if there was none), and signs of a run that went wrong.
+
+    A field beyond `code` and `step` is None if it cannot be computed: for a batch of runs (except `costs`), while JAX
+    traces, or if the run did not record the numbers that it needs.
+    """
 
     OK = result_codes.OK
     DIVERGED = result_codes.DIVERGED
@@ -22,7 +26,14 @@ class Result(eqx.Module):
     code: Int[Array, "*batch"]
     step: Int[Array, "*batch"]
     costs: Float[np.ndarray, "*batch 2"] | None = None
-    """The mean cost of the first and of the last tenth of the run; None if the cost was not recorded or is traced."""
+    """The mean cost of the first and of the last tenth of the run."""
+    held: Float[np.ndarray, " d"] | None = None
+    """For each number of θ, the share of steps at which its constraint kept it from following the gradient; None also
+    if every number of θ moved in more than half of the steps."""
+    contraction: float | None = eqx.field(static=True, default=None)
+    """ρ̂ at the last step, if the tuner has a `contraction_memory`."""
+    first_bad: str | None = eqx.field(static=True, default=None)
+    """After a failure, the number that went bad first, and its value."""
 
     @property
     def ok(self) -> Array:
@@ -34,9 +45,10 @@ class Result(eqx.Module):
         code, step = np.atleast_1d(self.code), np.atleast_1d(self.step)
         failed = np.flatnonzero(code != Result.OK)
         if failed.size == 0:
-            return "ok" + self._rise()
+            return "ok" + self._rise() + self._at_bound()
         first = failed[0]
         text = result_codes.describe_failure(int(code.flat[first]), int(step.flat[first]))
+        text += f" ({self.first_bad})" if self.first_bad else ""
         return text if code.size == 1 else f"{failed.size} of {code.size} runs failed; run {first}: {text}"
 
     def _rise(self) -> str:
@@ -51,6 +63,13 @@ class Result(eqx.Module):
         first, last = risen[np.argmax(risen[:, 1] / risen[:, 0])]
         where = f", in {len(risen)} of {len(costs)} runs; the most" if len(costs) > 1 else ""
         return f", but the cost rose{where}: {first:.4g} in the first tenth, {last:.4g} in the last"
+
+    def _at_bound(self) -> str:
+        """Return a note if a constraint, not the tuner, set θ in most of the run."""
+        if self.held is None or not len(at := np.flatnonzero(self.held >= AT_BOUND)):
+            return ""
+        names = ", ".join(f"θ[{i}]" for i in at)
+        return f"; the constraint held {names} back in {100 * self.held[at].min():.0f} % of the steps"
 
 
 class Final(eqx.Module):
@@ -85,10 +104,11 @@ class Run(RunFields, eqx.Module):
 
     @property
     def result(self) -> Result:
-        """How the run ended: a code, the step of a failure, and the mean cost of the first and of the last tenth."""
+        """How the run ended: a code, the step of a failure, and signs of a run that went wrong."""
         cost = self.recorded.get("cost")
         costs = None if cost is None or not arguments.is_known(cost) else tenths(np.asarray(cost))
-        return Result(self.outcome.code, self.outcome.step, costs)
+        signs = find_signs(self) if self._is_known() and np.ndim(self.outcome.code) == 0 else {}
+        return Result(self.outcome.code, self.outcome.step, costs, **signs)
 
     @property
     def diagnosis(self) -> Diagnosis:
@@ -129,7 +149,5 @@ class SimulationError(RuntimeError):
     """The error of a run that failed. `run` is the run up to the failure."""
 
     def __init__(self, run: Run):
-        is_one = np.ndim(run.result.code) == 0
-        first_bad = run.diagnosis.first_bad if is_one else None
-        super().__init__(f"simulate: {run.result.message}" + (f" ({first_bad})" if first_bad else ""))
+        super().__init__(f"simulate: {run.result.message}")
         self.run = run

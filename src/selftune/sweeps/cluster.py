@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ..foundation import arguments, jax_settings
+from ..foundation.errors import ArgumentError
 from ..foundation.executors import ExecutorError, Receive, run_in_pool
 from ..storage import manifest
 
@@ -30,8 +31,8 @@ class Cluster:
         except ImportError as error:
             raise ExecutorError(f"executor: a cluster needs Dask ({error}); pip install 'selftune[cluster]'") from None
         if not isinstance(scheduler, (str, Client)):
-            given = arguments.describe(scheduler)
-            raise ValueError(f"executor: expected None, the address of a Dask scheduler or a Client, got {given}")
+            expected = "None, the address of a Dask scheduler or a Client"
+            raise ArgumentError("executor", expected, arguments.describe(scheduler))
         self.scheduler: Any = scheduler
         self.retries = retries
 

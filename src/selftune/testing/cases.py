@@ -12,9 +12,10 @@ from jaxtyping import PyTree
 
 from ..estimators.base import AbstractEstimator
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint
-from ..problem.system import MatchedSystem, System
+from ..problem.system import AbstractSystem, MatchedSystem
 from ..tuners.base import AbstractTuner
 
 BATCH, STEPS = 3, 3
@@ -112,7 +113,7 @@ class TunerCase(AbstractCase):
         t: Any = None,
     ):
         if not isinstance(tuner, AbstractTuner):
-            raise ValueError(f"tuner: expected a subclass of selftune.AbstractTuner, got {arguments.describe(tuner)}")
+            raise ArgumentError("tuner", "a subclass of selftune.AbstractTuner", arguments.describe(tuner))
         self.system, rows = _problem(system, x, theta, a_hat, t)
         super().__init__(tuner, rows)
         _check_start("theta", self.row(0, 0)["theta"], tuner)
@@ -157,9 +158,7 @@ class EstimatorCase(AbstractCase):
         t: Any = None,
     ):
         if not isinstance(estimator, AbstractEstimator):
-            raise ValueError(
-                f"estimator: expected a subclass of selftune.AbstractEstimator, got {arguments.describe(estimator)}"
-            )
+            raise ArgumentError("estimator", "a subclass of selftune.AbstractEstimator", arguments.describe(estimator))
         self.system, rows = _problem(system, x, theta, a_hat, t)
         residual = jax.vmap(jax.vmap(self.system.residual))(rows["x"], rows["a_hat"], rows["t"])
         rows["f_obs"] = residual + 0.3 * irregular(residual)
@@ -193,9 +192,8 @@ class ConstraintCase(AbstractCase):
 
     def __init__(self, constraint: AbstractConstraint, *, like: Any = None):
         if not isinstance(constraint, AbstractConstraint):
-            raise ValueError(
-                f"constraint: expected a subclass of selftune.AbstractConstraint, got {arguments.describe(constraint)}"
-            )
+            expected = "a subclass of selftune.AbstractConstraint"
+            raise ArgumentError("constraint", expected, arguments.describe(constraint))
         like = arguments.real_tree("like", np.zeros(3) if like is None else like)
         # The points of a batch lie on different scales, so that some are inside of the usual sets and some far outside.
         scales = jnp.asarray([0.1, 1.0, 100.0])
@@ -221,7 +219,7 @@ def _repeat(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (BATCH, STEPS, *jnp.shape(leaf))), tree)
 
 
-def _problem(system: Any, x: Any, theta: Any, a_hat: Any, t: Any) -> tuple[System, dict[str, PyTree]]:
+def _problem(system: Any, x: Any, theta: Any, a_hat: Any, t: Any) -> tuple[AbstractSystem, dict[str, PyTree]]:
     """Return the system and the inputs of the steps; the state x is different at each step."""
     given = [
         name
@@ -232,10 +230,9 @@ def _problem(system: Any, x: Any, theta: Any, a_hat: Any, t: Any) -> tuple[Syste
         system = _default_system()
         x, theta = [1.0, -1.0], {"gain": [0.3, 0.3], "bias": [0.2, 0.2]}
         a_hat = {"slope": [0.25], "level": [0.25, 0.5]}
-    elif len(given) < 4 or not isinstance(system, System):
-        raise ValueError(
-            f"system: expected a System together with x, theta and a_hat, or none of the four, got {', '.join(given)}"
-        )
+    elif len(given) < 4 or not isinstance(system, AbstractSystem):
+        expected = "a System together with x, theta and a_hat, or none of the four"
+        raise ArgumentError("system", expected, ", ".join(given))
     x = arguments.real_array("x", x)
     states = _repeat(x)
     # Steps of a few percent: every system that can start at x can also be evaluated there.
@@ -249,7 +246,7 @@ def _problem(system: Any, x: Any, theta: Any, a_hat: Any, t: Any) -> tuple[Syste
     }
 
 
-def _default_system() -> System:
+def _default_system() -> AbstractSystem:
     return MatchedSystem(
         dynamics=lambda x, v, t: 0.8 * x + 0.2 * jnp.tanh(v),
         residual=lambda x, a, t: a["slope"] * jnp.sin(x) + a["level"],
