@@ -122,6 +122,11 @@ def close(got, expected, tolerance=1e-9):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance)
 
 
+def controller_of(problem, tuner, estimator, constraint):
+    theta_set, a_set = CONSTRAINTS[constraint]
+    return st.Controller(problem.system, TUNERS[tuner](theta_set), ESTIMATORS[estimator](a_set))
+
+
 def assert_inside(run, estimator, constraint):
     """θ in Θ and â in 𝒜 at every step and after the last."""
     theta_set, a_set = CONSTRAINTS[constraint]
@@ -142,8 +147,7 @@ PAIRS = [
 @pytest.mark.parametrize(("tuner", "estimator", "constraint"), PAIRS, ids=str)
 def test_simulate(tuner, estimator, constraint):
     problem = Problem()
-    theta_set, a_set = CONSTRAINTS[constraint]
-    controller = st.Controller(problem.system, TUNERS[tuner](theta_set), ESTIMATORS[estimator](a_set))
+    controller = controller_of(problem, tuner, estimator, constraint)
     start = dict(theta=THETA, a_hat=A_HAT)
     scenario, other = problem.scenario(0), problem.scenario(1)
 

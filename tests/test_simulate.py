@@ -12,7 +12,7 @@ import pytest
 
 import selftune as st
 from selftune.control.run_fields import FIELDS as ALL_FIELDS
-from selftune.simulation.simulator import _Problem, _simulate_by_xla
+from selftune.simulation.simulator import _simulate_by_xla, _SimulationProblem
 from tests.problems import golden, golden_controller, golden_scenario, planar_system
 
 simulate = functools.partial(st.simulate, engine="xla")
@@ -92,7 +92,7 @@ class TestRecording:
                 steps=steps,
             )
             start = controller.check_values(streams.x0, START["theta"], START["a_hat"])
-            problem = _Problem(controller, None, controller.system, streams, start, jnp.asarray(1e8))
+            problem = _SimulationProblem(controller, None, controller.system, streams, start, jnp.asarray(1e8))
             lower = getattr(_simulate_by_xla, "lower")  # noqa: B009 (equinox's, unknown to the type checker)
             lowered = lower(problem, (), 1)
             analysis = lowered.compile().compiled.memory_analysis()

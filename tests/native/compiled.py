@@ -1,6 +1,7 @@
 """Functions as the native engine compiles them, from NumPy arrays to NumPy arrays."""
 
 import ctypes
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ def source(functions: Mapping[str, Program]) -> str:
         helpers |= body.helpers
         head = f"void f_{name}(const void *const *in, void *const *out)"
         unused = [] if body.loads else ["(void)in;"]
-        lines = [*unused, *body.loads, *body.statements, *body.stores.get("y", [])]
+        lines = [*unused, *body.loads, *body.statements, *itertools.chain(*body.stores.values())]
         texts += [f"{head};", f"{head} {{", *wrap(lines, 4), "}"]
     return "\n".join(["#include <math.h>", "#include <stdint.h>", *helpers.values(), *texts, ""])
 

@@ -1,5 +1,6 @@
 """The summary of a run in numbers and as text; `print(run)` shows it."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -220,7 +221,7 @@ def _entry(name: str, values: np.ndarray, i: int) -> str:
 def _flat(value: Any) -> np.ndarray:
     """Return the rows of a field as a matrix."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(value)]
-    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+    return np.concatenate([leaf.reshape(len(leaf), math.prod(leaf.shape[1:])) for leaf in leaves], axis=1)
 
 
 def _numbers(values: np.ndarray) -> str:

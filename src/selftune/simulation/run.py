@@ -140,7 +140,7 @@ class Run(RunFields, eqx.Module):
 
     def raise_if_failed(self) -> "Run":
         """Return this run; if it failed, raise a `SimulationError` that contains it."""
-        if not bool(jnp.all(self.result.ok)):
+        if not bool(jnp.all(self.outcome.ok)):
             raise SimulationError(self)
         return self
 
