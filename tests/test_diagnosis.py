@@ -63,8 +63,10 @@ def test_a_run_that_is_ruined_early_says_that_a_bound_sets_theta():
         st.MGAPS(1.0, constraint=st.Box(0.0, 8.0), contraction_memory=50),
         system(cost=lambda x, u, theta, t: jnp.sum(theta)),
     )
-    assert done.result.held[0] > 0.9
-    assert done.result.message == f"ok; the constraint held θ[0] back in {100 * done.result.held[0]:.0f} % of the steps"
+    held = done.result.held
+    assert held is not None
+    assert held[0] > 0.9
+    assert done.result.message == f"ok; the constraint held θ[0] back in {100 * held[0]:.0f} % of the steps"
     assert done.result.contraction == pytest.approx(1.0, abs=0.1)
     assert run().result.held is None
 
@@ -120,6 +122,17 @@ class TestFailures:
         done = run(st.Fixed(), system(1.2), scenario(noise=1e-12), limit=20.0, throw=False)
         assert done.diagnosis.first_bad == done.result.first_bad == "the next x = 21.11"
         assert done.result.message == "the state diverged at step 31 (the next x = 21.11)"
+
+    def test_a_run_that_continues_from_a_bad_state(self):
+        """It has failed before its first step, so it has no good step."""
+        controller = st.Controller(system(1.2), st.Fixed(contraction_memory=50), st.Frozen())
+        scene = scenario(noise=1e-12)
+        head = st.simulate(controller, scene, **START, limit=20.0, throw=False)
+        tail = st.simulate(controller, scene[:1], resume=head.final, limit=20.0, throw=False)
+        assert "diverged" in tail.result.message
+        assert tail.diagnosis.steps == 0
+        with pytest.raises(st.SimulationError):
+            st.simulate(controller, scene[:1], resume=head.final, limit=20.0)
 
     def test_a_bad_number_that_was_not_recorded_is_not_guessed(self):
         made = system(1.2, cost=lambda x, u, theta, t: jnp.sum(jnp.sqrt(20 - x)))

@@ -1,8 +1,10 @@
+import gc
 import itertools
 import math
 import random
 import re
 import time
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -294,6 +296,31 @@ def test_matched_system_is_the_general_one():
     x, theta, a = X, jnp.array([1.0, 1.0, 0.2, 0.1]), jnp.array([0.1, 0.2, 0.3])
     for got, expected in zip(matched.step(x, theta, a, 7), general.step(x, theta, a, 7), strict=True):
         np.testing.assert_array_equal(got, expected)
+
+
+def test_a_check_is_not_remembered_for_another_function():
+    """A new function may get the id of one that is gone."""
+
+    class Policy(eqx.Module):
+        shared: Callable
+        own: Callable
+
+        def __call__(self, x, theta, f, t):
+            return self.shared(self.own(x))
+
+    def shared(u):
+        return u
+
+    for m in (1, 2, 3, 4, 1, 3, 2):
+        system = st.System(
+            dynamics=lambda x, u, f, t: x + jnp.sum(u),
+            residual=lambda x, a, t: a,
+            policy=Policy(shared, lambda x, m=m: jnp.tile(x, m)),
+            cost=lambda x, u, theta, t: jnp.sum(u**2),
+        )
+        assert system.check(jnp.ones(1), jnp.ones(1), jnp.ones(1), 0, thorough=True).m == m
+        del system
+        gc.collect()
 
 
 def test_every_matched_system_is_a_system_and_the_base_is_abstract():

@@ -225,7 +225,7 @@ def test_settings_that_are_not_cast(as_a_user):
 def test_a_value_outside_the_set(kind):
     make, case, _, leaf = KINDS[kind]
     text = fault(case(make(constraint=st.Box(0.2, 0.6))), testing.check_stays_in_set)
-    assert f"stays in the set: {leaf.partition('.')[0]} is outside of the field `constraint` after step" in text
+    assert f"stays in the set: {leaf.partition('.')[0]} is outside of the set `constraint` after step" in text
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,11 @@ def verify(
 
     The exit code is 1 if an inequality that must hold is violated, or if a slope is larger than the theory allows.
     """
-    from ..experiments.certificates.examples import faults as certificate_faults
-
     screen = Screen(quiet, as_json)
     names = [*_CERTIFICATES, *_THEORY]
     with refusing():
+        from ..experiments.certificates.examples import faults as certificate_faults
+
         for name in what or ():
             if name not in names:
                 raise InputError(f"{name}: expected any of {', '.join(names)}")

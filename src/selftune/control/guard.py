@@ -30,8 +30,8 @@ class Decision(enum.IntFlag):
     """The decisions of a guard at one step; several can apply at the same step."""
 
     REFUSED = 1
-    """The measurement was not used, because it or a number computed from it is not finite or too large: nothing was
-    learned."""
+    """The measurement, or the observation of the residual, was not used, because it or a number computed from it is not
+    finite or too large: nothing was learned."""
     SATURATED = 2
     """The control was at or beyond the actuator's limits, and was clipped to them."""
     LIMITED = 4
@@ -41,7 +41,7 @@ class Decision(enum.IntFlag):
     RESET = 16
     """The sensitivity y was larger than `y_limit`, and was reset."""
     EXPLODED = 32
-    """Rollback because the cost exploded: the last good θ and â were restored."""
+    """Rollback because the cost exploded, or because x stayed above `x_limit`: the last good θ and â were restored."""
     UNSTABLE = 64
     """Rollback because the closed loop stopped contracting: the last good θ and â were restored."""
     STILL = 128
@@ -93,19 +93,19 @@ def _above(name: str, default: float, least: float) -> Any:
 
 
 class Guard(eqx.Module):
-    r"""Settings that keep a controller safe while it learns. A part that is set to None is off.
+    r"""Settings that keep a controller safe while it learns.
 
-    The parts, in the order in which they act on a step:
+    `x_limit`, `f_limit`, `rate`, `authority`, `y_limit`, `rollback` and `contraction` are off if they are None.
 
     - `x_limit`, `f_limit`: limits on the absolute value of the measured x and of the observed residual: one number, or
       one for each component. A measurement above its limit, or one that contains NaN or infinity, is **refused**:
       nothing is learned from it.
-    - `bridge`: for this many refused measurements in a row, the model's prediction from the step before replaces x.
-      After that, the raw measurement is used if it is finite; otherwise the previous control is repeated. The control
-      is always finite.
+    - `bridge`: if a measurement is refused, the prediction that the model made one step earlier replaces x, at most
+      `bridge` times in a row. After that, the raw measurement is used if it is finite; otherwise the previous control
+      is repeated. The control is always finite.
     - `u_low`, `u_high`: the actuator's range, (m,) or one number; u is clipped to this range.
     - `rate`: the largest step $\|\theta_{t+1} - \theta_t\|_2$, in the units of θ; a longer step is shortened.
-    - `authority`: a share of steps. If more than this share of about the last `window` steps saturated, no gain may
+    - `authority`: if the share of saturated steps, over about the last `window` steps, exceeds `authority`, no gain may
       grow: no component of θ moves in its direction of `growth`. `growth` is (d,) or one number: 1 where a larger
       component is a higher gain, −1 where a smaller component is a higher gain, 0 where the component is not a gain.
     - `y_limit`: the largest allowed $\max |y_t|$. A larger y shows that the closed loop no longer contracts, so θ does
@@ -114,17 +114,20 @@ class Guard(eqx.Module):
       which is the mean cost of good windows. The cost must not be negative.
         - A window with a mean cost of at most √c times the level is good: the θ and â at its beginning become the last
           good θ and â.
-        - A rollback happens if the mean cost exceeds c times the level, or if the tuner's running estimate ρ̂ (see
-          its `contraction_memory`) exceeds `contraction`. The last good θ and â are restored together, at any
+        - A rollback happens if the mean cost exceeds c times the level, if the tuner's running estimate ρ̂ (see its
+          `contraction_memory`) exceeds `contraction`, or if x is finite but above `x_limit` for more than `bridge`
+          steps. The last good θ and â are restored together, at any
           distance; `rate` does not apply. Tuner and estimator forget the trajectory. θ then stays for two windows
           (probation), in which the level is measured again. From then on the tuner's steps are half as long; each good
           window makes them 1 % longer.
         - If the mean cost exceeds c² times the level during probation, the trusted θ and â are restored. These are the
-          first θ and â, or those of the last good window in which θ did not move, as in a dry run.
+          first θ and â, or those of the last good window in which θ did not move, for example while
+          learning was paused.
     - `cost_floor`: levels below this cost count as this cost. Set it if the robot rests between its tasks.
 
-    At the end of each step θ is projected, so θ is always in Θ. The decisions are in `Info.guard`, in `Run.guard` and,
-    for an `Agent`, in the log. By default, `Agent` uses a guard with all parts on; `simulate` uses no guard.
+    If the guard changes a step of θ, it projects the new θ onto the tuner's Θ. The decisions are in `Info.guard`, in
+    `Run.guard` and, for an `Agent`, in the log. By default, `Agent` uses a guard with default settings, which do not
+    limit u; `simulate` uses no guard.
 
     !!! Example
 
@@ -193,7 +196,7 @@ class Window(eqx.Module):
     """The state of rollback: sums of costs, the level, and the θ and â to go back to."""
 
     total: Float[Array, ""]
-    """The discounted sum of costs; `weight` is the same sum of ones."""
+    """The discounted sum of costs; `weight` is the discounted number of steps; total / weight is the mean."""
     weight: Float[Array, ""]
     level: Float[Array, ""]
     """The mean cost of good windows; infinite before the first."""

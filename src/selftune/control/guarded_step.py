@@ -70,7 +70,7 @@ def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
 def act(
     controller: Controller, guard: Guard, state: GuardedState, x: Array, t: Any
 ) -> tuple[Float[Array, " m"], GuardedState, Info]:
-    r"""Run `Controller.act`, with its effects limited by the guard; return the same values in the same order.
+    r"""Run `Controller.act`, and let the guard limit u and θ. Return (u, state, info), like `Controller.act`.
 
     1. Admit the measurement: if x is not finite or outside its limits, the model's prediction replaces x for at most
        `bridge` steps.
@@ -78,7 +78,8 @@ def act(
     3. Limit the step of θ. θ does not move if a number is not finite, y is too large, or the tuner must not learn.
     4. Judge the cost: add it to its window; a rollback restores the last good θ and â.
 
-    If a number is not finite or too large, steps 3 and 4 have no effect. The result code is in the returned state.
+    If a number is not finite or too large, steps 3 and 4 have no effect, except for the rollback after an x that stays
+    too large. The result code is in the returned state.
     """
     measurement = _admit_measurement(guard, state, x)
     wanted, proposed, info = controller.act(state.controller, measurement.x, t)
@@ -115,7 +116,7 @@ class _Measurement(NamedTuple):
     is_finite: Array
     is_small: Array
     missed: Array
-    """How many measurements in a row were refused, with this one."""
+    """How many measurements in a row were refused, this one included."""
 
 
 class _Step(NamedTuple):
@@ -198,7 +199,7 @@ def _judge_cost(
 def _refuse(controller: Controller, guard: Guard, state: GuardedState, measurement: _Measurement) -> _Outcome:
     """Return the outcome of a step that is refused: nothing is learned.
 
-    If x is too large for more than `bridge` steps, x is not an outlier: the gains have led there, so roll back.
+    If x is too large for more than `bridge` steps, x is not an outlier: the gains caused it, so roll back.
     """
     after, watch, window = state.controller, state.guard, state.guard.window
     lost = measurement.is_finite & ~measurement.is_small & (watch.missed == guard.bridge) & (watch.mode != Mode.PAUSED)

@@ -14,11 +14,9 @@ from typing import Any
 
 import xarray as xr
 
+from ..foundation.executors import Progress
 from ..storage.manifest import Manifest, StoreError
 from ..storage.store import open_run, read_manifest
-
-Progress = Callable[[int, int], Any]
-"""A function of (done, total)."""
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ def _replay(firmware: Firmware, scenario: Scenario) -> str:
     run = simulate(firmware.controller, scenario, **start, guard=firmware.guard, throw=False, engine="xla")
     refused = np.flatnonzero(np.asarray(run.guard) & Decision.REFUSED)
     why = f"the guard refused step {refused[0]}" if refused.size else run.result.message
-    if refused.size or not run.result.ok:
+    if refused.size or not run.outcome.ok:
         raise ArgumentError("scenario", "a run without failures, for the replay", f"one in which {why}")
     observed = run.f if scenario.v is None else run.f + scenario.v
     tables = {

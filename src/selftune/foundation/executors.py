@@ -2,8 +2,9 @@
 
 `sweeps/cluster.py` has one for a Dask cluster. All have the method `run(function, items, receive)`. It calls
 `receive(item, result)` in the calling thread for each item, as soon as its call has ended. `result()` returns the
-value of `function(item)`, or raises its error. After an error in `receive`, or Ctrl-C, no more calls start; those that
-have begun are finished and received.
+value of `function(item)`, or raises its error. After an error in `receive`, or Ctrl-C, no more calls start. Calls that
+have begun in threads or processes are finished, and their values are received; calls on a cluster are cancelled. With
+one worker, each call runs in the calling thread inside `result()`, and Ctrl-C stops it.
 """
 
 import multiprocessing
@@ -75,7 +76,8 @@ class Threads:
 
 
 class Processes:
-    """Worker processes, for Python loops, which hold Python's global lock. They need a function of a module."""
+    """Worker processes, for Python loops, which hold Python's global lock. The function must be defined at the top
+    level of a module."""
 
     def __init__(self, workers: int | None = None):
         self.workers = cores() if workers is None else arguments.count("workers", workers)
@@ -93,7 +95,8 @@ class Processes:
 def run_in_pool(
     submit: Callable[[Any], Future[Any]], items: Sequence[Any], receive: Receive, *, room: Callable[[], int]
 ) -> None:
-    """Submit all items, at most `room()` at a time, because a pool does not cancel the calls in its own queue."""
+    """Submit all items, at most `room()` at a time, so that after an error few calls are still in
+    the pool's own queue, which it does not cancel."""
     waiting, running = deque(items), dict[Future[Any], Any]()
 
     def fill() -> None:
@@ -115,7 +118,8 @@ def run_in_pool(
     except BaseException:
         for future, item in running.items():
             if not future.cancel() and future.exception() is None:
-                receive(item, future.result)
+                with suppress(Exception):  # the first error is raised; the other results are still received
+                    receive(item, future.result)
         raise
 
 

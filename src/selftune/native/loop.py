@@ -66,7 +66,7 @@ ROLES = {
 def run_loop(
     controller: Controller,
     guard: Guard | None,
-    nature: AbstractSystem,
+    plant: AbstractSystem,
     arrays: dict[str, PyTree],
     steps: int,
     fields: tuple[str, ...],
@@ -82,7 +82,7 @@ def run_loop(
     arrays are constants in the program, so that their zeros cost nothing. Under `jit` and `vmap` every traced value is
     an argument. A batch runs on all cores.
     """
-    settings, structure = jax.tree.flatten((controller, guard, nature))
+    settings, structure = jax.tree.flatten((controller, guard, plant))
     free = [leaf for leaf in settings if _is_free(leaf)]
     fixed = tuple(arguments.is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
     inputs = {**arrays, "p": [jax.random.key_data(leaf) if arguments.is_key(leaf) else leaf for leaf in free]}
@@ -187,9 +187,9 @@ def _compiled(
         def step(p, x, state, a_star, w, v, t, step, limit):
             free = iter(p)
             settings = [_restored(setting, free) for setting in fixed]
-            controller, guard, nature = jax.tree.unflatten(structure, settings)
+            controller, guard, plant = jax.tree.unflatten(structure, settings)
             x, state, values = closed_loop_step(
-                prepare(controller), guard, nature, x, state, a_star, w, v, step if t is None else t
+                prepare(controller), guard, plant, x, state, a_star, w, v, step if t is None else t
             )
             checked = [x, state.theta, state.a_hat, *(values[name] for name in CHECKED)]
             return {"x": x, "state": state, "row": {name: values[name] for name in fields}, "checked": checked}

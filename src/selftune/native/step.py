@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..control.controller import Controller
-from ..problem.system import AbstractSystem, Linearization, MatchedSystem, System, linearize_step
+from ..problem.system import AbstractSystem, Linearization, System, linearize_step
 from .lowering.from_jaxpr import Program, lower
 from .lowering.values import TooLargeError
 
@@ -78,7 +78,8 @@ class _Relinearized(AbstractSystem):
 def _with(way: Callable[..., Linearization]) -> Callable[[Controller], Controller]:
     def prepare(controller: Controller) -> Controller:
         system = controller.system
-        if type(system) not in (System, MatchedSystem):
+        kind = type(system)
+        if kind.linearize is not System.linearize or kind.step is not AbstractSystem.step:
             return controller  # the user's own derivative
         same = _Relinearized(system.dynamics, system.residual, system.policy, system.cost, way)
         return eqx.tree_at(lambda controller: controller.system, controller, same)

@@ -5,11 +5,11 @@ that the function computes in pure Python or NumPy is fixed when the function is
 """
 
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import equinox as eqx
 import jax
@@ -63,7 +63,7 @@ def traced(
     return out
 
 
-_CHECKED: WeakKeyDictionary[FunctionType, dict[Any, Any]] = WeakKeyDictionary()
+_CHECKED: weakref.WeakKeyDictionary[FunctionType, dict[Any, Any]] = weakref.WeakKeyDictionary()
 """For each function, the results of the thorough checks that it passed: a compilation asks five times."""
 
 
@@ -75,7 +75,9 @@ def _memory(function: Any, inputs: dict[str, Any], conditions: tuple[Any, ...]) 
         return {}, None
     leaves, shape = jax.tree.flatten(inputs)
     shapes = tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves)
-    return _CHECKED.setdefault(functions[0], {}), (structure, tuple(map(id, functions)), shape, shapes, conditions)
+    # Weak references, because another function may get the id of a function that is gone.
+    references = tuple(map(weakref.ref, functions))
+    return _CHECKED.setdefault(functions[0], {}), (structure, references, shape, shapes, conditions)
 
 
 def _dtype(leaf: Any) -> Any:

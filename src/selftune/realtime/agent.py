@@ -52,8 +52,7 @@ class Agent:
     - `engine`: `"native"` writes the controller's step as C; a call then takes microseconds. `"xla"` runs on any
       device. `"auto"`, the default, uses the native engine on a CPU if possible. Otherwise it uses XLA, and a warning
       gives the reason. `agent.engine` is the engine that runs.
-    - `guard`: the settings of the guard. By default all its parts are on, with limits far from the values of a normal
-      run.
+    - `guard`: the settings of the guard. The defaults are far from the values of a normal run, and do not limit u.
 
     !!! Example
 

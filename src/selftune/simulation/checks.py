@@ -353,7 +353,7 @@ def check_contraction(
     over = float(arguments.number("memory", memory, lambda v: 0 < v < math.inf, "None or a number of steps >= 1"))
     controller = Controller(system, Fixed(contraction_memory=max(over, 1.0)), Frozen())
     run = simulate(controller, scenario, theta=theta, a_hat=a_hat, plant=plant, record=("contraction",), throw=False)
-    steps = len(scenario) if bool(run.result.ok) else max(int(run.result.step), 1)
+    steps = len(scenario) if bool(run.outcome.ok) else max(int(run.outcome.step), 1)
     rhos = np.asarray(run.contraction, float)[:steps]
     rho, later = float(rhos[-1]), rhos[math.ceil(min(over, steps - 1)) :]
     time_constant = 1 / abs(math.log(rho)) if rho not in (0.0, 1.0) and math.isfinite(rho) else math.inf

@@ -4,10 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree
 
 from ..control.guard import Decision
 from ..control.run_fields import FIELDS
@@ -144,7 +146,8 @@ def find_signs(run: "Run") -> dict[str, Any]:
 def _good_steps(run: "Run") -> tuple[int, int]:
     """Return the number of steps and of recorded rows before the first failure; later numbers are meaningless."""
     failed_at, start = int(run.outcome.step), int(run.final.t) - run.steps
-    steps = run.steps if failed_at < 0 else failed_at - start
+    # A run that continues from a bad state has failed before its first step.
+    steps = run.steps if failed_at < 0 else max(0, failed_at - start)
     return steps, -(-steps // run.stride)
 
 
@@ -171,17 +174,22 @@ def _held(run: "Run", rows: dict[str, np.ndarray], good: int) -> np.ndarray | No
     if run.constraint is None or not {"theta", "gradient"} <= rows.keys() or not good:
         return None
     which = np.unique(np.linspace(0, good - 1, ROWS).astype(int))
-    _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], run.recorded["theta"]))
+    theta = jax.tree.map(lambda leaf: jnp.asarray(leaf)[which], run.recorded["theta"])
+    return np.asarray(_undone(run.constraint, theta, jnp.asarray(rows["gradient"][which]))).mean(axis=0)
 
-    @jax.jit
-    def undone(constraint, theta, gradient):
-        size = jnp.maximum(jnp.max(jnp.abs(gradient)), jnp.finfo(theta.dtype).tiny)
-        step = -gradient / size * 1e3 * jnp.finfo(theta.dtype).eps * jnp.maximum(1, jnp.abs(theta))
-        projected_step = ravel_pytree(constraint.project(unravel(theta + step)))[0] - theta
+
+@eqx.filter_jit
+def _undone(constraint: Any, theta: PyTree, gradient: Array) -> Array:
+    """For each row and number of θ, whether the projection undoes a small step along −gradient."""
+
+    def at(theta: PyTree, gradient: Array) -> Array:
+        flat, unravel = ravel_pytree(theta)
+        size = jnp.maximum(jnp.max(jnp.abs(gradient)), jnp.finfo(flat.dtype).tiny)
+        step = -gradient / size * 1e3 * jnp.finfo(flat.dtype).eps * jnp.maximum(1, jnp.abs(flat))
+        projected_step = ravel_pytree(constraint.project(unravel(flat + step)))[0] - flat
         return (jnp.abs(step) > 0) & (jnp.abs(projected_step) < 0.5 * jnp.abs(step))
 
-    theta, gradient = (jnp.asarray(rows[name][which]) for name in ("theta", "gradient"))
-    return np.asarray(jax.vmap(undone, (None, 0, 0))(run.constraint, theta, gradient)).mean(axis=0)
+    return jax.vmap(at)(theta, gradient)
 
 
 def _decisions(guard: np.ndarray) -> dict[str, int]:

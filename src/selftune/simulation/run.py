@@ -120,16 +120,16 @@ class Run(RunFields, eqx.Module):
 
     def __repr__(self) -> str:
         names = ", ".join(name for name, value in self.recorded.items() if value is not None)
-        batch = "".join(f"{size} × " for size in np.shape(self.result.code))
+        batch = "".join(f"{size} × " for size in np.shape(self.outcome.code))
         about = f"{batch}{self.steps} steps, engine={self.engine!r}, recorded: {names or 'nothing'}"
         return f"<Run of {about}; {self.result.message}>" if self._is_known() else f"<Run of {about}; traced>"
 
     def __str__(self) -> str:
         if not self._is_known():
             return repr(self)
-        if np.ndim(self.result.code) == 0:
+        if np.ndim(self.outcome.code) == 0:
             return str(self.diagnosis)
-        text = f"{np.size(self.result.code)} runs of {self.steps:,} steps, {self.engine} engine: {self.result.message}"
+        text = f"{np.size(self.outcome.code)} runs of {self.steps:,} steps, {self.engine} engine: {self.result.message}"
         if self.result.costs is not None:
             first, last = np.median(np.reshape(self.result.costs, (-1, 2)), axis=0)
             text += f"\n  mean cost    {first:.4g} in the first tenth, {last:.4g} in the last (medians over the runs)"

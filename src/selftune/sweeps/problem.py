@@ -107,7 +107,7 @@ _OWN = 0x5E1F
 
 def arrays_to_store(problem: Problem, run: Run) -> dict[str, Any]:
     """The arrays to store of one run."""
-    ok, cost = run.result.ok, run.cost
+    ok, cost = run.outcome.ok, run.cost
     edges = [*parts_of(len(cost)).tolist(), len(cost)]
     parts = jnp.stack([jnp.mean(cost[a:b]) for a, b in itertools.pairwise(edges)])
     sizes = jnp.asarray(np.diff(edges) / max(len(cost), 1), cost.dtype)
@@ -115,8 +115,8 @@ def arrays_to_store(problem: Problem, run: Run) -> dict[str, Any]:
         "mean_cost": jnp.where(ok, jnp.sum(sizes * parts), jnp.nan),
         "part_cost": jnp.where(ok, parts, jnp.nan),
         "theta_end": ravel_pytree(run.final.state.theta)[0],
-        "result_code": run.result.code.astype(jnp.int32),
-        "failed_at": run.result.step.astype(jnp.int32),
+        "result_code": run.outcome.code.astype(jnp.int32),
+        "failed_at": run.outcome.step.astype(jnp.int32),
     }
     for name in problem.record:
         rows = jax.tree.map(lambda rows: rows[:: problem.stride], getattr(run, name))

@@ -230,9 +230,10 @@ def _problem(system: Any, x: Any, theta: Any, a_hat: Any, t: Any) -> tuple[Abstr
         system = _default_system()
         x, theta = [1.0, -1.0], {"gain": [0.3, 0.3], "bias": [0.2, 0.2]}
         a_hat = {"slope": [0.25], "level": [0.25, 0.5]}
-    elif len(given) < 4 or not isinstance(system, AbstractSystem):
+    elif len(given) < 4:
         expected = "a System together with x, theta and a_hat, or none of the four"
         raise ArgumentError("system", expected, ", ".join(given))
+    arguments.instance("system", system, AbstractSystem)
     x = arguments.real_array("x", x)
     states = _repeat(x)
     # Steps of a few percent: every system that can start at x can also be evaluated there.

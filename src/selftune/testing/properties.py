@@ -102,7 +102,7 @@ def check_dtype_kept(case: AbstractCase) -> None:
 
 
 def check_round_trip(case: AbstractCase) -> None:
-    """Check that the part and its state are pytrees: taken apart and put together again, they continue bit by bit."""
+    """Check that the part and its state are pytrees: after flatten and unflatten, the next step gives the same bits."""
     name = "pytree round trip"
     before = case.eager[-2][0]
     for path, leaf in _leaves(before):
@@ -119,7 +119,7 @@ def check_round_trip(case: AbstractCase) -> None:
 
 
 def check_stays_in_set(case: AbstractCase) -> None:
-    """Check that each θ or â is in the field `constraint`; for a constraint, that `project` is the projection on it."""
+    """Check that each θ or â is in the set `constraint`; for a constraint, that `project` is the projection on it."""
     name = "stays in the set"
     if isinstance(case, ConstraintCase):
         _check_projection(case, name)
@@ -129,7 +129,7 @@ def check_stays_in_set(case: AbstractCase) -> None:
         values, _ = case.compiled(case.part, values, case.row(t % BATCH, t % STEPS))
         for outside in case.outside(values):
             advice = "Return `self.constraint.project(...)` of the new value."
-            _fail(case, name, f"{outside} is outside of the field `constraint` after step {t}", advice)
+            _fail(case, name, f"{outside} is outside of the set `constraint` after step {t}", advice)
 
 
 def _check_projection(case: ConstraintCase, name: str) -> None:
@@ -196,10 +196,15 @@ def _check_close(
     advice: str,
     tolerance: float | None = None,
 ) -> None:
-    """Compare two trees leaf by leaf; by default up to the rounding of a few steps, the root of the precision."""
+    """Compare two trees leaf by leaf; the default tolerance is the square root of the machine epsilon."""
     got, expected = (dict(_leaves(_named(tree))) for tree in (got, expected))
     if got.keys() != expected.keys():
-        _fail(case, name, f"{', '.join(sorted(got.keys() ^ expected.keys()))} is there only once {where}", advice)
+        _fail(
+            case,
+            name,
+            f"{', '.join(sorted(got.keys() ^ expected.keys()))} is in only one of the two results {where}",
+            advice,
+        )
     for path, leaf in got.items():
         a, b = (_plain(value) for value in (leaf, expected[path]))
         if a.shape != b.shape:

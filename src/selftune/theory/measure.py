@@ -141,7 +141,7 @@ class TheoryProblem:
         scenario = run_inputs.problem(system, scenario)
         for name in ("x", "u", "y", "gradient", "theta", "a_hat", "f"):
             run_inputs.recorded(run, name, scenario=scenario)
-        if not bool(jnp.all(run.result.ok)):
+        if not bool(jnp.all(run.outcome.ok)):
             raise ArgumentError("run", "a run that succeeded", f"one where {run.result.message}")
         theta, a = (jax.tree.map(lambda leaf: leaf[0], tree) for tree in (run.theta, scenario.a_star))
         for name, value, constraint in (("theta", theta, sets.theta), ("a", a, sets.a)):

@@ -272,7 +272,7 @@ def _keep(settings: Settings, arrays: dict[str, np.ndarray], at: tuple[int, int,
     arrays["cumulative_cost"][at] = np.cumsum(cost)[every]
     arrays["total_cost"][at] = np.sum(cost)
     arrays["period_cost"][at] = _by_period(settings, cost)
-    arrays["result_code"][at] = int(done.result.code)
+    arrays["result_code"][at] = int(done.outcome.code)
 
 
 def _by_period(settings: Settings, cost: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ...control import result_codes
 from ...reporting import pages, plotly_figures
 from ..registry import Experiment, Progress, StoredRun
 from . import figures as robots_figures
@@ -27,7 +28,7 @@ def render(run: StoredRun) -> str:
         failed=sum(row.failed for row in low),
         started=sum(row.runs for row in low),
         worst=max((row for row in low if row.to_static is not None), key=_to_static, default=None),
-        runs=int((dataset.result_code != -1).sum()),
+        runs=int((dataset.result_code != result_codes.NOT_RUN).sum()),
         seconds=robots_figures.end(dataset),
         sizes=dataset.sizes,
         tables=[

@@ -94,9 +94,7 @@ def sizes_of(loaded: Loaded) -> dict[str, int]:
         sizes = loaded.system.check(x, theta, a_hat, jax.ShapeDtypeStruct((), jnp.int32), thorough=True)
     except ValueError as error:
         places = {"theta": "run.theta", "a": "run.a_hat", "x": "scenario.x0"}
-        if isinstance(error, ArgumentError) and error.argument in places:
-            raise loaded.refuse(places[error.argument], error.mistake) from error
-        raise loaded.refuse("run", f"does not fit the system: {error}") from error
+        raise loaded.refuse_argument(error, places, "run") from error
     return dict(
         state=sizes.n, control=sizes.m, residual=sizes.k, parameter=len(part.theta), model_parameter=len(part.a_hat)
     )
@@ -144,7 +142,7 @@ def _one_seed(
         for name, rows in parts.items():
             rows.append(np.asarray(getattr(done, name), np.float64))
         if code == result_codes.OK:
-            code, failed_at = int(done.result.code), int(done.result.step)
+            code, failed_at = int(done.outcome.code), int(done.outcome.step)
         start = {"resume": done.final}
         tell(1)
     rows = {name: np.concatenate(each) for name, each in parts.items()}
