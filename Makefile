@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow test-versions firmware check format bench wheel lock clean
+.PHONY: reproduce test test-slow test-versions test-docs firmware check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -21,6 +21,10 @@ test-slow: $(READY)
 # What another version of Python or JAX can break: make test-versions PYTHON=python3.13 VENV=.venv-3.13
 test-versions: $(READY)
 	$(BIN)/pytest -n auto -m "versions and not slow"
+
+# The pages alone: links, public names, the map of the source, and every block of code.
+test-docs: $(READY)
+	$(BIN)/pytest -n auto tests/test_docs.py tests/test_architecture.py tests/test_float32.py tests/test_examples.py
 
 # Exported controllers, cross-compiled and run on an emulated Cortex-M4F.
 firmware: $(READY)

@@ -111,7 +111,7 @@ class Controller(eqx.Module):
         theta = arguments.real_tree("theta", theta, dtype=x.dtype)
         a_hat = arguments.real_tree("a_hat", a_hat, dtype=x.dtype)
         for name, value, owner in (("theta", theta, self.tuner), ("a_hat", a_hat, self.estimator)):
-            if (constraint := getattr(owner, "constraint", None)) is not None:
+            if (constraint := projected_step.constraint_of(owner)) is not None:
                 projected_step.check_inside(name, value, constraint)
         return x, theta, a_hat
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..problem.projected_step import constraint_of
 from .controller import Controller
 
 PROBATION = 2
@@ -289,7 +290,7 @@ def limit_step(
         changed = changed | (state.window.step_scale < 1)
         step = state.window.step_scale * step
     moved = unravel(flat + step)
-    constraint = getattr(controller.tuner, "constraint", None)
+    constraint = constraint_of(controller.tuner)
     if constraint is not None:
         moved = constraint.project(moved)
     moved = choose(changed, moved, wanted)  # an unchanged step is the tuner's, bit for bit

@@ -68,6 +68,12 @@ def constraint(value: Any, name: str = "constraint") -> AbstractConstraint:
     return value
 
 
+def constraint_of(part: Any) -> AbstractConstraint | None:
+    """Return the set in which a tuner keeps θ, or an estimator keeps â: its field `constraint`. None if the tuner or
+    estimator has no such field."""
+    return getattr(part, "constraint", None)
+
+
 def check_inside(name: str, value: PyTree, constraint: AbstractConstraint) -> None:
     """Raise `ValueError` if `value` is outside its constraint, or if the shapes do not fit."""
     try:

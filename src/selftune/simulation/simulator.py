@@ -19,6 +19,7 @@ from ..foundation import arguments, suggestions
 from ..foundation.errors import ArgumentError
 from ..native.choice import Engine, check_engine, run_with
 from ..problem.noise import Stream, is_stream
+from ..problem.projected_step import constraint_of
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from .packing import Packing
@@ -107,7 +108,7 @@ def simulate(
         engine=ran,
         steps=scenario.steps,
         stride=stride,
-        constraint=_only_arrays(getattr(controller.tuner, "constraint", None)),
+        constraint=_only_arrays(constraint_of(controller.tuner)),
     )
     if throw and arguments.is_known(run.outcome.code):
         run.raise_if_failed()

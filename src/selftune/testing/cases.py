@@ -257,10 +257,10 @@ def _default_system() -> AbstractSystem:
 
 
 def _check_start(name: str, value: PyTree, part: Any) -> None:
-    if (constraint := getattr(part, "constraint", None)) is not None:
+    if (constraint := projected_step.constraint_of(part)) is not None:
         projected_step.check_inside(name, value, constraint)
 
 
 def _outside(name: str, values: dict[str, PyTree], part: Any) -> list[str]:
-    constraint = getattr(part, "constraint", None)
+    constraint = projected_step.constraint_of(part)
     return [] if constraint is None or bool(constraint.contains(values[name])) else [name]

@@ -15,6 +15,7 @@ from ..control.controller import Controller
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from ..problem.constraints import Ball, Unconstrained
+from ..problem.projected_step import constraint_of
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem, MatchedSystem
 from ..regret import local_regret, model_mismatch, path_lengths, perturbations, run_inputs
@@ -192,7 +193,7 @@ class TheoryProblem:
         rows = step_rows(system, self.tuner, scenario, run.x, run.y, run.theta, run.a_hat, final, run.final.x, rates)
         self._check_belongs(rows)
         # The estimator projects onto its own set. Its lemma needs a* to be in that set.
-        own = getattr(self.controller.estimator, "constraint", None) or Unconstrained()
+        own = constraint_of(self.controller.estimator) or Unconstrained()
         excess, noise, inside_theta, inside_a, affine = _facts(
             system, scenario, run.x, run.theta, run.a_hat, sets.theta, sets.a, own
         )
