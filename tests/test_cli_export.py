@@ -142,7 +142,7 @@ class TestModule:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("trees.py",), "trees.py: expected MODULE:CONTROLLER, such as examples/cart.py:controller"),
+            (("trees.py",), "trees.py: expected MODULE:CONTROLLER, such as cart/cart.py:controller"),
             (("none.py:controller",), "none.py: no such file"),
             (("none:controller",), "none:controller: cannot be imported (ModuleNotFoundError: No module named 'none')"),
             (("trees.py:controler",), "trees.py:controler: there is no 'controler' (did you mean controller?)"),

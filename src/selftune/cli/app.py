@@ -54,11 +54,11 @@ app.command(epilog="Examples:  selftune verify   |   selftune verify rates   |  
     verify_command.verify
 )
 app.command(epilog="Example:  selftune new cart")(new_command.new)
-app.command(epilog="Example:  selftune run examples/cart.toml -o results/cart")(run_command.run)
+app.command(epilog="Example:  selftune new cart; selftune run cart/cart.toml -o results/cart")(run_command.run)
 app.command(
-    epilog="Examples:  selftune sweep examples/cart-sweep.toml   |   selftune sweep FILE --executor tcp://host:8786"
+    epilog="Examples:  selftune sweep cart/cart-sweep.toml   |   selftune sweep FILE --executor tcp://host:8786"
 )(sweep_command.sweep)
-app.command(epilog="Example:  selftune export examples/cart.py:controller -o results/cart-c")(export_command.export)
+app.command(epilog="Example:  selftune export cart/cart.py:controller -o results/cart-c")(export_command.export)
 app.command(epilog="Example:  selftune report results/paper")(report_command.report)
 app.command(
     epilog="Examples:  selftune compare results/cart results/cart-gaps   |   "

@@ -26,7 +26,7 @@ def export(target: str, folder: Path, given: dict[str, str | None], **options: A
     """Write the C files and return the manifest of the folder."""
     place, colon, name = target.rpartition(":")
     if not (colon and place and name.isidentifier()):
-        raise InputError(f"{target}: expected MODULE:CONTROLLER, such as examples/cart.py:controller")
+        raise InputError(f"{target}: expected MODULE:CONTROLLER, such as cart/cart.py:controller")
     values: dict[str, Any] = {key: _read(key, text) for key, text in given.items() if text is not None}
     with _importable(place) as load:
         module = _blaming(target, "cannot be imported", load)

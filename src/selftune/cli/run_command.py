@@ -10,7 +10,7 @@ from .screen import Screen, refusing, stoppable
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="A TOML file; examples/cart.toml shows every table.")],
+    config: Annotated[Path, typer.Argument(help="A TOML file, such as the cart.toml of `selftune new`.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder. Default: results/NAME.")] = None,
     workers: Workers = None,
     fresh: Fresh = False,

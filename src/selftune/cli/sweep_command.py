@@ -11,7 +11,8 @@ from .screen import Screen, refusing, stoppable
 
 def sweep(
     config: Annotated[
-        Path, typer.Argument(help="A TOML file with a table named sweep, such as examples/cart-sweep.toml.")
+        Path,
+        typer.Argument(help="A TOML file with a table named sweep, such as the cart-sweep.toml of `selftune new`."),
     ],
     out: Annotated[
         str | None, typer.Option("--out", "-o", help="The sweep's folder or URL. Default: results/NAME.")
