@@ -12,6 +12,12 @@ from selftune.sweeps.summary import compare_settings, standings
 from tests import sweeps
 
 RNG = np.random.default_rng(0)
+START = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order():
+    RNG.bit_generator.state = START
 
 
 def line(cost, **options) -> xr.Dataset:

@@ -196,7 +196,11 @@ def _check_close(
     advice: str,
     tolerance: float | None = None,
 ) -> None:
-    """Compare two trees leaf by leaf; the default tolerance is the square root of the machine epsilon."""
+    """Compare two trees leaf by leaf.
+
+    The default tolerance is the square root of the machine epsilon, relative to the leaf. A difference at the rounding
+    level of the largest number of the tree is accepted as well: a zero may come out as 1e-17.
+    """
     got, expected = (dict(_leaves(_named(tree))) for tree in (got, expected))
     if got.keys() != expected.keys():
         _fail(
@@ -205,6 +209,8 @@ def _check_close(
             f"{', '.join(sorted(got.keys() ^ expected.keys()))} is in only one of the two results {where}",
             advice,
         )
+    numbers = [_plain(leaf) for leaf in expected.values() if np.issubdtype(_plain(leaf).dtype, np.inexact)]
+    largest = max((np.max(np.abs(b), initial=0.0, where=np.isfinite(b)) for b in numbers), default=0.0)
     for path, leaf in got.items():
         a, b = (_plain(value) for value in (leaf, expected[path]))
         if a.shape != b.shape:
@@ -212,9 +218,10 @@ def _check_close(
         if not np.issubdtype(a.dtype, np.inexact):
             same = np.array_equal(a, b)
         else:
-            relative = np.sqrt(np.finfo(a.dtype).eps) if tolerance is None else tolerance
+            eps = np.finfo(a.dtype).eps
+            relative, rounding = (np.sqrt(eps), 16 * eps * largest) if tolerance is None else (tolerance, 0.0)
             scale = np.max(np.abs(b), initial=0.0, where=np.isfinite(b))
-            same = np.allclose(a, b, rtol=relative, atol=relative * scale, equal_nan=True)
+            same = np.allclose(a, b, rtol=relative, atol=relative * scale + rounding, equal_nan=True)
         if not same:
             _fail(case, name, f"{path} differs {where}: {a} and {b}", advice)
 
