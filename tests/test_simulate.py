@@ -21,8 +21,8 @@ ROOT = Path(__file__).parent.parent
 KEY = jax.random.key(0)
 G = golden("planar")
 START = dict(theta=G["theta0"], a_hat=G["a0"])
-# What every run has. The contraction is for tuners that watch it, the guard for runs with one: they have tests.
-FIELDS = tuple(name for name in ALL_FIELDS if name not in ("contraction", "guard"))
+# The fields of every run. The others depend on the tuner, the guard, the sensors or the policy; they have own tests.
+FIELDS = tuple(name for name in ALL_FIELDS if name not in ("contraction", "guard", "measured", "memory"))
 
 
 @pytest.fixture(scope="module")

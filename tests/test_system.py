@@ -29,7 +29,7 @@ def system(**changes):
 
 
 def test_check_returns_the_sizes():
-    assert system().check(X, THETA, A, 0) == (2, 1, 1, 3, 1)
+    assert system().check(X, THETA, A, 0) == (2, 1, 1, 3, 1, 2, 0)
     assert random_system(jax.random.key(0), 6, 3, 2, 6, 4).check(jnp.zeros(6), jnp.zeros(4), jnp.zeros(6), 0) == (
         6,
         3,
@@ -171,7 +171,7 @@ class TestPurity:
         ],
     )
     def test_what_is_the_same_each_time_is_not_refused(self, residual):
-        assert system(residual=residual).check(X, THETA, A, 0, thorough=True) == (2, 1, 1, 3, 1)
+        assert system(residual=residual).check(X, THETA, A, 0, thorough=True) == (2, 1, 1, 3, 1, 2, 0)
 
     def test_so_is_a_value_of_an_earlier_call(self):
         def residual(x, a, t):

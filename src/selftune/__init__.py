@@ -26,6 +26,7 @@ from .problem.constraints import Box as Box
 from .problem.constraints import Product as Product
 from .problem.constraints import Simplex as Simplex
 from .problem.constraints import Unconstrained as Unconstrained
+from .problem.memory import Memory as Memory
 from .problem.noise import AbstractProcess as AbstractProcess
 from .problem.noise import Constant as Constant
 from .problem.noise import Gaussian as Gaussian

@@ -15,12 +15,14 @@ from ..tuners.base import AbstractTuner, TunerInfo
 
 
 class ControllerState(eqx.Module):
-    """The values that the next step needs: θ, â, and the states of tuner and estimator."""
+    """The values that the next step needs: θ, â, the states of tuner and estimator, and the policy's memory."""
 
     theta: PyTree
     a_hat: PyTree
     tuner: PyTree
     estimator: PyTree
+    memory: PyTree = None
+    """The memory of the policy; None if the system has no memory."""
 
 
 class Info(eqx.Module):
@@ -32,6 +34,8 @@ class Info(eqx.Module):
     guard: PyTree
     """The guard's report (`GuardInfo`); None without a guard."""
     tuner: TunerInfo
+    x_hat: Float[Array, " n"] | None = None
+    """The estimated state; None if the whole state is measured."""
 
 
 class Controller(eqx.Module):
@@ -97,11 +101,13 @@ class Controller(eqx.Module):
         """
         x, theta, a_hat = self.check_values(x, theta, a_hat)
         self.system.check(x, theta, a_hat, t, thorough=True)
+        loop_state = self.system.first(x)
         return ControllerState(
             theta=theta,
             a_hat=a_hat,
-            tuner=self.tuner.init(self.system, x, theta),
+            tuner=self.tuner.init(self.system, loop_state, theta),
             estimator=self.estimator.init(self.system, x, a_hat),
+            memory=self.system.split(loop_state)[1],
         )
 
     def check_values(self, x: Any, theta: Any, a_hat: Any) -> tuple[Array, PyTree, PyTree]:
@@ -115,26 +121,33 @@ class Controller(eqx.Module):
                 projected_step.check_inside(name, value, constraint)
         return x, theta, a_hat
 
-    def act(self, state: ControllerState, x: Float[Array, " n"], t: Any) -> tuple[Array, ControllerState, Info]:
-        r"""Return `(u, state, info)`: $u_t$ from $\theta_t$ and $\hat a_t$; `state` has ALG's $\theta_{t+1}$."""
-        system, theta, a_hat = self.system, state.theta, state.a_hat
-        x = _like("x", x, theta)
+    def act(self, state: ControllerState, x: Float[Array, " q"], t: Any) -> tuple[Array, ControllerState, Info]:
+        r"""Return `(u, state, info)`: $u_t$ from $\theta_t$ and $\hat a_t$; `state` has ALG's $\theta_{t+1}$.
+
+        `x` is the measurement: the whole state, unless the system has a function `measure`.
+        """
+        system, theta, a_hat, memory = self.system, state.theta, state.a_hat, state.memory
+        measured = _like("x", x, theta)
+        with jax.named_scope("selftune.estimate"):
+            x = system.state_estimate(measured, memory, theta, t)
         system.check(x, theta, a_hat, t)  # only shapes: costs nothing once compiled
         with jax.named_scope("selftune.residual"):
             f_hat = system.residual(x, a_hat, t)
         with jax.named_scope("selftune.control"):
-            u = system.policy(x, theta, f_hat, t)
+            u, following = system.decide(measured, memory, theta, f_hat, t)
         with jax.named_scope("selftune.cost"):
-            cost = system.cost(x, u, theta, t)
+            cost = system.stage_cost(x, memory, u, theta, t)
         with jax.named_scope("selftune.tuner"):
-            theta, tuner, info = self.tuner.update(system, x, theta, a_hat, t, state.tuner)
-        return u, ControllerState(theta, a_hat, tuner, state.estimator), Info(u, cost, f_hat, None, info)
+            loop = system.at_measurement(measured, x, t)
+            theta, tuner, info = self.tuner.update(loop, system.join(x, memory), theta, a_hat, t, state.tuner)
+        after = ControllerState(theta, a_hat, tuner, state.estimator, following)
+        return u, after, Info(u, cost, f_hat, None, info, x if system.estimate is not None else None)
 
     def observe(
         self, state: ControllerState, x: Float[Array, " n"], f_obs: Float[Array, " k"], t: Any
     ) -> ControllerState:
         r"""Return the state with EST's $\hat a_{t+1}$, from the observation $\tilde f_t$ at $x_t$; give the `x` and `t`
-        of the last `act`."""
+        of the last `act`. If only a part of the state is measured, give `info.x_hat` of that `act` as `x`."""
         return self._observe(state, x, f_obs, t)[0]
 
     def _observe(self, state: ControllerState, x: Array, f_obs: Array, t: Any) -> tuple[ControllerState, EstimatorInfo]:
@@ -144,14 +157,14 @@ class Controller(eqx.Module):
             raise ArgumentError("f_obs", f"shape ({k},), that of the residual", arguments.describe(f_obs))
         with jax.named_scope("selftune.estimator"):
             a_hat, estimator, info = self.estimator.update(self.system, x, f_obs, state.a_hat, t, state.estimator)
-        return ControllerState(state.theta, a_hat, state.tuner, estimator), info
+        return ControllerState(state.theta, a_hat, state.tuner, estimator, state.memory), info
 
     def reveal(self, state: ControllerState, a_star: PyTree) -> ControllerState:
         r"""Return the state with the true $a^*_t$ in place of â, if the estimator is an oracle (`Known`). For any other
         estimator, return `state`. Call it before `act`."""
         if not self.estimator.is_oracle:
             return state
-        return ControllerState(state.theta, a_star, state.tuner, state.estimator)
+        return ControllerState(state.theta, a_star, state.tuner, state.estimator, state.memory)
 
 
 def _like(name: str, value: Any, params: PyTree) -> Array:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from ..estimators.base import EstimatorInfo
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
-from ..problem.system import infer_residual
+from ..problem.system import AbstractSystem, infer_residual
 from ..tuners.base import TunerInfo
 from . import guard as guards
 from . import result_codes
@@ -25,7 +25,7 @@ class GuardedState(eqx.Module):
     controller: ControllerState
     guard: GuardState
     x: Float[Array, " n"]
-    """The measured state at the last `act` that was not refused; `t` is the context of that `act`."""
+    """The state, measured or estimated, at the last `act` that was not refused; `t` is the context of that `act`."""
     t: PyTree
     u: Float[Array, " m"]
     """The last control that `act` returned."""
@@ -44,6 +44,10 @@ class GuardedState(eqx.Module):
     def a_hat(self) -> PyTree:
         return self.controller.a_hat
 
+    @property
+    def memory(self) -> PyTree:
+        return self.controller.memory
+
 
 def start(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, t: Any) -> GuardedState:
     """Check all arguments, and return the state before the first step; the estimator must not be `Known`."""
@@ -58,7 +62,7 @@ def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
     arguments.instance("guard", guard, Guard)
     x, theta, a_hat = controller.check_values(x, theta, a_hat)
     sizes = controller.system.check(x, theta, a_hat, t)
-    guard.check(sizes.n, sizes.m, sizes.k, sizes.d)
+    guard.check(sizes.q, sizes.m, sizes.k, sizes.d)
     state = controller.init(x, theta=theta, a_hat=a_hat, t=t)
     # In a simulation only the shape of the first context is known; its values are never read.
     t = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if _is_shape(leaf) else leaf, t)
@@ -81,38 +85,42 @@ def act(
     If a number is not finite or too large, steps 3 and 4 have no effect, except for the rollback after an x that stays
     too large. The result code is in the returned state.
     """
-    measurement = _admit_measurement(guard, state, x)
-    wanted, proposed, info = controller.act(state.controller, measurement.x, t)
+    system = controller.system
+    measurement = _admit_measurement(system, guard, state, x, t)
+    wanted, proposed, info = controller.act(state.controller, measurement.value, t)
+    x_hat = measurement.value if info.x_hat is None else info.x_hat
     with jax.named_scope("selftune.guard"):
         clipped, saturated = guards.clip(guard, wanted)
         # If x is too large and no prediction replaces it, the control for this x is better than none.
-        usable = _are_finite((measurement.x, wanted))
+        usable = _are_finite((measurement.value, wanted))
         u = jnp.where(usable, clipped, guards.clip(guard, state.u)[0])
-        step = _limit_step(controller, guard, state, measurement.x, proposed, info.tuner)
+        step = _limit_step(controller, guard, state, x_hat, proposed, info.tuner)
         # Check only the numbers that are used: if y is reset, its gradient may have overflowed. Checking that gradient
         # would refuse every later step.
         gradient = jnp.where(step.resets_y, 0, info.tuner.gradient)
-        learned = _are_finite((u, info.cost, gradient, step.theta, step.tuner))
+        learned = _are_finite((u, info.cost, gradient, step.theta, step.tuner, proposed.memory))
         code = _code(usable & learned | ~measurement.is_small, measurement.is_small)
         code = jnp.where(measurement.is_finite, code, _NON_FINITE)
         ok = code == _OK
-        accepted = _judge_cost(controller, guard, state, measurement, step, info, saturated)
-        refused = _refuse(controller, guard, state, measurement)
-        decisions, *parts = choose(ok, (*accepted, x, t), (*refused, state.x, state.t))
+        accepted = _judge_cost(controller, guard, state, measurement, step, proposed.memory, x_hat, info, saturated)
+        refused = _refuse(controller, guard, state, measurement, proposed.memory, u)
+        used = x if info.x_hat is None else x_hat
+        decisions, *parts = choose(ok, (*accepted, used, t), (*refused, state.x, state.t))
         decisions = decisions + _sum({Decision.SATURATED: usable & saturated})
         # Use `clipped` instead of `u`: if nothing is clipped, the tuner has computed this value already.
-        predicted: Array = controller.system.dynamics(measurement.x, clipped, info.f_hat, t)
+        predicted: Array = system.dynamics(x_hat, clipped, info.f_hat, t)
         predicted = jnp.where(usable & _are_finite(predicted), predicted, state.predicted)
         refusals = state.refused + (1 - ok.astype(jnp.int32))
         state = GuardedState(*parts, u=u, predicted=predicted, code=code, refused=refusals)
-        return u, state, Info(u, info.cost, info.f_hat, _report(decisions, state.guard), info.tuner)
+        report = _report(decisions, state.guard)
+        return u, state, Info(u, info.cost, info.f_hat, report, info.tuner, info.x_hat)
 
 
 class _Measurement(NamedTuple):
     """A measurement, as the guard admits it."""
 
-    x: Array
-    """The x that the step uses: the measured x, or the model's prediction."""
+    value: Array
+    """The measurement that the step uses: the given one, or the model's prediction."""
     is_finite: Array
     is_small: Array
     missed: Array
@@ -134,12 +142,12 @@ _Outcome = tuple[Array, ControllerState, GuardState]
 """The guard's decisions, and the next state of controller and guard."""
 
 
-def _admit_measurement(guard: Guard, state: GuardedState, x: Array) -> _Measurement:
+def _admit_measurement(system: AbstractSystem, guard: Guard, state: GuardedState, x: Array, t: Any) -> _Measurement:
     missed = state.guard.missed
     is_finite, is_small = _are_finite(x), guards.within(guard.x_limit, x)
     admitted = is_finite & is_small
     bridged = ~admitted & (missed < guard.bridge)
-    x = jnp.where(bridged, state.predicted, x) if guard.bridge else x
+    x = jnp.where(bridged, system.measurement(state.predicted, t), x) if guard.bridge else x
     return _Measurement(x, is_finite, is_small, jnp.where(admitted, 0, missed + 1).astype(jnp.int32))
 
 
@@ -157,7 +165,7 @@ def _limit_step(
     )
     # The tuner's steps were ignored during probation: reset the tuner before they are used again.
     restarts = resets_y | (probation == 1)
-    fresh = controller.tuner.reset(controller.system, x, theta, proposed.tuner)
+    fresh = controller.tuner.reset(controller.system, controller.system.join(x, before.memory), theta, proposed.tuner)
     return _Step(theta, choose(restarts, fresh, proposed.tuner), limited, held, resets_y, still)
 
 
@@ -167,12 +175,14 @@ def _judge_cost(
     state: GuardedState,
     measurement: _Measurement,
     step: _Step,
+    memory: PyTree,
+    x: Array,
     info: Info,
     saturated: Any,
 ) -> _Outcome:
     """Return the outcome of a step that is accepted: the cost is in its window, and may cause a rollback."""
     before, watch = state.controller, state.guard
-    after = ControllerState(step.theta, before.a_hat, step.tuner, before.estimator)
+    after = ControllerState(step.theta, before.a_hat, step.tuner, before.estimator, memory)
     share, window = watch.saturated, watch.window
     if share is not None:
         share = share + (saturated.astype(share.dtype) - share) / guard.window
@@ -182,7 +192,7 @@ def _judge_cost(
         window, exploded, unstable, saved = guards.judge(
             guard, window, info.cost, rho, step.theta, before.a_hat, learning=learning
         )
-        restored = _restored(controller, measurement.x, before.theta, step.tuner, window, watch.mode)
+        restored = _restored(controller, x, before.theta, step.tuner, memory, window, watch.mode)
         after = choose(exploded | unstable, restored, after)
     flags = {
         Decision.LIMITED: step.limited,
@@ -196,20 +206,33 @@ def _judge_cost(
     return _sum(flags), after, GuardState(watch.mode, measurement.missed, share, window)
 
 
-def _refuse(controller: Controller, guard: Guard, state: GuardedState, measurement: _Measurement) -> _Outcome:
+def _refuse(
+    controller: Controller, guard: Guard, state: GuardedState, measurement: _Measurement, memory: PyTree, u: Array
+) -> _Outcome:
     """Return the outcome of a step that is refused: nothing is learned.
 
     If x is too large for more than `bridge` steps, x is not an outlier: the gains caused it, so roll back.
     """
-    after, watch, window = state.controller, state.guard, state.guard.window
+    before, watch, window = state.controller, state.guard, state.guard.window
+    memory = _memory_after_refusal(controller.system, before.memory, memory, u)
+    after = ControllerState(before.theta, before.a_hat, before.tuner, before.estimator, memory)
     lost = measurement.is_finite & ~measurement.is_small & (watch.missed == guard.bridge) & (watch.mode != Mode.PAUSED)
     decisions = jnp.asarray(np.int32(Decision.REFUSED))
     if window is not None:
-        restored = _restored(controller, state.x, after.theta, after.tuner, window, watch.mode)
+        restored = _restored(controller, state.x, after.theta, after.tuner, memory, window, watch.mode)
         after = choose(lost, restored, after)
         window = choose(lost, guards.go_back(guard, window), window)
         decisions = decisions + _sum({Decision.EXPLODED: lost})
     return decisions, after, GuardState(watch.mode, measurement.missed, watch.saturated, window)
+
+
+def _memory_after_refusal(system: AbstractSystem, before: PyTree, after: PyTree, u: Array) -> PyTree:
+    """Return the memory by the policy's own rule; numbers that are not finite never enter the memory."""
+    if system.memory is None:
+        return None
+    after = choose(_are_finite(after), after, before)
+    changed = system.memory.refused(before, after, u)
+    return choose(_are_finite(changed), changed, before)
 
 
 def _report(decisions: Array, watch: GuardState) -> GuardInfo:
@@ -243,10 +266,15 @@ def observe(
 def observe_state(
     controller: Controller, guard: Guard, state: GuardedState, x_next: Array
 ) -> tuple[GuardedState, Int[Array, ""], EstimatorInfo]:
-    """Run `observe` with the residual that explains the transition from the last `act` to `x_next`."""
+    """Run `observe` with the residual that explains the transition from the last `act` to `x_next`.
+
+    `x_next` is a measurement. If only a part of the state is measured, the next state is estimated from it first.
+    """
+    system, inside = controller.system, state.controller
     with jax.named_scope("selftune.infer"):
-        f_hat = controller.system.residual(state.x, state.controller.a_hat, state.t)
-        f_obs = infer_residual(controller.system, state.x, state.u, x_next, state.t, f=f_hat)
+        f_hat = system.residual(state.x, inside.a_hat, state.t)
+        following = system.state_estimate(x_next, inside.memory, inside.theta, state.t)
+        f_obs = infer_residual(system, state.x, state.u, following, state.t, f=f_hat)
     return observe(controller, guard, state, f_obs, small=guards.within(guard.x_limit, x_next))
 
 
@@ -254,7 +282,8 @@ def resume(controller: Controller, state: GuardedState) -> GuardedState:
     """Return the state with learning on; the tuner forgets the steps during which it was off."""
     inside = state.controller
     stood = state.guard.mode != Mode.LEARNING
-    fresh = controller.tuner.reset(controller.system, state.x, inside.theta, inside.tuner)
+    loop_state = controller.system.join(state.x, inside.memory)
+    fresh = controller.tuner.reset(controller.system, loop_state, inside.theta, inside.tuner)
     tuner = choose(stood, fresh, inside.tuner)
     mode = jnp.full_like(state.guard.mode, Mode.LEARNING)
     window = state.guard.window
@@ -264,7 +293,7 @@ def resume(controller: Controller, state: GuardedState) -> GuardedState:
     return eqx.tree_at(
         lambda s: (s.controller, s.guard.mode, s.guard.window),
         state,
-        (ControllerState(inside.theta, inside.a_hat, tuner, inside.estimator), mode, window),
+        (ControllerState(inside.theta, inside.a_hat, tuner, inside.estimator, inside.memory), mode, window),
         is_leaf=lambda node: node is None,
     )
 
@@ -275,7 +304,7 @@ def restore(controller: Controller, state: GuardedState) -> GuardedState:
     if window is None:
         return state
     inside = state.controller
-    restored = _restored(controller, state.x, inside.theta, inside.tuner, window, Mode.LEARNING)
+    restored = _restored(controller, state.x, inside.theta, inside.tuner, inside.memory, window, Mode.LEARNING)
     zero = jnp.zeros_like(window.total)
     fresh = eqx.tree_at(
         lambda w: (w.total, w.weight, w.count, w.begun), window, (zero, zero, jnp.zeros_like(window.count), window.good)
@@ -284,12 +313,16 @@ def restore(controller: Controller, state: GuardedState) -> GuardedState:
 
 
 def _restored(
-    controller: Controller, x: Array, theta: PyTree, tuner: PyTree, window: guards.Window, mode: Any
+    controller: Controller, x: Array, theta: PyTree, tuner: PyTree, memory: PyTree, window: guards.Window, mode: Any
 ) -> ControllerState:
-    """Return the last good θ and â, and new states of tuner and estimator for them. θ stays if the tuner is off."""
+    """Return the last good θ and â, and new states of tuner and estimator for them. θ stays if the tuner is off. The
+    policy's own rule decides what happens to its memory."""
+    system = controller.system
     theta, a_hat = choose(mode == Mode.LEARNING, window.good.theta, theta), window.good.a_hat
-    tuner = controller.tuner.reset(controller.system, x, theta, tuner)
-    return ControllerState(theta, a_hat, tuner, controller.estimator.init(controller.system, x, a_hat))
+    if system.memory is not None:
+        memory = system.memory.restored(memory, system.memory.start(x.dtype))
+    tuner = controller.tuner.reset(system, system.join(x, memory), theta, tuner)
+    return ControllerState(theta, a_hat, tuner, controller.estimator.init(system, x, a_hat), memory)
 
 
 def _sum(flags: dict[Decision, Any]) -> Array:

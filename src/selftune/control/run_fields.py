@@ -22,6 +22,8 @@ class Step(NamedTuple):
     estimator: EstimatorInfo
     decisions: Array | None
     """The guard's decisions; None without a guard."""
+    measured: Array | None
+    """The measurement; None if the controller gets x itself."""
 
 
 class Field(Generic[T]):
@@ -65,6 +67,18 @@ class RunFields:
     """The fields of a run, in the order in which a step computes them. A new field needs one more line here."""
 
     x = Field[Array](lambda step: step.x, ("state",), "The state, (T, n).")
+    measured = Field[Array](
+        lambda step: step.measured,
+        ("measurement",),
+        "The measurement that the controller gets, (T, q); for runs with sensors or measurement noise.",
+        absent="the controller got the state itself",
+    )
+    memory = Field[PyTree](
+        lambda step: step.state.memory,
+        ("memory",),
+        "The policy's memory, each leaf with a leading axis T; for policies with a memory.",
+        absent="the policy has no memory",
+    )
     theta = Field[PyTree](
         lambda step: step.state.theta, ("parameter",), "The policy parameters, each leaf with a leading axis T."
     )
@@ -81,7 +95,8 @@ class RunFields:
     y = Field[Array](
         lambda step: step.info.tuner.y,
         ("state", "parameter"),
-        "The sensitivity of the state to θ, (T, n, d), flat in θ; for tuners that compute it.",
+        "The sensitivity of the loop state (x, then the memory) to θ, (T, n + s, d), flat in θ; for tuners that "
+        "compute it.",
     )
     gradient = Field[Array](
         lambda step: step.info.tuner.gradient, ("parameter",), "The tuner's gradient, (T, d), flat in θ.", checked=True

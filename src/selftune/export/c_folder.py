@@ -179,8 +179,9 @@ def _checked(scenario: Scenario, firmware: Firmware) -> Scenario:
     scenario = scenario.materialize()
     scenario = scenario[: min(STEPS, len(scenario))]
     t = None if firmware.is_counted else scenario.t
-    a_star, w, v = (_cast(part, str(firmware.dtype)) for part in (scenario.a_star, scenario.w, scenario.v))
-    return Scenario(_cast(scenario.x0, str(firmware.dtype)), a_star, w, v, t, steps=len(scenario))
+    a_star, w, v, noise = (_cast(part, str(firmware.dtype)) for part in scenario.sources)
+    x0 = _cast(scenario.x0, str(firmware.dtype))
+    return Scenario(x0, a_star, w, v, t, steps=len(scenario), measurement_noise=noise)
 
 
 def _replay(firmware: Firmware, scenario: Scenario) -> str:
@@ -195,7 +196,7 @@ def _replay(firmware: Firmware, scenario: Scenario) -> str:
         raise ArgumentError("scenario", "a run without failures, for the replay", f"one in which {why}")
     observed = run.f if scenario.v is None else run.f + scenario.v
     tables = {
-        ("x", "N"): run.x,
+        ("x", "Q"): run.x if run.recorded["measured"] is None else run.measured,
         ("f_obs", "K"): observed,
         ("u", "M"): run.u,
         ("theta", "D"): _flat(run.theta),

@@ -59,18 +59,19 @@ class Firmware:
         members = jax.tree.unflatten(jax.tree.structure(state), self.state_fields)
         self.theta_fields: list[Field] = jax.tree.leaves(members.theta)
         self.a_hat_fields: list[Field] = jax.tree.leaves(members.a_hat)
-        info = jax.eval_shape(partial(guarded_step.act, controller, guard), state, state.x, state.t)[2]
+        measured = jax.ShapeDtypeStruct((self.sizes.q,), self.dtype)
+        info = jax.eval_shape(partial(guarded_step.act, controller, guard), state, measured, state.t)[2]
         self.info_structure = jax.tree.structure(info)
         self.info_fields = fields(_told(info))  # without u, which `act` returns separately
         plain = jax.tree.structure(state.t) == jax.tree.structure(0)
         self.is_counted = plain and jnp.ndim(state.t) == 0 and jnp.result_type(state.t) == jnp.int32
         """Whether the context is the number of the step."""
         self.context_fields = [] if self.is_counted else fields(state.t, root="value")
-        k, n = self.sizes.k, self.sizes.n
+        residual = jax.ShapeDtypeStruct((self.sizes.k,), self.dtype)
         self.programs: dict[str, Program] = {
-            "act": self._lower(_act, x=state.x, t=state.t),
-            "observe": self._lower(_observe, f_obs=jax.ShapeDtypeStruct((k,), self.dtype)),
-            "observe_state": self._lower(_observe_state, x_next=jax.ShapeDtypeStruct((n,), self.dtype)),
+            "act": self._lower(_act, x=measured, t=state.t),
+            "observe": self._lower(_observe, f_obs=residual),
+            "observe_state": self._lower(_observe_state, x_next=measured),
             "resume": self._lower(_resume),
             "restore": self._lower(_restore),
         }
@@ -119,9 +120,9 @@ class Firmware:
         name, upper, real = self.name, self.name.upper(), self.real
         context = "int32_t t" if self.is_counted else f"const {name}_context *t"
         arguments = {
-            "act": f", const {real} x[{upper}_N], {context}, {real} u[{upper}_M], {name}_info *info",
+            "act": f", const {real} x[{upper}_Q], {context}, {real} u[{upper}_M], {name}_info *info",
             "observe": f", const {real} f_obs[{upper}_K]",
-            "observe_state": f", const {real} x_next[{upper}_N]",
+            "observe_state": f", const {real} x_next[{upper}_Q]",
         }
         kind = "int" if function in ("act", "observe", "observe_state") else "void"
         return f"{kind} {name}_{function}({name}_state *s{arguments.get(function, '')})"
@@ -218,7 +219,8 @@ def _act(controller: Controller, guard: Guard, state: GuardedState, x: Array, t:
 
 
 def _told(info: Info) -> dict[str, PyTree]:
-    return {"cost": info.cost, "f_hat": info.f_hat, "guard": info.guard, "tuner": info.tuner}
+    told = {"cost": info.cost, "f_hat": info.f_hat, "guard": info.guard, "tuner": info.tuner}
+    return told if info.x_hat is None else told | {"x_hat": info.x_hat}
 
 
 def _observe(controller: Controller, guard: Guard, state: GuardedState, f_obs: Array) -> dict[str, PyTree]:

@@ -54,6 +54,7 @@ ROLES = {
     "a_star": Role.SERIES,
     "w": Role.SERIES,
     "v": Role.SERIES,
+    "noise": Role.SERIES,
     "t": Role.SERIES,
     "step": Role.STEP,
     "limit": Role.LIMIT,
@@ -71,12 +72,14 @@ def run_loop(
     steps: int,
     fields: tuple[str, ...],
     stride: int,
+    *,
+    infer: bool,
 ) -> dict[str, PyTree]:
     """Run `steps` steps of the closed loop.
 
-    `arrays` contains the start (`x`, `state` and `step`), the inputs with a row for each step (`a_star`, `w`, `v` and
-    `t`; v and t may be None), and `limit`. The result contains `row`, with the recorded `fields`, and `x`, `state`,
-    `code` and `failed_at`.
+    `arrays` contains the start (`x`, `state` and `step`), the inputs with a row for each step (`a_star`, `w`, `v`,
+    `noise` and `t`; the last three may be None), and `limit`. The result contains `row`, with the recorded `fields`,
+    and `x`, `state`, `code` and `failed_at`.
 
     Settings that are single numbers, such as a learning rate, are arguments of the compiled program. Settings that are
     arrays are constants in the program, so that their zeros cost nothing. Under `jit` and `vmap` every traced value is
@@ -98,7 +101,7 @@ def run_loop(
     shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in step_leaves)
     # The traced program depends on these settings of JAX, too.
     modes = tuple(jax_settings.read(name) for name in ("jax_enable_x64", "jax_numpy_dtype_promotion"))
-    loop = _compiled(structure, fixed, input_structure, shapes, fields, modes)
+    loop = _compiled(structure, fixed, input_structure, shapes, fields, infer, modes)
     if isinstance(loop, LoweringError):
         raise copy.copy(loop)
     _ = loop.function  # compile now, so that a compiler error appears here, not inside a jitted program
@@ -178,18 +181,18 @@ def _restored(setting: "_Setting | bool", free: Iterator[Any]) -> Any:
 
 @lru_cache(maxsize=128)
 def _compiled(
-    structure: Any, fixed: Any, input_structure: Any, shapes: Any, fields: tuple[str, ...], modes: Any
+    structure: Any, fixed: Any, input_structure: Any, shapes: Any, fields: tuple[str, ...], infer: bool, modes: Any
 ) -> "Loop | LoweringError":
     """Return the program of a loop, or the error. Errors are cached too, because finding an error takes as long."""
     inputs = jax.tree.unflatten(input_structure, [jax.ShapeDtypeStruct(*shape) for shape in shapes])
 
     def make(prepare: Callable[[Controller], Controller]):
-        def step(p, x, state, a_star, w, v, t, step, limit):
+        def step(p, x, state, a_star, w, v, noise, t, step, limit):
             free = iter(p)
             settings = [_restored(setting, free) for setting in fixed]
             controller, guard, plant = jax.tree.unflatten(structure, settings)
             x, state, values = closed_loop_step(
-                prepare(controller), guard, plant, x, state, a_star, w, v, step if t is None else t
+                prepare(controller), guard, plant, x, state, a_star, w, v, step if t is None else t, noise, infer
             )
             checked = [x, state.theta, state.a_hat, *(values[name] for name in CHECKED)]
             return {"x": x, "state": state, "row": {name: values[name] for name in fields}, "checked": checked}

@@ -81,7 +81,16 @@ def _with(way: Callable[..., Linearization]) -> Callable[[Controller], Controlle
         kind = type(system)
         if kind.linearize is not System.linearize or kind.step is not AbstractSystem.step:
             return controller  # the user's own derivative
-        same = _Relinearized(system.dynamics, system.residual, system.policy, system.cost, way)
+        same = _Relinearized(
+            system.dynamics,
+            system.residual,
+            system.policy,
+            system.cost,
+            way,
+            memory=system.memory,
+            measure=system.measure,
+            estimate=system.estimate,
+        )
         return eqx.tree_at(lambda controller: controller.system, controller, same)
 
     return prepare
@@ -100,24 +109,33 @@ def _by_loop_jacobians(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree,
 
 
 def _by_function_jacobians(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
-    """Propagate tangents through policy, dynamics and cost, by products with the Jacobians of each."""
+    """Propagate tangents through policy, dynamics and cost, by products with the Jacobians of each.
+
+    x is the loop state. The policy's results are the control and the next memory, as one vector.
+    """
     flat, unravel = ravel_pytree(theta)
 
     def policy(x, theta):
-        return system.policy(x, unravel(theta), system.residual(x, a, t), t)
+        u, memory, _ = system._act(*system.split(x), unravel(theta), a, t)
+        return system.join(u, memory)
 
-    def dynamics(x, u):
-        return system.dynamics(x, u, system.residual(x, a, t), t)
+    def dynamics(x, decision):
+        x, _ = system.split(x)
+        u, memory = system.split(decision)
+        return system.join(system.dynamics(x, u, system.residual(x, a, t), t), memory)
 
-    u, (u_x, u_theta) = _with_jacobians(policy, x, flat)
-    x_next, (g_x, g_u) = _with_jacobians(dynamics, x, u)
-    cost, (h_x, h_u, h_theta) = _with_jacobians(lambda x, u, theta: system.cost(x, u, unravel(theta), t), x, u, flat)
+    def cost(x, decision, theta):
+        return system.loop_cost(x, system.split(decision)[0], unravel(theta), t)
+
+    decision, (p_x, p_theta) = _with_jacobians(policy, x, flat)
+    x_next, (g_x, g_p) = _with_jacobians(dynamics, x, decision)
+    h, (h_x, h_p, h_theta) = _with_jacobians(cost, x, decision, flat)
 
     def push(dx, dtheta):
-        du = u_x @ dx + u_theta @ dtheta
-        return g_x @ dx + g_u @ du, h_x @ dx + h_u @ du + h_theta @ dtheta
+        dp = p_x @ dx + p_theta @ dtheta
+        return g_x @ dx + g_p @ dp, h_x @ dx + h_p @ dp + h_theta @ dtheta
 
-    return (x_next, cost), push
+    return (x_next, h), push
 
 
 def _with_jacobians(function: Callable[..., Any], *arguments: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -29,8 +29,11 @@ def traced(
     dtype: Any,
     expected: str,
     thorough: bool,
+    beside: Any = None,
 ) -> Any:
     """Return the shape and dtype of the function's result; raise `ValueError` if these are not as `expected`.
+
+    If `beside` is given, the function must return a pair: the result, and a pytree with the shapes of `beside`.
 
     With `thorough`, also raise it if the function reads an array at a fixed index out of range, or if two traces give
     different programs.
@@ -51,6 +54,8 @@ def traced(
     if programs and (shape := jaxprs.out_of_range(programs[0])) is not None:
         got = f"one out of range of an array of shape {shape}"
         raise ArgumentError(name, "indices within its arrays", got) from IndexError(got)
+    if beside is not None:
+        out = _first_of_pair(name, out, beside)
     if not hasattr(out, "shape"):
         advice = "write jnp.stack([...]) for a list of numbers" if isinstance(out, (list, tuple)) else ""
         raise ArgumentError(name, f"one array of shape {expected}", arguments.describe_tree(out), advice)
@@ -61,6 +66,20 @@ def traced(
     if thorough:
         memory[here] = out
     return out
+
+
+def _first_of_pair(name: str, out: Any, beside: Any) -> Any:
+    """Return the first of a function's two results, after checking that the second has the shapes of `beside`."""
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise ArgumentError(name, "a pair (u, memory), because the system has a memory", arguments.describe_tree(out))
+    if jax.tree.structure(out[1]) != jax.tree.structure(beside):
+        raise ArgumentError(
+            name, f"a memory like the first one, {jax.tree.structure(beside)}", f"{jax.tree.structure(out[1])}"
+        )
+    for first, now in zip(jax.tree.leaves(beside), jax.tree.leaves(out[1]), strict=True):
+        if (first.shape, first.dtype) != (now.shape, now.dtype):
+            raise ArgumentError(name, f"a memory with {arguments.describe(first)}", arguments.describe(now))
+    return out[0]
 
 
 _CHECKED: weakref.WeakKeyDictionary[FunctionType, dict[Any, Any]] = weakref.WeakKeyDictionary()

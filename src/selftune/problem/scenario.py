@@ -10,6 +10,10 @@ from jaxtyping import Array, Float, PyTree
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from .noise import AbstractProcess, Stream, is_stream, sample
+from .system import AbstractSystem
+
+SOURCES = ("a_star", "w", "v", "measurement_noise")
+"""The parts of a scenario that are arrays or streams, by the names of the arguments."""
 
 
 class Scenario(eqx.Module):
@@ -23,8 +27,10 @@ class Scenario(eqx.Module):
     - `v`: the observation noise, (T, k): the estimator gets $f_t(x_t, a^*_t) + v_t$. None means no noise.
     - `t`: the contexts of the steps, a pytree with leading axis T. None means that t is the number of the step.
     - `steps`: T; needed only if no argument is an array.
+    - `measurement_noise`: the noise of the sensors, (T, q): the controller gets the measurement of $x_t$ plus row t.
+      None means no noise.
 
-    Each of `a_star`, `w`, `v` may be a `Stream` (`AbstractProcess.stream`) in place of an array.
+    Each of `a_star`, `w`, `v`, `measurement_noise` may be a `Stream` (`AbstractProcess.stream`) in place of an array.
 
     `len(scenario)` is T. `scenario[a:b]` contains the steps from a to b (exclusive); the steps keep their numbers.
 
@@ -46,9 +52,20 @@ class Scenario(eqx.Module):
     w: PyTree
     v: PyTree
     t: PyTree
+    measurement_noise: PyTree
     steps: int = eqx.field(static=True)
 
-    def __init__(self, x0: Any, a_star: Any, w: Any, v: Any = None, t: Any = None, *, steps: int | None = None):
+    def __init__(
+        self,
+        x0: Any,
+        a_star: Any,
+        w: Any,
+        v: Any = None,
+        t: Any = None,
+        *,
+        steps: int | None = None,
+        measurement_noise: Any = None,
+    ):
         self.x0 = arguments.real_array("x0", x0)
         if self.x0.ndim != 1 or self.x0.size == 0:
             raise ArgumentError("x0", "a vector of at least one number", arguments.describe(self.x0))
@@ -57,7 +74,11 @@ class Scenario(eqx.Module):
         self.w = _rows("w", w, dtype)
         self.v = None if v is None else _rows("v", v, dtype)
         self.t = None if t is None else jax.tree.map(jnp.asarray, t, is_leaf=arguments.is_plain)
-        self.steps = _common_length({"a_star": self.a_star, "w": self.w, "v": self.v, "t": self.t}, steps)
+        self.measurement_noise = (
+            None if measurement_noise is None else _rows("measurement_noise", measurement_noise, dtype)
+        )
+        parts = dict(zip(SOURCES, self.sources, strict=True)) | {"t": self.t}
+        self.steps = _common_length(parts, steps)
         if not jax.tree.leaves(self.a_star):
             raise ArgumentError("a_star", "an array, a pytree of arrays or a stream", f"{a_star!r}")
         if not isinstance(self.w, (Stream, jax.Array)):
@@ -65,6 +86,15 @@ class Scenario(eqx.Module):
         w_shape = self.w.shape if isinstance(self.w, Stream) else self.w.shape[1:]
         if w_shape != self.x0.shape:
             raise ArgumentError("w", f"rows of shape {self.x0.shape}, that of x0", f"{w_shape}")
+
+    @property
+    def sources(self) -> tuple[PyTree, PyTree, PyTree, PyTree]:
+        """The parts that may contain streams, in the order of `SOURCES`."""
+        return self.a_star, self.w, self.v, self.measurement_noise
+
+    def _with(self, sources: tuple[PyTree, PyTree, PyTree, PyTree], t: PyTree, steps: int) -> "Scenario":
+        a_star, w, v, noise = sources
+        return Scenario(self.x0, a_star, w, v, t, steps=steps, measurement_noise=noise)
 
     def __len__(self) -> int:
         return self.steps
@@ -75,19 +105,30 @@ class Scenario(eqx.Module):
         start, stop, _ = part.indices(self.steps)
         stop = max(start, stop)
         t = jnp.arange(self.steps) if self.t is None else self.t
-        if any(isinstance(leaf, Stream) for leaf in jax.tree.leaves((self.a_star, self.w, self.v), is_leaf=is_stream)):
+        if any(isinstance(leaf, Stream) for leaf in jax.tree.leaves(self.sources, is_leaf=is_stream)):
             raise ValueError("scenario[...]: a stream cannot be sliced; set `steps` and continue with `resume` instead")
-        a_star, w, v, t = jax.tree.map(lambda leaf: leaf[start:stop], (self.a_star, self.w, self.v, t))
-        return Scenario(self.x0, a_star, w, v, t, steps=stop - start)
+        sources, t = jax.tree.map(lambda leaf: leaf[start:stop], (self.sources, t))
+        return self._with(sources, t, stop - start)
+
+    def of_loop_state(self, system: AbstractSystem) -> "Scenario":
+        """Return the scenario of the system's loop state, for rollouts by `System.step`: the first memory follows x0,
+        and the disturbance of the memory is zero. The scenario must not contain streams."""
+        if self.measurement_noise is not None:
+            raise ArgumentError("scenario", "no measurement_noise, because the exact loop has none", "some")
+        if system.memory is None:
+            return self
+        w = jnp.pad(self.w, ((0, 0), (0, system.memory.size)))
+        return Scenario(system.first(self.x0), self.a_star, w, self.v, self.t, steps=self.steps)
 
     def row(self, t: Any) -> "ScenarioRow":
         """Return row t of the scenario; t may be traced. The scenario must not contain streams."""
         context = jnp.asarray(t) if self.t is None else self.t
-        a_star, w, v = jax.tree.map(lambda leaf: leaf[t], (self.a_star, self.w, self.v))
-        return ScenarioRow(a_star, w, v, context if self.t is None else jax.tree.map(lambda leaf: leaf[t], context))
+        a_star, w, v, noise = jax.tree.map(lambda leaf: leaf[t], self.sources)
+        context = context if self.t is None else jax.tree.map(lambda leaf: leaf[t], context)
+        return ScenarioRow(a_star, w, v, context, noise)
 
-    def row_shapes(self) -> tuple[PyTree, PyTree, PyTree]:
-        """Return the shapes and dtypes of one row of `a_star`, of `v` and of the context."""
+    def row_shapes(self) -> "ScenarioRow":
+        """Return the shapes and dtypes of one row."""
 
         def row(leaf):
             if is_stream(leaf):
@@ -95,7 +136,8 @@ class Scenario(eqx.Module):
             return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
         t = jax.ShapeDtypeStruct((), jnp.int32) if self.t is None else jax.tree.map(row, self.t)
-        return (*jax.tree.map(row, (self.a_star, self.v), is_leaf=is_stream), t)
+        a_star, w, v, noise = jax.tree.map(row, self.sources, is_leaf=is_stream)
+        return ScenarioRow(a_star, w, v, t, noise)
 
     def materialize(self) -> "Scenario":
         """Return the same scenario with every stream replaced by an array."""
@@ -103,8 +145,7 @@ class Scenario(eqx.Module):
         def write(leaf):
             return sample(leaf, self.steps, self.x0.dtype) if is_stream(leaf) else leaf
 
-        a_star, w, v = jax.tree.map(write, (self.a_star, self.w, self.v), is_leaf=is_stream)
-        return Scenario(self.x0, a_star, w, v, self.t, steps=self.steps)
+        return self._with(jax.tree.map(write, self.sources, is_leaf=is_stream), self.t, self.steps)
 
 
 class ScenarioRow(NamedTuple):
@@ -114,6 +155,7 @@ class ScenarioRow(NamedTuple):
     w: Array
     v: Array | None
     t: Any
+    measurement_noise: Array | None = None
 
 
 def _rows(name: str, value: Any, dtype: Any) -> PyTree:
@@ -150,5 +192,5 @@ def _common_length(parts: dict[str, PyTree], steps: int | None) -> int:
             elif leaf.shape[0] != steps:
                 raise ArgumentError(name, f"{steps} rows, as {source} has", f"{leaf.shape[0]}")
     if steps is None:
-        raise ArgumentError("steps", "a whole number, because none of a_star, w, v, t is an array", "None")
+        raise ArgumentError("steps", "a whole number, because no other argument is an array", "None")
     return steps

@@ -1,6 +1,7 @@
 """The agent's model, which is the four functions g, f, π and h, and computations that need only these functions."""
 
 import abc
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -15,18 +16,22 @@ from jaxtyping import Array, Float, PyTree
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from . import _tracing
+from .memory import Memory, as_memory
 
 Linearization: TypeAlias = tuple[tuple[Array, Array], Callable[[Array, Array], tuple[Array, Array]]]
 
 
 class Sizes(NamedTuple):
-    """The dimensions of a problem: state n, control m, residual k, policy parameters d, model parameters p."""
+    """The dimensions of a problem: state n, control m, residual k, policy parameters d, model parameters p, measurement
+    q, memory s."""
 
     n: int
     m: int
     k: int
     d: int
     p: int
+    q: int
+    s: int
 
 
 class AbstractSystem(eqx.Module):
@@ -34,17 +39,32 @@ class AbstractSystem(eqx.Module):
 
     Most users need only `System` or `MatchedSystem`. To use a derivative of your own, subclass this class, declare the
     four functions as fields, and implement `linearize`.
+
+    `step`, `control`, `linearize` and `sensitivity` are functions of the **loop state**: the state x of the plant,
+    followed by the numbers of the policy's memory. `join` and `split` convert. Without a memory, the loop state is x.
     """
 
     dynamics: eqx.AbstractVar[Callable[..., Any]]
     residual: eqx.AbstractVar[Callable[..., Any]]
     policy: eqx.AbstractVar[Callable[..., Any]]
     cost: eqx.AbstractVar[Callable[..., Any]]
+    memory: Memory | None = eqx.field(default=None, kw_only=True, converter=as_memory)
+    measure: Callable[..., Any] | None = eqx.field(default=None, kw_only=True)
+    estimate: Callable[..., Any] | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
         for name in ("dynamics", "residual", "policy", "cost"):
             if not callable(getattr(self, name)):
                 raise ArgumentError(name, "a function", arguments.describe(getattr(self, name)))
+        for name in ("measure", "estimate"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise ArgumentError(name, "a function or None", arguments.describe(value))
+        if (self.measure is None) != (self.estimate is None):
+            given, missing = ("measure", "estimate") if self.estimate is None else ("estimate", "measure")
+            raise ArgumentError(missing, f"a function, because {given} is given", "None")
+        if self.measure is not None and self.memory is None:
+            raise ArgumentError("memory", "the numbers from which `estimate` computes the state", "None")
 
     def check(self, x: Any, theta: Any, a: Any, t: Any, *, thorough: bool = False) -> Sizes:
         """Trace the four functions with shapes only, without running them, and return the sizes.
@@ -72,12 +92,26 @@ class AbstractSystem(eqx.Module):
         options: Any = dict(dtype=x.dtype, thorough=thorough)
         k = self._residual_shape(x, a, t, thorough=thorough).shape[0]
         f = jax.ShapeDtypeStruct((k,), x.dtype)
-        given = {"x": x, "theta": theta, "f": f, "t": t}
-        u = _tracing.traced("policy", self.policy, given, rank=1, expected="(m,)", **options)
+        remembered, measured = {}, x
+        if self.memory is not None:
+            remembered = {"memory": jax.eval_shape(lambda: self._start_memory(x.dtype))}
+        if self.measure is not None:
+            measured = _tracing.traced("measure", self.measure, {"x": x, "t": t}, rank=1, expected="(q,)", **options)
+            given = {"measured": measured, **remembered, "theta": theta, "t": t}
+            estimated = _tracing.traced(
+                "estimate", self.estimate, given, rank=1, expected=f"{x.shape}, that of x", **options
+            )
+            if estimated.shape != x.shape:
+                raise ArgumentError("estimate", f"shape {x.shape}, that of x", arguments.describe(estimated))
+        given = {"x" if self.measure is None else "measured": measured, **remembered, "theta": theta, "f": f, "t": t}
+        u = _tracing.traced(
+            "policy", self.policy, given, rank=1, expected="(m,)", beside=remembered.get("memory"), **options
+        )
         self._check_dynamics(x, u, f, t, thorough=thorough)
-        given = {"x": x, "u": u, "theta": theta, "t": t}
+        given = {"x": x, **remembered, "u": u, "theta": theta, "t": t}
         _tracing.traced("cost", self.cost, given, rank=0, expected="()", **options)
-        return Sizes(n=x.shape[0], m=u.shape[0], k=k, d=_size(theta), p=_size(a))
+        s = 0 if self.memory is None else self.memory.size
+        return Sizes(n=x.shape[0], m=u.shape[0], k=k, d=_size(theta), p=_size(a), q=measured.shape[0], s=s)
 
     def _blame_arguments(self, error: ValueError, x: Any, theta: Any, a: Any, t: Any) -> None:
         """Raise an error for `theta`, `a` or `x` if another shape of this argument alone would make everything fit."""
@@ -128,33 +162,102 @@ class AbstractSystem(eqx.Module):
         if x_next.shape != x.shape:
             raise ArgumentError("dynamics", f"shape {x.shape}, that of x", arguments.describe(x_next))
 
-    def step(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array]:
+    def join(self, x: Float[Array, " n"], memory: PyTree) -> Float[Array, " loop"]:
+        """Return the loop state: x, followed by the numbers of the memory."""
+        return x if self.memory is None else jnp.concatenate([x, ravel_pytree(memory)[0]])
+
+    def split(self, loop_state: Float[Array, " loop"]) -> tuple[Float[Array, " n"], PyTree]:
+        """Return x and the memory of a loop state; the memory is None if the policy has none."""
+        if self.memory is None:
+            return loop_state, None
+        n = loop_state.shape[0] - self.memory.size
+        return loop_state[:n], self.memory.unravel(loop_state[n:])
+
+    def first(self, x: Float[Array, " n"]) -> Float[Array, " loop"]:
+        """Return the loop state with this x and the first memory."""
+        return self.join(x, self._start_memory(x.dtype))
+
+    def _start_memory(self, dtype: Any) -> PyTree:
+        return None if self.memory is None else self.memory.start(dtype)
+
+    def measurement(self, x: Float[Array, " n"], t: Any) -> Float[Array, " q"]:
+        """Return the measurement at x: x itself, unless the system has a function `measure`."""
+        return x if self.measure is None else self.measure(x, t)
+
+    def state_estimate(self, measured: Float[Array, " q"], memory: PyTree, theta: PyTree, t: Any) -> Float[Array, " n"]:
+        """Return the state that a measurement and the memory stand for: the measurement itself, unless the system has a
+        function `estimate`."""
+        return measured if self.estimate is None else self.estimate(measured, memory, theta, t)
+
+    def decide(
+        self, measured: Float[Array, " q"], memory: PyTree, theta: PyTree, f: Float[Array, " k"], t: Any
+    ) -> tuple[Float[Array, " m"], PyTree]:
+        """Return the policy's control and its next memory, which is None if the policy has no memory."""
+        if self.memory is None:
+            return self.policy(measured, theta, f, t), None
+        return self.policy(measured, memory, theta, f, t)
+
+    def stage_cost(
+        self, x: Float[Array, " n"], memory: PyTree, u: Float[Array, " m"], theta: PyTree, t: Any
+    ) -> Float[Array, ""]:
+        """Return the cost of a step with this state, memory and control."""
+        return self.cost(x, u, theta, t) if self.memory is None else self.cost(x, memory, u, theta, t)
+
+    def loop_cost(
+        self, loop_state: Float[Array, " loop"], u: Float[Array, " m"], theta: PyTree, t: Any
+    ) -> Float[Array, ""]:
+        """Return the cost of a step with this loop state and control."""
+        return self.stage_cost(*self.split(loop_state), u, theta, t)
+
+    def control(self, loop_state: Float[Array, " loop"], theta: PyTree, a: PyTree, t: Any) -> Float[Array, " m"]:
+        """Return the control of the closed loop by the model with parameters `a`."""
+        return self._act(*self.split(loop_state), theta, a, t)[0]
+
+    def _act(self, x: Array, memory: PyTree, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, PyTree, Array]:
+        """Return the control, the next memory, and the residual that the policy sees."""
+        measured = self.measurement(x, t)
+        f_hat = self.residual(self.state_estimate(measured, memory, theta, t), a, t)
+        return *self.decide(measured, memory, theta, f_hat, t), f_hat
+
+    def at_measurement(self, measured: Float[Array, " q"], x: Float[Array, " n"], t: Any) -> "AbstractSystem":
+        """Return this system with a constant added to `measure`, so that x gives exactly this measurement.
+
+        A tuner linearizes the closed loop at the estimated x. The estimate does not explain the whole measurement; the
+        rest counts as measurement noise, which does not depend on θ.
+        """
+        if self.measure is None:
+            return self
+        return dataclasses.replace(self, measure=_BiasedMeasure(self.measure, measured - self.measure(x, t)))
+
+    def step(self, x: Float[Array, " loop"], theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array]:
         r"""Return one step of the closed loop by the model with parameters `a`: $(\hat g_{t+1|t}, \hat h_{t|t})$.
 
-        With $a = a^*_t$ and the disturbance added, this is the multi-step dynamics of one step (Definition
-        "Multi-Step Dynamics and Cost").
+        `x` is the loop state. With $a = a^*_t$ and the disturbance added, this is the multi-step dynamics of one step
+        (Definition "Multi-Step Dynamics and Cost").
         """
-        f = self.residual(x, a, t)
-        u = self.policy(x, theta, f, t)
-        return self.dynamics(x, u, f, t), self.cost(x, u, theta, t)
+        x, memory = self.split(x)
+        u, following, f = self._act(x, memory, theta, a, t)
+        if self.measure is not None:  # the policy sees the residual at the estimated state, the plant has its own
+            f = self.residual(x, a, t)
+        return self.join(self.dynamics(x, u, f, t), following), self.stage_cost(x, memory, u, theta, t)
 
     @abc.abstractmethod
-    def linearize(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> Linearization:
-        r"""Return `step` at $(x, \theta)$ and its differential, as `(x_next, cost), push`.
+    def linearize(self, x: Float[Array, " loop"], theta: PyTree, a: PyTree, t: Any) -> Linearization:
+        r"""Return `step` at $(x, \theta)$ and its differential, as `(x_next, cost), push`; x is the loop state.
 
-        `push(dx, dtheta)` takes m tangents at once, dx of shape (n, m) and dtheta of shape (d, m), flat in θ, and
-        returns the tangents of `x_next`, (n, m), and of `cost`, (m,).
+        `push(dx, dtheta)` takes m tangents at once, dx of shape (n + s, m) and dtheta of shape (d, m), flat in θ, and
+        returns the tangents of `x_next`, (n + s, m), and of `cost`, (m,).
         """
 
     def sensitivity(
-        self, x: Float[Array, " n"], y: Float[Array, "n d"], theta: PyTree, a: PyTree, t: Any
+        self, x: Float[Array, " loop"], y: Float[Array, "loop d"], theta: PyTree, a: PyTree, t: Any
     ) -> tuple[Array, Array, Array, Array]:
-        r"""Return one step of the closed loop and of its derivative in θ, in forward mode.
+        r"""Return one step of the closed loop and of its derivative in θ, in forward mode; x is the loop state.
 
         $$y_{t+1} = \frac{\partial \hat g}{\partial x} y_t + \frac{\partial \hat g}{\partial \theta}, \qquad
         G_t = \frac{\partial \hat h}{\partial x} y_t + \frac{\partial \hat h}{\partial \theta}$$
 
-        (Algorithm "M-GAPS".) Returns `x_next` (n,), `y_next` (n, d), `cost` () and `gradient` (d,).
+        (Algorithm "M-GAPS".) Returns `x_next` (n + s,), `y_next` (n + s, d), `cost` () and `gradient` (d,).
         """
         with jax.named_scope("selftune.sensitivity"):
             (x_next, cost), push = self.linearize(x, theta, a, t)
@@ -169,7 +272,15 @@ class AbstractSystem(eqx.Module):
         return f, jacobian
 
 
-def linearize_step(system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> Linearization:
+class _BiasedMeasure(eqx.Module):
+    measure: Callable[..., Any]
+    bias: Float[Array, " q"]
+
+    def __call__(self, x, t):
+        return self.measure(x, t) + self.bias
+
+
+def linearize_step(system: AbstractSystem, x: Float[Array, " loop"], theta: PyTree, a: PyTree, t: Any) -> Linearization:
     """Return what `AbstractSystem.linearize` promises, by JAX's forward mode. No n×n Jacobian is formed."""
     flat, unravel = ravel_pytree(theta)
     out, jvp = jax.linearize(lambda x, flat: system.step(x, unravel(flat), a, t), x, flat)
@@ -192,6 +303,14 @@ class System(AbstractSystem):
     - `policy`: $\pi$, `(x (n,), theta, f (k,), t) -> (m,)`; `theta` is any pytree of d numbers.
     - `cost`: $h$, `(x (n,), u (m,), theta, t) -> ()`.
 
+    - `memory`: the first values of the numbers that the policy keeps between steps, as a pytree or a `Memory`; None if
+      the policy keeps none. With a memory $s$, two functions have other arguments: the policy is
+      `(x, memory, theta, f, t) -> (u, memory)`, and the cost is `(x, memory, u, theta, t) -> ()`. The tuner's
+      sensitivity $y$ then covers x and the memory, (n + s, d).
+    - `measure`: `(x (n,), t) -> (q,)`, the measurement, if not all of x is measured. The policy's first argument is
+      then the measurement. `estimate` is needed, too: `(measured (q,), memory, theta, t) -> (n,)`, the state that the
+      measurement and the memory stand for, such as the state of an observer. Residual and cost get this state.
+
     Put saturation inside `policy` or `dynamics`: the tuner must differentiate what the plant really does.
 
     !!! Example
@@ -204,7 +323,22 @@ class System(AbstractSystem):
         ...     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
         ... )
         >>> system.check(x=jnp.zeros(1), theta=jnp.ones(1), a=jnp.zeros(1), t=0)
-        Sizes(n=1, m=1, k=1, d=1, p=1)
+        Sizes(n=1, m=1, k=1, d=1, p=1, q=1, s=0)
+
+        A PI controller keeps the integral of the error in its memory:
+
+        >>> def pi(x, integral, theta, f, t):
+        ...     integral = integral + 0.01 * theta["ki"] * (1.0 - x[0])
+        ...     return (theta["kp"] * (1.0 - x) + integral - f), integral
+        >>> system = st.System(
+        ...     dynamics=lambda x, u, f, t: x + 0.01 * (u + f - x),
+        ...     residual=lambda x, a, t: a * jnp.sin(x),
+        ...     policy=pi,
+        ...     cost=lambda x, integral, u, theta, t: jnp.sum((x - 1.0) ** 2) + 0.1 * jnp.sum(u**2),
+        ...     memory=0.0,
+        ... )
+        >>> system.check(x=jnp.zeros(1), theta={"kp": jnp.ones(()), "ki": jnp.ones(())}, a=jnp.zeros(1), t=0)
+        Sizes(n=1, m=1, k=1, d=2, p=1, q=1, s=1)
     """
 
     dynamics: Callable[..., Any]
@@ -212,7 +346,7 @@ class System(AbstractSystem):
     policy: Callable[..., Any]
     cost: Callable[..., Any]
 
-    def linearize(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> Linearization:
+    def linearize(self, x: Float[Array, " loop"], theta: PyTree, a: PyTree, t: Any) -> Linearization:
         """Return `step` and its differential, by JAX's forward mode."""
         return linearize_step(self, x, theta, a, t)
 

@@ -97,7 +97,7 @@ class Agent:
             engine, natively=lambda: Native(controller, guard, state), by_xla=lambda: XLA(controller, guard, state)
         )
         self._context = Context(state.t)
-        self._n, self._k = state.x.size, self._engine.k
+        self._q, self._k = self._engine.q, self._engine.k
         self._dtype = np.dtype(state.x.dtype)
         self._begin(state)
         self._result = jax.tree.structure(Result(state.code, state.code))  # filled with NumPy's numbers
@@ -108,7 +108,7 @@ class Agent:
         `t` is the step's context. If t is the number of the step, you may leave it out: the agent then adds 1 to the
         number of the last step, even if that step was refused (up to 2³¹ − 1, where the number stays).
         """
-        measured = self._vector("x", x, self._n)
+        measured = self._vector("x", x, self._q)
         if self._context.is_counted:
             self._step = now = self._next if t is None else self._context.number(t)
             self._next = min(now + 1, 2**31 - 1)
@@ -138,7 +138,7 @@ class Agent:
         The paper's Property "perturb the input" (excitation given the past) does not hold in this case, so Theorem 2
         and the main theorem promise nothing about such a run.
         """
-        measured = self._vector("x_next", x_next, self._n)
+        measured = self._vector("x_next", x_next, self._q)
         self._after_act("observe_state")
         self._code = self._engine.observe_state(measured)
         self._log_observation()

@@ -63,7 +63,7 @@ class Native:
 
     def __init__(self, controller: Controller, guard: Guard, state: GuardedState):
         firmware = Firmware(controller, guard, state, name="agent")
-        self.k = firmware.sizes.k
+        self.q, self.k = firmware.sizes.q, firmware.sizes.k
         leaves, self._structure = jax.tree.flatten(state)
         self._dtypes = [leaf.dtype for leaf in leaves]  # a bool is an int in C
         self._info_structure = firmware.info_structure
@@ -75,7 +75,7 @@ class Native:
         for name, record in {"state": self._record, "info": self._info}.items():
             if (size := getattr(library, f"agent_{name}_size")()) != record.nbytes:
                 raise RuntimeError(f"the C compiler lays out {name} in {size} bytes, NumPy in {record.nbytes}")
-        self._x, self._u = np.zeros(firmware.sizes.n, firmware.dtype), np.zeros(firmware.sizes.m, firmware.dtype)
+        self._x, self._u = np.zeros(firmware.sizes.q, firmware.dtype), np.zeros(firmware.sizes.m, firmware.dtype)
         self._f = np.zeros(firmware.sizes.k, firmware.dtype)
         pointer = ctypes.c_void_p
         self._at = {name: pointer(buffer.ctypes.data) for name, buffer in vars(self).items() if _is_buffer(buffer)}
@@ -145,10 +145,11 @@ class XLA:
     """The XLA engine: the functions of `guarded_step`, compiled ahead of time for single calls."""
 
     def __init__(self, controller: Controller, guard: Guard, state: GuardedState):
-        self.k = controller.system.check_plant(state.x, state.controller.a_hat, state.t)
+        sizes = controller.system.check(state.x, state.controller.theta, state.controller.a_hat, state.t)
+        self.q, self.k = sizes.q, sizes.k
         dtype, self._t_structure = state.x.dtype, jax.tree.structure(state.t)
         self._packing = packing = Packing(state, dtype)
-        x, f = (jax.ShapeDtypeStruct((size,), dtype) for size in (state.x.size, self.k))
+        x, f = (jax.ShapeDtypeStruct((size,), dtype) for size in (self.q, self.k))
         t = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.t)
         shapes = jax.eval_shape(lambda x, t: guarded_step.act(controller, guard, state, x, t), x, t)
         self._report, self._m = Packing((shapes[0], shapes[2]), dtype), shapes[0].shape[0]

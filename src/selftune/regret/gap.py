@@ -61,7 +61,10 @@ def exact_model_gap(system: AbstractSystem, scenario: Scenario, run: Run) -> Exa
     scenario = run_inputs.problem(system, scenario)
     x, theta = run_inputs.recorded(run, "x", "theta", scenario=scenario)
     run_inputs.check_shapes(system, scenario, theta)
-    x_exact, y_exact = companion(system, scenario, theta)
+    x_exact, y_exact = companion(system, scenario.of_loop_state(system), theta)
+    if system.memory is not None:
+        (memory,) = run_inputs.recorded(run, "memory", scenario=scenario)
+        x = jnp.concatenate([x, run_inputs.flat_rows(memory)], axis=1)
     gap_x = jnp.linalg.norm(x - x_exact, axis=1)
     y = run.recorded.get("y")
     if y is None:

@@ -72,6 +72,8 @@ def path_lengths(
     """
     scenario = run_inputs.problem(system, scenario)
     samples = arguments.count("samples", samples)
+    if system.memory is not None and run is not None:
+        raise ArgumentError("system", "a system without memory, whose policy is a function of x, θ and f", "a memory")
     w, a_star = _variation(scenario.w), _variation(run_inputs.flat_rows(scenario.a_star))
     if run is None:
         return PathLengths(w, a_star, None)

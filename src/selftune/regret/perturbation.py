@@ -66,7 +66,7 @@ def perturbations(system: AbstractSystem, scenario: Scenario, run: Run, *, tuner
         raise ArgumentError("tuner", "a selftune tuner", arguments.describe(tuner))
     (theta,) = run_inputs.recorded(run, "theta", scenario=scenario)
     run_inputs.check_shapes(system, scenario, theta)
-    return _perturbations(system, scenario, tuner, theta, run.final.state.theta)
+    return _perturbations(system, scenario.of_loop_state(system), tuner, theta, run.final.state.theta)
 
 
 @eqx.filter_jit

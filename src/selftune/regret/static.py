@@ -108,6 +108,7 @@ def static_regret(
     iterations = arguments.count("iterations", iterations)
     tolerance_ = arguments.positive("tolerance", tolerance)
     run_inputs.check_shapes(system, scenario, thetas)
+    scenario = scenario.of_loop_state(system)
     if isinstance(starts, bool) or not jax.tree.leaves(starts):
         raise ArgumentError("starts", "a whole number or a pytree like theta", arguments.describe(starts))
     if isinstance(starts, int):

@@ -104,7 +104,7 @@ def surrogate(
     thetas = run_inputs.rows("thetas", thetas, scenario)
     threads, meter = Threads(workers), Meter(progress)
     tolerance_ = arguments.positive("tolerance", tolerance)
-    steps, n, d = len(scenario), scenario.x0.shape[0], run_inputs.width(thetas)
+    steps, d = len(scenario), run_inputs.width(thetas)
     auto = isinstance(window, str)
     if auto and window != "auto":
         raise ArgumentError("window", "None, a whole number of steps or 'auto'", f"{window!r}")
@@ -114,7 +114,8 @@ def surrogate(
     if auto and traced:
         raise ArgumentError("window", "a whole number under jit and vmap", "'auto', which needs known numbers")
     run_inputs.check_shapes(system, scenario, thetas)
-
+    scenario = scenario.of_loop_state(system)
+    n = scenario.x0.shape[0]
     work = _Work(system, scenario, thetas, lanes_for(n, d, steps), None if traced else threads, meter)
     if window is None:
         return work.exact_only()

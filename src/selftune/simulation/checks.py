@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from ..control.contexts import context
 from ..control.controller import Controller
@@ -59,7 +59,14 @@ class GradientCheck:
 
 
 def check_gradient(
-    system: AbstractSystem, x: Any, theta: Any, a_hat: Any, t: Any = 0, *, tolerance: float | None = None
+    system: AbstractSystem,
+    x: Any,
+    theta: Any,
+    a_hat: Any,
+    t: Any = 0,
+    *,
+    memory: Any = None,
+    tolerance: float | None = None,
 ) -> GradientCheck:
     r"""Compare every derivative that the tuner and the estimator use with finite differences.
 
@@ -79,6 +86,7 @@ def check_gradient(
     - `x`: a point, (n,), or many, (N, n). Use some steps of a run, and the corners of the robot's operating range.
     - `theta`, `a_hat`: $\theta$ and $\hat a$, the same at all points.
     - `t`: the context. For many points, give one context for all, or one for each, with a leading axis N of every leaf.
+    - `memory`: the policy's memory, the same at all points; by default the first memory of the system.
     - `tolerance`: the largest allowed relative error; by default 1e-6 in float64, 1e-3 in float32.
 
     !!! Example
@@ -110,17 +118,26 @@ def check_gradient(
     contexts = _contexts(t, points.shape[0], many=x.ndim == 2)
     first = jax.tree.map(lambda leaf: leaf[0], contexts)
     system.check(points[0], theta, a_hat, first)
+    loop_states = jax.vmap(system.first)(points)
+    if memory is not None:
+        if system.memory is None:
+            raise ArgumentError("memory", "None, because the system has no memory", arguments.describe_tree(memory))
+        memory = arguments.real_tree("memory", memory, dtype=x.dtype)
+        expected, given = (jax.tree.map(jnp.shape, tree) for tree in (system.memory.initial, memory))
+        if given != expected:
+            raise ArgumentError("memory", f"shapes {expected}, those of the first memory", f"{given}")
+        loop_states = jax.vmap(lambda x: system.join(x, memory))(points)
     if tolerance is None:
         limit = 1e-6 if jnp.finfo(x.dtype).eps < 1e-12 else 1e-3
     else:
         limit = float(arguments.positive("tolerance", tolerance))
     # Compile once, without optimizations, because compiling takes most of the time.
     probes = jax.jit(
-        jax.vmap(lambda x, t: _probes(system, x, theta, a_hat, t)),
+        jax.vmap(lambda loop_state, t: _probes(system, loop_state, theta, a_hat, t)),
         compiler_options={"xla_backend_optimization_level": 0},
     )
     with np.errstate(all="ignore"):
-        blocks = {name: compare(probed) for name, probed in probes(points, contexts).items()}
+        blocks = {name: compare(probed) for name, probed in probes(loop_states, contexts).items()}
         return _verdict({name: blocks[name] for name in _PARTS}, theta, a_hat, limit)
 
 
@@ -139,23 +156,28 @@ def _contexts(t: Any, count: int, many: bool) -> Any:
 _LOOP = "closed loop"
 _PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "residual": (("f",), ("x", "a_hat")),
-    "policy": (("u",), ("x", "theta", "f")),
+    "policy": (("u", "memory_next"), ("x", "memory", "theta", "f")),
     "dynamics": (("x_next",), ("x", "u", "f")),
-    "cost": (("h",), ("x", "u", "theta")),
-    _LOOP: (("x_next", "h"), ("x", "theta")),
+    "cost": (("h",), ("x", "memory", "u", "theta")),
+    _LOOP: (("x_next", "memory_next", "h"), ("x", "memory", "theta")),
 }
-"""The outputs and inputs of each function."""
+"""The outputs and inputs of each function; without a memory, `memory` and `memory_next` have no numbers."""
 
 
-def _probes(system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> dict[str, Probe]:
-    at = {"x": x, "theta": theta, "a_hat": a, "f": system.residual(x, a, t)}
-    at["u"] = system.policy(x, theta, at["f"], t)
+def _probes(system: AbstractSystem, loop_state: Array, theta: PyTree, a: PyTree, t: Any) -> dict[str, Probe]:
+    x, memory = system.split(loop_state)
+    at = {"x": x, "memory": memory, "theta": theta, "a_hat": a, "f": system.residual(x, a, t)}
+
+    def policy(x: Array, memory: PyTree, theta: PyTree, f: Array) -> Array:
+        return system.join(*system.decide(system.measurement(x, t), memory, theta, f, t))
+
+    at["u"] = system.split(policy(x, memory, theta, at["f"]))[0]
     functions: dict[str, Callable[..., Array]] = {
         "residual": lambda x, a: system.residual(x, a, t),
-        "policy": lambda x, theta, f: system.policy(x, theta, f, t),
+        "policy": policy,
         "dynamics": lambda x, u, f: system.dynamics(x, u, f, t),
-        "cost": lambda x, u, theta: system.cost(x, u, theta, t)[None],
-        _LOOP: lambda x, theta: jnp.append(*system.step(x, theta, a, t)),
+        "cost": lambda x, memory, u, theta: system.stage_cost(x, memory, u, theta, t)[None],
+        _LOOP: lambda x, memory, theta: jnp.append(*system.step(system.join(x, memory), theta, a, t)),
     }
     probes = {}
     for name, (_, inputs) in _PARTS.items():
@@ -165,7 +187,9 @@ def _probes(system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a: PyT
         def function(z: Array, call: Callable[..., Array] = functions[name], unravel: Any = unravel) -> Array:
             return call(*unravel(z))
 
-        derivative = _as_the_tuner(system, x, theta, a, t) if name == _LOOP else _derivative(functions[name], values)
+        derivative = (
+            _as_the_tuner(system, loop_state, theta, a, t) if name == _LOOP else _derivative(functions[name], values)
+        )
         if name == "residual":  # the derivative in a as the estimators compute it
             derivative = derivative.at[:, x.size :].set(system.residual_and_jacobian(x, a, t)[1])
         probes[name] = probe(function, z, derivative)
@@ -177,6 +201,8 @@ def _derivative(function: Callable[..., Array], values: tuple[PyTree, ...]) -> A
     derivative would turn the zero tangents of the others into NaN."""
     columns = []
     for i, value in enumerate(values):
+        if not jax.tree.leaves(value):  # no memory
+            continue
         z, unravel = ravel_pytree(value)
         columns.append(jax.jacfwd(lambda z, i=i, un=unravel: function(*values[:i], un(z), *values[i + 1 :]))(z))
     return jnp.concatenate(columns, axis=1)
@@ -191,7 +217,9 @@ def _as_the_tuner(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t:
 
 def _verdict(blocks: dict[str, Block], theta: PyTree, a_hat: PyTree, tolerance: float) -> GradientCheck:
     points, n = len(blocks["dynamics"].value), blocks["dynamics"].value.shape[1]
-    sizes = {"f": blocks["residual"].value.shape[1], "u": blocks["policy"].value.shape[1], "x": n, "x_next": n}
+    s = blocks[_LOOP].value.shape[1] - n - 1
+    sizes = {"f": blocks["residual"].value.shape[1], "u": blocks["policy"].value.shape[1] - s, "x": n, "x_next": n}
+    sizes |= {"memory": s, "memory_next": s}
     names = {name: [f"{name}[{i}]" for i in range(size)] for name, size in sizes.items()}
     names |= {"h": ["h"], "theta": _names("theta", theta), "a_hat": _names("a_hat", a_hat)}
     wrong, notes, errors = _Findings(points), _Findings(points), {}
@@ -223,7 +251,8 @@ def _verdict(blocks: dict[str, Block], theta: PyTree, a_hat: PyTree, tolerance: 
             elif not np.isfinite(difference):
                 notes.add(function, entry, f"is {derivative:.6g}, but {of} is not finite on one side")
     silent = [
-        f"{name} has no influence on the next state or the cost" for name in _silent(blocks[_LOOP], n, names["theta"])
+        f"{name} has no influence on the next state or the cost"
+        for name in _silent(blocks[_LOOP], n + s, names["theta"])
     ]
     silent += [f"{name} has no influence on the residual" for name in _silent(blocks["residual"], n, names["a_hat"])]
     return GradientCheck(worst[1], where, errors, wrong.texts(), (*notes.texts(), *silent), tolerance, points)

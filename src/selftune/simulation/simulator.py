@@ -35,6 +35,7 @@ def simulate(
     resume: Final | None = None,
     plant: AbstractSystem | None = None,
     guard: Guard | None = None,
+    infer: bool = False,
     record: Sequence[str] = tuple(FIELDS),
     stride: int = 1,
     limit: ArrayLike = 1e8,
@@ -51,9 +52,12 @@ def simulate(
 
     - `theta`, `a_hat`: $\theta_0$ and $\hat a_0$. With the estimator `Known`, `a_hat` may be left out.
     - `resume`: the `final` of an earlier run, in place of `theta`, `a_hat` and the scenario's `x0`.
-    - `plant`: the true `dynamics` and `residual`, if they differ from the model's. `scenario.a_star` then holds the
-      plant's parameters. Policy and cost are always the controller's.
+    - `plant`: the true `dynamics` and `residual`, and `measure` if it has one, if they differ from the model's.
+      `scenario.a_star` then holds the plant's parameters. Policy and cost are always the controller's.
     - `guard`: a `Guard`, which limits what the controller may do; by default there is none.
+    - `infer`: whether the estimator sees only measurements. At the beginning of each step it then learns from the
+      residual that explains the last transition, as with `Agent.observe_state`; this needs a guard. By default the
+      estimator gets the true residual plus $v_t$ at the end of the step.
     - `record`: which fields of `Run` to keep; `()` keeps only `final` and `result`, in constant memory.
     - `stride`: keep the rows of steps 0, stride, 2·stride, … of this call.
     - `limit`: a run has diverged if its largest |x| exceeds this number; infinity for no limit.
@@ -97,7 +101,10 @@ def simulate(
         raise ArgumentError("theta, a_hat", "None together with resume, which contains both", "another value")
     if resume is not None and not isinstance(resume, Final):
         raise ArgumentError("resume", "the `final` of a run", arguments.describe(resume))
-    problem = _SimulationProblem(controller, guard, plant or controller.system, scenario, start, limit_)
+    arguments.instance("infer", infer, bool)
+    if infer and guard is None:
+        raise ArgumentError("guard", "a guard, because infer=True uses the guard's record of the last step", "None")
+    problem = _SimulationProblem(controller, guard, plant or controller.system, scenario, start, limit_, infer)
     _, (ran, outcome) = run_with(
         check_engine(engine),
         natively=lambda: _simulate_natively(problem, fields, stride),
@@ -124,6 +131,7 @@ class _SimulationProblem(NamedTuple):
     scenario: Scenario
     start: Final | tuple[Array, PyTree, PyTree]
     limit: Array
+    infer: bool
 
 
 class _Loop(eqx.Module):
@@ -138,18 +146,19 @@ class _Loop(eqx.Module):
 
 @eqx.filter_jit
 def _simulate_by_xla(problem: _SimulationProblem, fields: tuple[str, ...], stride: int) -> "_Outcome":
-    controller, guard, plant, scenario, start, limit = problem
+    controller, guard, plant, scenario, start, limit, infer = problem
     # Shapes are checked here, inside the trace, so that they are checked only once per compilation.
     start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
     _check_shapes(controller, guard, scenario, plant, start)
     dtype = start.x.dtype
-    sources = (scenario.a_star, scenario.w, scenario.v)
-    stored, streamed = eqx.partition(sources, lambda node: not is_stream(node), is_leaf=is_stream)
+    stored, streamed = eqx.partition(scenario.sources, lambda node: not is_stream(node), is_leaf=is_stream)
 
     def step(loop: _Loop, t_index: Array, stored_now: PyTree, t: Any) -> tuple[_Loop, dict[str, PyTree]]:
         drawn, streams = _draw(streamed, loop.streams, t_index, dtype)
-        a_star, w, v = eqx.combine(stored_now, drawn)
-        x_next, after, values = closed_loop_step(controller, guard, plant, loop.x, loop.state, a_star, w, v, t)
+        a_star, w, v, noise = eqx.combine(stored_now, drawn)
+        x_next, after, values = closed_loop_step(
+            controller, guard, plant, loop.x, loop.state, a_star, w, v, t, noise, infer
+        )
         left = {name: values.pop(name) for name in CHECKED}
         return _Loop(x_next, after, streams, left), {name: values[name] for name in fields if name in values}
 
@@ -235,11 +244,9 @@ def _simulate_natively(problem: _SimulationProblem, fields: tuple[str, ...], str
 def _run_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: int) -> _Outcome:
     from ..native.loop import run_loop
 
-    controller, guard, plant, scenario, start, limit = problem
+    controller, guard, plant, scenario, start, limit, infer = problem
     final = _checked_start(controller, guard, plant, scenario, start)
-    stored, streamed = eqx.partition(
-        (scenario.a_star, scenario.w, scenario.v), lambda node: not is_stream(node), is_leaf=is_stream
-    )
+    stored, streamed = eqx.partition(scenario.sources, lambda node: not is_stream(node), is_leaf=is_stream)
     # JAX draws the streamed numbers, a block of steps at a time.
     size = scenario.steps
     if final.streams and arguments.is_known(final.x):
@@ -254,10 +261,10 @@ def _run_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: 
         if streams:
             drawn, streams = _draw_rows(streamed, streams, final.t, steps, final.x.dtype)
             rows = eqx.combine(rows, drawn)
-        a_star, w, v = rows
+        a_star, w, v, noise = rows
         arrays = {"x": final.x, "state": final.state, "step": final.t, "limit": limit.astype(final.x.dtype)}
-        arrays |= {"a_star": a_star, "w": w, "v": v, "t": t}
-        done = run_loop(controller, guard, plant, arrays, steps, fields, stride)
+        arrays |= {"a_star": a_star, "w": w, "v": v, "noise": noise, "t": t}
+        done = run_loop(controller, guard, plant, arrays, steps, fields, stride, infer=infer)
         parts.append(done["row"])
         code, failed_at = jax.tree.map(
             lambda old, new, ok=(code == _OK): jnp.where(ok, new, old),
@@ -345,7 +352,7 @@ def _first_values(controller: Controller, scenario: Scenario, theta: Any, a_hat:
     if theta is None:
         raise ArgumentError("theta", "the first policy parameters", "None")
     if a_hat is None and controller.estimator.is_oracle:
-        a_hat = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), scenario.row_shapes()[0])
+        a_hat = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), scenario.row_shapes().a_star)
     if a_hat is None:
         raise ArgumentError("a_hat", "the first model parameters", "None")
     return controller.check_values(scenario.x0, theta, a_hat)
@@ -360,19 +367,18 @@ def _init(controller: Controller, guard: Guard | None, x: Array, theta: PyTree, 
 def _start(
     controller: Controller, guard: Guard | None, scenario: Scenario, x: Array, theta: PyTree, a_hat: PyTree
 ) -> Final:
-    state = _init(controller, guard, x, theta, a_hat, scenario.row_shapes()[2])
+    state = _init(controller, guard, x, theta, a_hat, scenario.row_shapes().t)
     return Final(x, state, jnp.zeros((), jnp.int32), [stream.start(x.dtype) for stream in _streams(scenario)])
 
 
 def _streams(scenario: Scenario) -> list[Stream]:
-    sources = (scenario.a_star, scenario.w, scenario.v)
-    return [leaf for leaf in jax.tree.leaves(sources, is_leaf=is_stream) if is_stream(leaf)]
+    return [leaf for leaf in jax.tree.leaves(scenario.sources, is_leaf=is_stream) if is_stream(leaf)]
 
 
 def _check_shapes(
     controller: Controller, guard: Guard | None, scenario: Scenario, plant: AbstractSystem, start: Final
 ) -> None:
-    a_star, v, t = scenario.row_shapes()
+    a_star, _, v, t, noise = scenario.row_shapes()
     model, state = controller.system, start.state
     sizes = model.check(start.x, state.theta, state.a_hat, t)
     u = jax.ShapeDtypeStruct((sizes.m,), start.x.dtype)
@@ -382,6 +388,12 @@ def _check_shapes(
         raise ValueError(f"plant (or the model in its place), with the scenario's a_star: {error}") from error
     if v is not None and getattr(v, "shape", None) != (sizes.k,):
         raise ArgumentError("v", f"rows of shape ({sizes.k},), that of the residual", arguments.describe_tree(v))
+    measured = jax.eval_shape(model.measurement if plant.measure is None else plant.measurement, start.x, t)
+    if measured.shape != (sizes.q,):
+        raise ArgumentError("plant", f"a measure of {sizes.q} numbers, as the model has", arguments.describe(measured))
+    if noise is not None and getattr(noise, "shape", None) != (sizes.q,):
+        expected = f"rows of shape ({sizes.q},), that of the measurement"
+        raise ArgumentError("measurement_noise", expected, arguments.describe_tree(noise))
     if controller.estimator.is_oracle:
         given, expected = _shapes(a_star), _shapes(state.a_hat)
         if given != expected:

@@ -109,6 +109,10 @@ class TheoryProblem:
         """Raise `ValueError` if the theory does not apply. `plain`: only M-GAPS with a number on a `MatchedSystem`."""
         arguments.instance("controller", controller, Controller)
         system, tuner = controller.system, controller.tuner
+        if system.memory is not None:
+            raise ArgumentError(
+                "controller", "a system without memory, because the theorems are about such systems", "one with memory"
+            )
         if joint is not None and not isinstance(joint, Joint):
             raise ArgumentError("joint", "Joint or None", arguments.describe(joint))
         if joint is None and not isinstance(system, MatchedSystem):

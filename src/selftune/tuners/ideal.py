@@ -65,13 +65,13 @@ def ideal_ogd(
     theta = arguments.real_tree("theta", theta, dtype=scenario.x0.dtype)
     projected_step.check_inside("theta", theta, constraint)
     scenario = scenario.materialize()
-    a_star, _, t = scenario.row_shapes()
-    system.check(scenario.x0, theta, a_star, t)
+    shapes = scenario.row_shapes()
+    system.check(scenario.x0, theta, shapes.a_star, shapes.t)
     if len(scenario) == 0:
         empty = jnp.zeros((0, *ravel_pytree(theta)[0].shape), scenario.x0.dtype)
         rows = jax.tree.map(lambda leaf: jnp.zeros((0, *leaf.shape), leaf.dtype), theta)
         return IdealDescent(rows, empty[:, 0], empty, theta)
-    return _ideal_ogd(system, scenario, theta, learning_rate, constraint)
+    return _ideal_ogd(system, scenario.of_loop_state(system), theta, learning_rate, constraint)
 
 
 @eqx.filter_jit
