@@ -91,7 +91,7 @@ class RunFields:
         lambda step: step.info.f_hat, ("residual",), "The residual at x_t with the estimated parameters, (T, k)."
     )
     u = Field[Array](lambda step: step.info.u, ("control",), "The control, (T, m).", checked=True)
-    cost = Field[Array](lambda step: step.info.cost, (), "The stage cost, (T,).", checked=True)
+    cost = Field[Array](lambda step: step.info.cost, (), "The stage cost at the true state, (T,).", checked=True)
     y = Field[Array](
         lambda step: step.info.tuner.y,
         ("state", "parameter"),

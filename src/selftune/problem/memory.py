@@ -63,8 +63,8 @@ class Memory(eqx.Module):
         self,
         initial: Any,
         *,
-        refused: Callable[[PyTree, PyTree, Array], PyTree] = keep_before,
-        restored: Callable[[PyTree, PyTree], PyTree] = keep,
+        refused: Any = keep_before,
+        restored: Any = keep,
     ):
         self.initial = arguments.real_tree("memory", initial)
         self.refused, self.restored = refused, restored

@@ -129,7 +129,7 @@ def local_regret(
             f"a gradient of shape ({len(scenario)}, {run_inputs.width(thetas)})",
             arguments.describe(surrogate.gradient),
         )
-    return _local_regret(system, scenario, thetas, surrogate, rate, constraint)
+    return _local_regret(system, scenario.of_loop_state(system), thetas, surrogate, rate, constraint)
 
 
 @eqx.filter_jit
