@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,10 @@ class Agent:
       device. `"auto"`, the default, uses the native engine on a CPU if possible. Otherwise it uses XLA, and a warning
       gives the reason. `agent.engine` is the engine that runs.
     - `guard`: the settings of the guard. The defaults are far from the values of a normal run, and do not limit u.
+    - `infer`: whether `act` calls `observe_state` with its measurement first, so that the estimator learns from every
+      transition and the loop needs no other call.
+    - `make_context`: a function `(step, **signals) -> t` that makes the context from the number of the step and the
+      keyword arguments of `act`, such as `reference=…`. By default you give the context itself.
 
     !!! Example
 
@@ -87,8 +92,12 @@ class Agent:
         t: Any = 0,
         engine: Engine = "auto",
         guard: Guard | None = None,
+        infer: bool = False,
+        make_context: Callable[..., Any] | None = None,
     ):
         check_engine(engine)
+        arguments.instance("infer", infer, bool)
+        self._infers, self._make_context = infer, make_context
         guard = Guard() if guard is None else guard
         state = guarded_step.start(controller, guard, x, theta, a_hat, context(t))
         self.controller, self.guard = controller, guard
@@ -102,19 +111,26 @@ class Agent:
         self._begin(state)
         self._result = jax.tree.structure(Result(state.code, state.code))  # filled with NumPy's numbers
 
-    def act(self, x: Any, t: Any = None) -> np.ndarray:
+    def act(self, x: Any, t: Any = None, **signals: Any) -> np.ndarray:
         r"""Return $u_t$, (m,), from $\theta_t$ and $\hat a_t$; then make the tuner's step to $\theta_{t+1}$.
 
         `t` is the step's context. If t is the number of the step, you may leave it out: the agent then adds 1 to the
-        number of the last step, even if that step was refused (up to 2³¹ − 1, where the number stays).
+        number of the last step, even if that step was refused (up to 2³¹ − 1, where the number stays). An agent with
+        `make_context` makes the context from `signals`.
         """
         measured = self._vector("x", x, self._q)
+        if self._make_context is not None and t is None:
+            t = self._make_context(self._next, **signals)
+        elif signals:
+            raise TypeError(f"act: expected no keyword argument, because the agent has no make_context, got {signals}")
         if self._context.is_counted:
             self._step = now = self._next if t is None else self._context.number(t)
             self._next = min(now + 1, 2**31 - 1)
         else:
             now = self._context.read(t)
             self._step, self._next = self._next, self._next + 1
+        if self._infers and self._acted:
+            self._engine.observe_state(measured)
         u, self._code = self._engine.act(measured, now)
         self._acted = self._told = True
         if self._engine.decisions & _NOTABLE != self._seen:

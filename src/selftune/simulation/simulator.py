@@ -32,6 +32,7 @@ def simulate(
     *,
     theta: Any = None,
     a_hat: Any = None,
+    x_hat: Any = None,
     resume: Final | None = None,
     plant: AbstractSystem | None = None,
     guard: Guard | None = None,
@@ -51,9 +52,14 @@ def simulate(
     **Arguments:**
 
     - `theta`, `a_hat`: $\theta_0$ and $\hat a_0$. With the estimator `Known`, `a_hat` may be left out.
-    - `resume`: the `final` of an earlier run, in place of `theta`, `a_hat` and the scenario's `x0`.
+    - `x_hat`: the first state of the model, if the plant's state has other components than the model's, such as an
+      actuator that the model leaves out. It needs sensors (`measure`) and `infer`. By default it is the scenario's
+      `x0`.
+    - `resume`: the `final` of an earlier run, in place of `theta`, `a_hat`, `x_hat` and the scenario's `x0`.
     - `plant`: the true `dynamics` and `residual`, and `measure` if it has one, if they differ from the model's.
-      `scenario.a_star` then holds the plant's parameters. Policy and cost are always the controller's.
+      `scenario.a_star` then holds the plant's parameters. The policy is always the controller's, and so is the cost,
+      with one exception: if the controller sees measurements instead of the state, the recorded cost is that of the
+      plant's own `cost`, at the true state.
     - `guard`: a `Guard`, which limits what the controller may do; by default there is none.
     - `infer`: whether the estimator sees only measurements. At the beginning of each step it then learns from the
       residual that explains the last transition, as with `Agent.observe_state`; this needs a guard. By default the
@@ -96,9 +102,9 @@ def simulate(
     fields = check_record(record)
     stride = arguments.count("stride", stride)
     limit_ = arguments.number("limit", limit, lambda v: v > 0, "a number > 0")
-    start = resume if resume is not None else _first_values(controller, scenario, theta, a_hat)
-    if resume is not None and (theta is not None or a_hat is not None):
-        raise ArgumentError("theta, a_hat", "None together with resume, which contains both", "another value")
+    start = resume if resume is not None else _first_values(controller, scenario, theta, a_hat, x_hat)
+    if resume is not None and not theta is a_hat is x_hat is None:
+        raise ArgumentError("theta, a_hat, x_hat", "None together with resume, which contains them", "another value")
     if resume is not None and not isinstance(resume, Final):
         raise ArgumentError("resume", "the `final` of a run", arguments.describe(resume))
     arguments.instance("infer", infer, bool)
@@ -130,6 +136,7 @@ class _SimulationProblem(NamedTuple):
     plant: AbstractSystem
     scenario: Scenario
     start: Final | tuple[Array, PyTree, PyTree]
+    """The state after an earlier run; or the first x of the model, θ and â."""
     limit: Array
     infer: bool
 
@@ -149,7 +156,7 @@ def _simulate_by_xla(problem: _SimulationProblem, fields: tuple[str, ...], strid
     controller, guard, plant, scenario, start, limit, infer = problem
     # Shapes are checked here, inside the trace, so that they are checked only once per compilation.
     start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
-    _check_shapes(controller, guard, scenario, plant, start)
+    _check_shapes(controller, guard, scenario, plant, start, infer)
     dtype = start.x.dtype
     stored, streamed = eqx.partition(scenario.sources, lambda node: not is_stream(node), is_leaf=is_stream)
 
@@ -245,7 +252,7 @@ def _run_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: 
     from ..native.loop import run_loop
 
     controller, guard, plant, scenario, start, limit, infer = problem
-    final = _checked_start(controller, guard, plant, scenario, start)
+    final = _checked_start(controller, guard, plant, scenario, start, infer)
     stored, streamed = eqx.partition(scenario.sources, lambda node: not is_stream(node), is_leaf=is_stream)
     # JAX draws the streamed numbers, a block of steps at a time.
     size = scenario.steps
@@ -281,10 +288,10 @@ _STREAMED = 1 << 16
 
 @eqx.filter_jit
 def _checked_start(
-    controller: Controller, guard: Guard | None, plant: AbstractSystem, scenario: Scenario, start: Any
+    controller: Controller, guard: Guard | None, plant: AbstractSystem, scenario: Scenario, start: Any, infer: bool
 ) -> Final:
     start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
-    _check_shapes(controller, guard, scenario, plant, start)
+    _check_shapes(controller, guard, scenario, plant, start, infer)
     return start
 
 
@@ -348,14 +355,19 @@ def _draw(streamed: PyTree, states: PyTree, t_index: Array, dtype: Any) -> tuple
     return jax.tree.unflatten(structure, [value for value, _ in drawn]), [state for _, state in drawn]
 
 
-def _first_values(controller: Controller, scenario: Scenario, theta: Any, a_hat: Any) -> tuple[Array, PyTree, PyTree]:
+def _first_values(
+    controller: Controller, scenario: Scenario, theta: Any, a_hat: Any, x_hat: Any
+) -> tuple[Array, PyTree, PyTree]:
     if theta is None:
         raise ArgumentError("theta", "the first policy parameters", "None")
     if a_hat is None and controller.estimator.is_oracle:
         a_hat = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), scenario.row_shapes().a_star)
     if a_hat is None:
         raise ArgumentError("a_hat", "the first model parameters", "None")
-    return controller.check_values(scenario.x0, theta, a_hat)
+    if x_hat is not None and controller.system.measure is None:
+        raise ArgumentError("x_hat", "None, because the controller sees the whole state", arguments.describe(x_hat))
+    x, theta, a_hat = controller.check_values(scenario.x0 if x_hat is None else x_hat, theta, a_hat)
+    return x.astype(scenario.x0.dtype), theta, a_hat
 
 
 def _init(controller: Controller, guard: Guard | None, x: Array, theta: PyTree, a_hat: PyTree, t: Any) -> PyTree:
@@ -368,7 +380,7 @@ def _start(
     controller: Controller, guard: Guard | None, scenario: Scenario, x: Array, theta: PyTree, a_hat: PyTree
 ) -> Final:
     state = _init(controller, guard, x, theta, a_hat, scenario.row_shapes().t)
-    return Final(x, state, jnp.zeros((), jnp.int32), [stream.start(x.dtype) for stream in _streams(scenario)])
+    return Final(scenario.x0, state, jnp.zeros((), jnp.int32), [stream.start(x.dtype) for stream in _streams(scenario)])
 
 
 def _streams(scenario: Scenario) -> list[Stream]:
@@ -376,14 +388,15 @@ def _streams(scenario: Scenario) -> list[Stream]:
 
 
 def _check_shapes(
-    controller: Controller, guard: Guard | None, scenario: Scenario, plant: AbstractSystem, start: Final
+    controller: Controller, guard: Guard | None, scenario: Scenario, plant: AbstractSystem, start: Final, infer: bool
 ) -> None:
     a_star, _, v, t, noise = scenario.row_shapes()
     model, state = controller.system, start.state
-    sizes = model.check(start.x, state.theta, state.a_hat, t)
+    model_x = state.predicted if isinstance(state, guarded_step.GuardedState) else start.x
+    sizes = model.check(model_x, state.theta, state.a_hat, t)
     u = jax.ShapeDtypeStruct((sizes.m,), start.x.dtype)
     try:
-        plant.check_plant(start.x, a_star, t, u=u, k=sizes.k)
+        plant.check_plant(start.x, a_star, t, u=u, k=None if infer else sizes.k)
     except ValueError as error:
         raise ValueError(f"plant (or the model in its place), with the scenario's a_star: {error}") from error
     if v is not None and getattr(v, "shape", None) != (sizes.k,):
@@ -398,7 +411,7 @@ def _check_shapes(
         given, expected = _shapes(a_star), _shapes(state.a_hat)
         if given != expected:
             raise ArgumentError("a_star", f"rows like a_hat, {expected}, as the oracle reveals them", f"{given}")
-    fresh = eqx.filter_eval_shape(_init, controller, guard, start.x, state.theta, state.a_hat, t)
+    fresh = eqx.filter_eval_shape(_init, controller, guard, model_x, state.theta, state.a_hat, t)
     if jax.tree.structure(fresh) != jax.tree.structure(state) or _shapes(fresh) != _shapes(state):
         raise ArgumentError(
             "resume", "the `final` of a run with this kind of controller and guard", "one of another kind"
