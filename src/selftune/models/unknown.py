@@ -1,0 +1,129 @@
+"""The sum of a model's features: names, bounds and values of the residual."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..foundation import arguments
+from ..foundation.errors import ArgumentError
+from ..foundation.suggestions import nearest
+from ..problem.constraints import Box
+from .base import Signal, signal
+from .features import AbstractFeature, Parameter, known_max
+
+
+class Unknown(eqx.Module):
+    r"""The unknown part of a model: a sum of features for each control.
+
+    $$f_i = c \sum_j a_{ij} \varphi_j(x), \qquad f_{m+i} = \text{the same sum of the features with } u_i$$
+
+    The second half exists only if a feature multiplies the control (`GainError`). c converts the unit of a load to the
+    unit of the control. The flat vector a has one block (m, features) for each feature.
+    """
+
+    features: tuple[AbstractFeature, ...]
+    low: Array
+    high: Array
+    scales: Array
+    control_per_load: Array
+    names: tuple[tuple[str, str], ...] = eqx.field(static=True)
+    columns: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    counts: tuple[int, ...] = eqx.field(static=True)
+    controls: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        features: Any,
+        *,
+        states: tuple[Signal, ...],
+        load: Signal,
+        velocity: str | None = None,
+        position: str | None = None,
+        controls: int = 1,
+        control_per_load: Any = 1.0,
+    ):
+        features = (features,) if isinstance(features, AbstractFeature) else features
+        if not isinstance(features, tuple) or not features:
+            raise ArgumentError("unknown", "a tuple of at least one feature", arguments.describe(features))
+        for feature in features:
+            arguments.instance("unknown", feature, AbstractFeature)
+        defaults = {
+            "velocity": (velocity,),
+            "position": (position,),
+            "all": tuple(one.name for one in states),
+            "none": (),
+        }
+        found: list[Parameter] = []
+        columns, counts = [], []
+        for feature in features:
+            columns.append(_columns(feature, defaults[feature.reads], states))
+            made = feature.parameters(tuple(states[i] for i in columns[-1]), load)
+            counts.append(len(made))
+            found += [_of_control(one, i, controls) for i in range(controls) for one in made]
+        self.features, self.columns, self.counts = features, tuple(columns), tuple(counts)
+        self.names = tuple((one.name, one.unit) for one in found)
+        self.low = _vector("bound", [one.low for one in found])
+        self.high = _vector("bound", [one.high for one in found])
+        self.scales = _vector("scale", [one.scale for one in states])
+        self.control_per_load = arguments.real_array("control_per_load", control_per_load)
+        self.controls = controls
+
+    @property
+    def parameters(self) -> tuple[Signal, ...]:
+        return tuple(
+            signal(name, unit, known_max(low, high))
+            for (name, unit), low, high in zip(self.names, self.low, self.high, strict=True)
+        )
+
+    @property
+    def constraint(self) -> Box:
+        return Box(self.low, self.high)
+
+    def __call__(self, x: Float[Array, " n"], a: Float[Array, " p"]) -> Float[Array, " k"]:
+        added = jnp.zeros(self.controls, x.dtype)
+        multiplied = jnp.zeros(self.controls, x.dtype)
+        start = 0
+        for feature, columns, count in zip(self.features, self.columns, self.counts, strict=True):
+            z, scale = (jnp.stack([v[i] for i in columns]) if columns else v[:0] for v in (x, self.scales))
+            block = a[start : start + self.controls * count].reshape(self.controls, count)
+            start += self.controls * count
+            if feature.multiplies_control:
+                multiplied = multiplied + block @ feature.values(z, scale)
+            else:
+                added = added + self.control_per_load * (block @ feature.values(z, scale))
+        return jnp.concatenate([added, multiplied]) if self.has_gain_error else added
+
+    @property
+    def has_gain_error(self) -> bool:
+        return any(feature.multiplies_control for feature in self.features)
+
+    def split(self, u: Float[Array, " m"], f: Float[Array, " k"]) -> tuple[Array, Array]:
+        """Return the control as the plant gets it, $u (1 + f_{gain})$, and the part of f that is added."""
+        m = self.controls
+        return (u * (1 + f[m:]) if self.has_gain_error else u), f[:m]
+
+
+def _columns(feature: AbstractFeature, default: tuple[str | None, ...], states: tuple[Signal, ...]) -> tuple[int, ...]:
+    names = [one.name for one in states]
+    wanted = default if feature.state is None else feature.state
+    kind = type(feature).__name__
+    for name in wanted:
+        if name is None:
+            raise ArgumentError(
+                "unknown",
+                f"{kind}(state=…) with one of {', '.join(names)}",
+                f"{kind} without a state; the model has no {feature.reads}",
+            )
+        if name not in names:
+            raise ArgumentError("state", f"one of {', '.join(names)}", f"{name!r}{nearest(name, names)}")
+    return tuple(names.index(str(name)) for name in wanted)
+
+
+def _of_control(parameter: Parameter, i: int, controls: int) -> Parameter:
+    return parameter if controls == 1 else parameter._replace(name=f"{parameter.name}[{i}]")
+
+
+def _vector(name: str, values: list[Any]) -> Array:
+    return jnp.stack([arguments.real_array(name, value) for value in values])
