@@ -72,29 +72,22 @@ class CartPole(AbstractContinuousModel):
         unknown: tuple[AbstractFeature, ...] = (Load(), Viscous(), Coulomb()),
         integrator: AbstractIntegrator = RK4(),  # noqa: B008 (a constant)
     ):
-        arguments.instance("integrator", integrator, AbstractIntegrator)
-
-        def not_negative(name: str, value: Any) -> Array:
-            return arguments.number(name, value, lambda v: 0 <= v < jnp.inf, "a finite number >= 0")
-
         self.cart_mass = arguments.positive("cart_mass", cart_mass)
         self.pole_mass = arguments.positive("pole_mass", pole_mass)
         self.length = arguments.positive("length", length)
         rod = self.pole_mass * self.length**2 / 3
-        self.pole_inertia = rod if pole_inertia is None else not_negative("pole_inertia", pole_inertia)
-        self.cart_friction = not_negative("cart_friction", cart_friction)
-        self.pivot_friction = not_negative("pivot_friction", pivot_friction)
+        self.pole_inertia = rod if pole_inertia is None else arguments.non_negative("pole_inertia", pole_inertia)
+        self.cart_friction = arguments.non_negative("cart_friction", cart_friction)
+        self.pivot_friction = arguments.non_negative("pivot_friction", pivot_friction)
         self.gravity = arguments.positive("gravity", gravity)
         self.rated_force = arguments.positive("rated_force", rated_force)
         self.dt = sampling_period(dt)
         self.output_names = continuous.output_names(output, tuple(one.name for one in self.states))
         self.output_matrix = continuous.selection(self.states, self.output_names, self.cart_mass.dtype)
         self.unknown = Unknown(
-            unknown, states=self.states, load=self.controls[0], position="position", velocity="velocity"
+            unknown, states=self.states, loads=self.controls, position="position", velocity="velocity"
         )
-        self.integrator = integrator.prepare(
-            lambda x: self.derivative(x, *continuous.zeros(self)), self.x0, self.dt, linear=False
-        )
+        self.integrator = continuous.prepared(integrator, self, linear=False)
 
     @property
     def states(self) -> tuple[Signal, ...]:

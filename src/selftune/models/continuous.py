@@ -21,7 +21,7 @@ class AbstractContinuousModel(AbstractModel):
     r"""A plant with a differential equation $\dot x = $ `derivative(x, u, load)`.
 
     The control and the residual are constant during a sampling period. A leaf class declares the fields, the signals
-    and `derivative`, and its `__init__` ends with `integrator.prepare`.
+    and `derivative`, and its `__init__` ends with `prepared(integrator, …)`.
     """
 
     unknown: eqx.AbstractVar[Unknown]
@@ -64,10 +64,11 @@ def in_dtype(tree: Any, dtype: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree)
 
 
-def zeros(model: AbstractContinuousModel) -> tuple[Array, Array]:
-    """Return a control and a load of zeros."""
+def prepared(integrator: Any, model: AbstractContinuousModel, *, linear: bool) -> AbstractIntegrator:
+    """Return the integrator for a model whose other fields are set."""
+    arguments.instance("integrator", integrator, AbstractIntegrator)
     nothing = jnp.zeros(len(model.controls), model.x0.dtype)
-    return nothing, nothing
+    return integrator.prepare(lambda x: model.derivative(x, nothing, nothing), model.x0, model.dt, linear=linear)
 
 
 def output_names(value: Any, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -77,15 +77,12 @@ class DCMotor(AbstractContinuousModel):
         unknown: tuple[AbstractFeature, ...] = (Load(), Viscous(), Coulomb()),
         integrator: AbstractIntegrator = Exact(),  # noqa: B008 (a constant)
     ):
-        arguments.instance("integrator", integrator, AbstractIntegrator)
         self.resistance = arguments.positive("resistance", resistance)
         self.torque_constant = arguments.positive("torque_constant", torque_constant)
         self.rotor_inertia = arguments.positive("rotor_inertia", rotor_inertia)
-        self.load_inertia = arguments.number("load_inertia", load_inertia, lambda v: 0 <= v < jnp.inf, "a number >= 0")
+        self.load_inertia = arguments.non_negative("load_inertia", load_inertia)
         self.gear_ratio = arguments.positive("gear_ratio", gear_ratio)
-        self.viscous_friction = arguments.number(
-            "viscous_friction", viscous_friction, lambda v: 0 <= v < jnp.inf, "a number >= 0"
-        )
+        self.viscous_friction = arguments.non_negative("viscous_friction", viscous_friction)
         self.inductance = None if inductance is None else arguments.positive("inductance", inductance)
         self.rated_voltage = arguments.positive("rated_voltage", rated_voltage)
         self.dt = sampling_period(dt)
@@ -95,14 +92,12 @@ class DCMotor(AbstractContinuousModel):
         self.unknown = Unknown(
             unknown,
             states=self.states,
-            load=signal("torque", "N·m", torque_per_voltage * self.rated_voltage),
+            loads=(signal("torque", "N·m", torque_per_voltage * self.rated_voltage),),
             position="position" if self._has_position else None,
             velocity="speed",
             control_per_load=1 / torque_per_voltage,
         )
-        self.integrator = integrator.prepare(
-            lambda x: self.derivative(x, *continuous.zeros(self)), self.x0, self.dt, linear=True
-        )
+        self.integrator = continuous.prepared(integrator, self, linear=True)
 
     @property
     def _has_position(self) -> bool:

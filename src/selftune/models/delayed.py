@@ -30,14 +30,12 @@ class Delayed(AbstractModel):
 
     model: AbstractModel
     samples: int = eqx.field(static=True)
+    dt: float = eqx.field(static=True)
 
     def __init__(self, model: AbstractModel, samples: int):
         arguments.instance("model", model, AbstractModel)
+        self.dt = model.dt
         self.model, self.samples = model, arguments.count("samples", samples)
-
-    @property
-    def dt(self) -> float:
-        return self.model.dt
 
     @property
     def states(self) -> tuple[Signal, ...]:

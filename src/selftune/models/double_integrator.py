@@ -54,7 +54,6 @@ class DoubleIntegrator(AbstractContinuousModel):
         unknown: tuple[AbstractFeature, ...] = (Load(), Viscous()),
         integrator: AbstractIntegrator = Exact(),  # noqa: B008 (a constant)
     ):
-        arguments.instance("integrator", integrator, AbstractIntegrator)
         self.mass = arguments.positive("mass", mass)
         self.rated_force = arguments.positive("rated_force", rated_force)
         self.rated_speed = arguments.positive("rated_speed", rated_speed)
@@ -63,11 +62,9 @@ class DoubleIntegrator(AbstractContinuousModel):
         self.output_names = continuous.output_names(output, ("position", "velocity"))
         self.output_matrix = continuous.selection(self.states, self.output_names, self.mass.dtype)
         self.unknown = Unknown(
-            unknown, states=self.states, load=self.controls[0], position="position", velocity="velocity"
+            unknown, states=self.states, loads=self.controls, position="position", velocity="velocity"
         )
-        self.integrator = integrator.prepare(
-            lambda x: self.derivative(x, *continuous.zeros(self)), self.x0, self.dt, linear=True
-        )
+        self.integrator = continuous.prepared(integrator, self, linear=True)
 
     @property
     def states(self) -> tuple[Signal, ...]:

@@ -1,16 +1,17 @@
 """Terms of a residual in physical words: loads, friction, and an error of the control's gain. All are linear in a."""
 
 import abc
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from .base import Signal
+
+Reads: TypeAlias = Literal["velocity", "position", "all", "none"]
 
 
 class Parameter(NamedTuple):
@@ -30,7 +31,7 @@ class AbstractFeature(eqx.Module):
     """
 
     state: eqx.AbstractVar[tuple[str, ...] | None]
-    reads: ClassVar[Literal["velocity", "position", "all", "none"]]
+    reads: ClassVar[Reads]
     multiplies_control: ClassVar[bool] = False
 
     @abc.abstractmethod
@@ -70,7 +71,7 @@ class Load(AbstractFeature):
 
     bound: Array | None = eqx.field(default=None, converter=optional_bound)
     state: tuple[str, ...] | None = eqx.field(static=True, default=None, converter=state_names)
-    reads: ClassVar[Literal["none"]] = "none"
+    reads: ClassVar[Reads] = "none"
 
     def values(self, z: Float[Array, " r"], scale: Float[Array, " r"]) -> Float[Array, " features"]:
         return jnp.ones(1, z.dtype)
@@ -99,7 +100,7 @@ class Gravity(AbstractFeature):
 
     bound: Array | None = eqx.field(default=None, converter=optional_bound)
     state: tuple[str, ...] | None = eqx.field(static=True, default=None, converter=state_names)
-    reads: ClassVar[Literal["position"]] = "position"
+    reads: ClassVar[Reads] = "position"
 
     def values(self, z: Float[Array, " r"], scale: Float[Array, " r"]) -> Float[Array, " features"]:
         return jnp.stack([-jnp.sin(z[0]), -jnp.cos(z[0])])
@@ -124,7 +125,7 @@ class Viscous(AbstractFeature):
 
     bound: Array | None = eqx.field(default=None, converter=optional_bound)
     state: tuple[str, ...] | None = eqx.field(static=True, default=None, converter=state_names)
-    reads: ClassVar[Literal["velocity"]] = "velocity"
+    reads: ClassVar[Reads] = "velocity"
 
     def values(self, z: Float[Array, " r"], scale: Float[Array, " r"]) -> Float[Array, " features"]:
         return -z[:1]
@@ -153,7 +154,7 @@ class Coulomb(AbstractFeature):
     )
     bound: Array | None = eqx.field(default=None, converter=optional_bound)
     state: tuple[str, ...] | None = eqx.field(static=True, default=None, converter=state_names)
-    reads: ClassVar[Literal["velocity"]] = "velocity"
+    reads: ClassVar[Reads] = "velocity"
 
     def values(self, z: Float[Array, " r"], scale: Float[Array, " r"]) -> Float[Array, " features"]:
         return -jnp.tanh(z[:1] / (0.02 * scale[:1] if self.width is None else self.width))
@@ -182,7 +183,7 @@ class Stribeck(AbstractFeature):
     )
     bound: Array | None = eqx.field(default=None, converter=optional_bound)
     state: tuple[str, ...] | None = eqx.field(static=True, default=None, converter=state_names)
-    reads: ClassVar[Literal["velocity"]] = "velocity"
+    reads: ClassVar[Reads] = "velocity"
 
     def values(self, z: Float[Array, " r"], scale: Float[Array, " r"]) -> Float[Array, " features"]:
         v, width = z[:1], self.speed / 10 if self.width is None else self.width
@@ -212,7 +213,7 @@ class GainError(AbstractFeature):
         default=0.5, converter=lambda v: arguments.number("bound", v, lambda v: 0 < v < 1, "a number in (0, 1)")
     )
     state: tuple[str, ...] | None = eqx.field(static=True, default=None, converter=state_names)
-    reads: ClassVar[Literal["none"]] = "none"
+    reads: ClassVar[Reads] = "none"
     multiplies_control: ClassVar[bool] = True
 
     def values(self, z: Float[Array, " r"], scale: Float[Array, " r"]) -> Float[Array, " features"]:
@@ -220,9 +221,3 @@ class GainError(AbstractFeature):
 
     def parameters(self, read: tuple[Signal, ...], load: Signal) -> tuple[Parameter, ...]:
         return (Parameter("gain_error", "1", -self.bound, self.bound),)
-
-
-def known_max(*values: Any) -> Any:
-    """Return the largest absolute value of numbers that may be traced."""
-    raw = arguments.known(*values)
-    return max(float(np.abs(value)) for value in raw) if raw else jnp.max(jnp.abs(jnp.stack(list(values))))

@@ -52,16 +52,13 @@ class FirstOrder(AbstractContinuousModel):
         unknown: tuple[AbstractFeature, ...] = (Load(),),
         integrator: AbstractIntegrator = Exact(),  # noqa: B008 (a constant)
     ):
-        arguments.instance("integrator", integrator, AbstractIntegrator)
         self.gain = arguments.number("gain", gain, lambda v: v != 0 and abs(v) < jnp.inf, "a finite number, not 0")
         self.time_constant = arguments.positive("time_constant", time_constant)
         self.rated_input = arguments.positive("rated_input", rated_input)
         self.dt = sampling_period(dt)
         self.output_matrix = jnp.ones((1, 1), self.gain.dtype)
-        self.unknown = Unknown(unknown, states=self.states, load=self.controls[0])
-        self.integrator = integrator.prepare(
-            lambda x: self.derivative(x, *continuous.zeros(self)), self.x0, self.dt, linear=True
-        )
+        self.unknown = Unknown(unknown, states=self.states, loads=self.controls)
+        self.integrator = continuous.prepared(integrator, self, linear=True)
 
     @property
     def states(self) -> tuple[Signal, ...]:

@@ -69,10 +69,9 @@ class HeatedTank(AbstractContinuousModel):
         unknown: tuple[AbstractFeature, ...] = (Load(),),
         integrator: AbstractIntegrator = Exact(),  # noqa: B008 (a constant)
     ):
-        arguments.instance("integrator", integrator, AbstractIntegrator)
         self.volume = arguments.positive("volume", volume)
-        self.flow = arguments.number("flow", flow, lambda v: 0 <= v < jnp.inf, "a finite number >= 0")
-        self.loss = arguments.number("loss", loss, lambda v: 0 <= v < jnp.inf, "a finite number >= 0")
+        self.flow = arguments.non_negative("flow", flow)
+        self.loss = arguments.non_negative("loss", loss)
         if (raw := arguments.known(self.flow, self.loss)) and not any(raw):
             raise ArgumentError("loss", "flow or loss > 0", "both 0")
         self.max_power = arguments.positive("max_power", max_power)
@@ -82,10 +81,8 @@ class HeatedTank(AbstractContinuousModel):
         self.heat_capacity = arguments.positive("heat_capacity", heat_capacity)
         self.dt = sampling_period(dt)
         self.output_matrix = jnp.ones((1, 1), self.volume.dtype)
-        self.unknown = Unknown(unknown, states=self.states, load=self.controls[0])
-        self.integrator = integrator.prepare(
-            lambda x: self.derivative(x, *continuous.zeros(self)), self.x0, self.dt, linear=True
-        )
+        self.unknown = Unknown(unknown, states=self.states, loads=self.controls)
+        self.integrator = continuous.prepared(integrator, self, linear=True)
 
     @property
     def _loss_per_kelvin(self) -> Array:

@@ -3,7 +3,7 @@ layer. All are linear in a."""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from .base import Signal
-from .features import AbstractFeature, Parameter, bound_or, optional_bound, state_names
+from .features import AbstractFeature, Parameter, Reads, bound_or, optional_bound, state_names
 
 
 class RandomFourier(AbstractFeature):
@@ -44,7 +44,7 @@ class RandomFourier(AbstractFeature):
     phases: Array
     bound: Array | None
     state: tuple[str, ...] | None = eqx.field(static=True)
-    reads: ClassVar[Literal["all"]] = "all"
+    reads: ClassVar[Reads] = "all"
 
     def __init__(
         self, key: Any, *, state: str | tuple[str, ...], length: Any, count: int = 20, bound: float | None = None
@@ -89,7 +89,7 @@ class RadialBasis(AbstractFeature):
     width: Array
     bound: Array | None
     state: tuple[str, ...] | None = eqx.field(static=True)
-    reads: ClassVar[Literal["all"]] = "all"
+    reads: ClassVar[Reads] = "all"
 
     def __init__(self, centers: Any, *, width: Any, state: str | tuple[str, ...], bound: float | None = None):
         self.state = state_names(state)
@@ -140,7 +140,7 @@ class LastLayer(AbstractFeature):
     activation: Callable[[Array], Array] = eqx.field(static=True)
     bound: Array | None
     state: tuple[str, ...] | None = eqx.field(static=True)
-    reads: ClassVar[Literal["all"]] = "all"
+    reads: ClassVar[Reads] = "all"
 
     def __init__(
         self,

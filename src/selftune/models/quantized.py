@@ -1,5 +1,6 @@
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -30,18 +31,15 @@ class Quantized(AbstractModel):
 
     model: AbstractModel
     resolution: Array
+    dt: float = eqx.field(static=True)
 
     def __init__(self, model: AbstractModel, resolution: Any):
         arguments.instance("model", model, AbstractModel)
-        self.model = model
+        self.model, self.dt = model, model.dt
         self.resolution = arguments.variances("resolution", resolution)
         if self.resolution.ndim and self.resolution.shape != (len(model.outputs),):
             expected = f"a number, or one for each of {len(model.outputs)} outputs"
             raise ArgumentError("resolution", expected, arguments.describe(self.resolution))
-
-    @property
-    def dt(self) -> float:
-        return self.model.dt
 
     @property
     def states(self) -> tuple[Signal, ...]:

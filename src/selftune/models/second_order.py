@@ -55,17 +55,14 @@ class SecondOrder(AbstractContinuousModel):
         unknown: tuple[AbstractFeature, ...] = (Load(),),
         integrator: AbstractIntegrator = Exact(),  # noqa: B008 (a constant)
     ):
-        arguments.instance("integrator", integrator, AbstractIntegrator)
         self.gain = arguments.number("gain", gain, lambda v: v != 0 and abs(v) < jnp.inf, "a finite number, not 0")
         self.natural_frequency = arguments.positive("natural_frequency", natural_frequency)
-        self.damping = arguments.number("damping", damping, lambda v: 0 <= v < jnp.inf, "a finite number >= 0")
+        self.damping = arguments.non_negative("damping", damping)
         self.rated_input = arguments.positive("rated_input", rated_input)
         self.dt = sampling_period(dt)
         self.output_matrix = continuous.selection(self.states, ("output",), self.gain.dtype)
-        self.unknown = Unknown(unknown, states=self.states, load=self.controls[0], position="output", velocity="rate")
-        self.integrator = integrator.prepare(
-            lambda x: self.derivative(x, *continuous.zeros(self)), self.x0, self.dt, linear=True
-        )
+        self.unknown = Unknown(unknown, states=self.states, loads=self.controls, position="output", velocity="rate")
+        self.integrator = continuous.prepared(integrator, self, linear=True)
 
     @classmethod
     def from_time_constants(cls, gain: Any, time_constants: tuple[Any, Any], dt: float, **settings: Any):

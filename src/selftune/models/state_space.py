@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -60,7 +60,6 @@ class StateSpace(AbstractContinuousModel):
         unknown: tuple[AbstractFeature, ...] = (Load(),),
         integrator: AbstractIntegrator = Exact(),  # noqa: B008 (a constant)
     ):
-        arguments.instance("integrator", integrator, AbstractIntegrator)
         self.A, self.B, self.output_matrix = (
             arguments.real_array(name, value) for name, value in (("A", A), ("B", B), ("C", C))
         )
@@ -75,14 +74,11 @@ class StateSpace(AbstractContinuousModel):
         self.state_signals = _signals("states", states, "x", n)
         self.control_signals = _signals("controls", controls, "u", self.B.shape[1])
         self.output_signals = _signals("outputs", outputs, "y", len(self.output_matrix))
-        # One unit stands for the loads of all controls; a control with another unit gives its own features.
-        self.unknown = Unknown(unknown, states=self.states, load=self.controls[0], controls=len(self.control_signals))
+        self.unknown = Unknown(unknown, states=self.states, loads=self.controls)
         if isinstance(integrator, Sampled):
             self.integrator = integrator
         else:
-            self.integrator = integrator.prepare(
-                lambda x: self.derivative(x, *continuous.zeros(self)), self.x0, self.dt, linear=True
-            )
+            self.integrator = continuous.prepared(integrator, self, linear=True)
 
     @classmethod
     def from_control(cls, sys: Any, dt: float, **settings: Any) -> "StateSpace":
@@ -99,23 +95,25 @@ class StateSpace(AbstractContinuousModel):
             >>> print(plant.A)
             [[-2.]]
         """
+        system = sys
         if not hasattr(sys, "A") and hasattr(sys, "num") and hasattr(sys, "den"):
             import control  # the caller has it, because `sys` is one of its objects
 
-            sys = control.ss(sys)
-        if not all(hasattr(sys, name) for name in "ABCD"):
+            system = cast(Any, control.ss(sys))
+        if not all(hasattr(system, name) for name in "ABCD"):
             raise ArgumentError("sys", "a StateSpace or TransferFunction of python-control", arguments.describe(sys))
-        if np.any(np.asarray(sys.D) != 0):
-            raise ArgumentError("sys", "a strictly proper system, with D = 0", f"D = {np.asarray(sys.D).tolist()}")
-        sampled = sys.dt is not None and sys.dt != 0
-        if sampled and sys.dt is not True and not np.isclose(sys.dt, dt, rtol=1e-9, atol=0.0):
-            raise ArgumentError("dt", f"the sampling period of the system, {sys.dt}", f"{dt}")
+        if np.any(np.asarray(system.D) != 0):
+            raise ArgumentError("sys", "a strictly proper system, with D = 0", f"D = {np.asarray(system.D).tolist()}")
+        period = system.dt
+        sampled = period is not None and period != 0
+        if sampled and period is not True and not np.isclose(period, dt, rtol=1e-9, atol=0.0):
+            raise ArgumentError("dt", f"the sampling period of the system, {period}", f"{dt}")
         if sampled:
             settings = {"integrator": Sampled()} | settings
         for ours, theirs in (("states", "state_labels"), ("controls", "input_labels"), ("outputs", "output_labels")):
-            signals = tuple(Signal(name, "1", 1.0) for name in getattr(sys, theirs, ()))
+            signals = tuple(Signal(name, "1", 1.0) for name in getattr(system, theirs, ()))
             settings = {ours: signals or None} | settings
-        return cls(sys.A, sys.B, sys.C, dt, **settings)
+        return cls(system.A, system.B, system.C, dt, **settings)
 
     @property
     def states(self) -> tuple[Signal, ...]:

@@ -69,11 +69,10 @@ class TwoMass(AbstractContinuousModel):
         unknown: tuple[AbstractFeature, ...] = (Load(), Viscous(), Coulomb()),
         integrator: AbstractIntegrator = Exact(),  # noqa: B008 (a constant)
     ):
-        arguments.instance("integrator", integrator, AbstractIntegrator)
         self.motor_inertia = arguments.positive("motor_inertia", motor_inertia)
         self.load_inertia = arguments.positive("load_inertia", load_inertia)
         self.stiffness = arguments.positive("stiffness", stiffness)
-        self.damping = arguments.number("damping", damping, lambda v: 0 <= v < jnp.inf, "a finite number >= 0")
+        self.damping = arguments.non_negative("damping", damping)
         self.rated_torque = arguments.positive("rated_torque", rated_torque)
         self.rated_speed = arguments.positive("rated_speed", rated_speed)
         self.dt = sampling_period(dt)
@@ -83,13 +82,11 @@ class TwoMass(AbstractContinuousModel):
         self.unknown = Unknown(
             unknown,
             states=self.states,
-            load=self.controls[0],
+            loads=self.controls,
             position="load_angle" if "load_angle" in self.output_names else None,
             velocity="load_speed",
         )
-        self.integrator = integrator.prepare(
-            lambda x: self.derivative(x, *continuous.zeros(self)), self.x0, self.dt, linear=True
-        )
+        self.integrator = continuous.prepared(integrator, self, linear=True)
 
     @property
     def states(self) -> tuple[Signal, ...]:

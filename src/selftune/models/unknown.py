@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ..foundation import arguments
@@ -11,7 +12,7 @@ from ..foundation.errors import ArgumentError
 from ..foundation.suggestions import nearest
 from ..problem.constraints import Box
 from .base import Signal, signal
-from .features import AbstractFeature, Parameter, known_max
+from .features import AbstractFeature, Parameter
 
 
 class Unknown(eqx.Module):
@@ -38,10 +39,9 @@ class Unknown(eqx.Module):
         features: Any,
         *,
         states: tuple[Signal, ...],
-        load: Signal,
+        loads: tuple[Signal, ...],
         velocity: str | None = None,
         position: str | None = None,
-        controls: int = 1,
         control_per_load: Any = 1.0,
     ):
         features = (features,) if isinstance(features, AbstractFeature) else features
@@ -59,21 +59,22 @@ class Unknown(eqx.Module):
         columns, counts = [], []
         for feature in features:
             columns.append(_columns(feature, defaults[feature.reads], states))
-            made = feature.parameters(tuple(states[i] for i in columns[-1]), load)
-            counts.append(len(made))
-            found += [_of_control(one, i, controls) for i in range(controls) for one in made]
+            read = tuple(states[i] for i in columns[-1])
+            made = [feature.parameters(read, load) for load in loads]
+            counts.append(len(made[0]))
+            found += [_of_control(one, i, len(loads)) for i, ones in enumerate(made) for one in ones]
         self.features, self.columns, self.counts = features, tuple(columns), tuple(counts)
         self.names = tuple((one.name, one.unit) for one in found)
         self.low = _vector("bound", [one.low for one in found])
         self.high = _vector("bound", [one.high for one in found])
         self.scales = _vector("scale", [one.scale for one in states])
         self.control_per_load = arguments.real_array("control_per_load", control_per_load)
-        self.controls = controls
+        self.controls = len(loads)
 
     @property
     def parameters(self) -> tuple[Signal, ...]:
         return tuple(
-            signal(name, unit, known_max(low, high))
+            signal(name, unit, _largest(low, high))
             for (name, unit), low, high in zip(self.names, self.low, self.high, strict=True)
         )
 
@@ -127,3 +128,9 @@ def _of_control(parameter: Parameter, i: int, controls: int) -> Parameter:
 
 def _vector(name: str, values: list[Any]) -> Array:
     return jnp.stack([arguments.real_array(name, value) for value in values])
+
+
+def _largest(low: Array, high: Array) -> Any:
+    """Return the larger of the absolute values, as a plain number unless JAX is tracing the bounds."""
+    raw = arguments.known(low, high)
+    return np.max(np.abs(raw)) if raw else jnp.maximum(jnp.abs(low), jnp.abs(high))
