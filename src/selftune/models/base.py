@@ -7,6 +7,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..problem.constraints import Box
 from ..problem.loop_context import LoopContext
 
@@ -109,4 +110,7 @@ def measured_period(t: Any) -> Array | None:
 
 def sampling_period(value: Any) -> float:
     """Return `dt` as a plain number, which is a part of the compiled program."""
-    return float(arguments.positive("dt", value))
+    if not arguments.is_known(value):
+        raise ArgumentError("dt", "a plain number, which is known when the model is made", arguments.describe(value))
+    arguments.positive("dt", value)
+    return float(value)

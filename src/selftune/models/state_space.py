@@ -104,12 +104,11 @@ class StateSpace(AbstractContinuousModel):
             raise ArgumentError("sys", "a StateSpace or TransferFunction of python-control", arguments.describe(sys))
         if np.any(np.asarray(system.D) != 0):
             raise ArgumentError("sys", "a strictly proper system, with D = 0", f"D = {np.asarray(system.D).tolist()}")
-        period = system.dt
-        sampled = period is not None and period != 0
-        if sampled and period is not True and not np.isclose(period, dt, rtol=1e-9, atol=0.0):
-            raise ArgumentError("dt", f"the sampling period of the system, {period}", f"{dt}")
-        if sampled:
+        period = system.dt or None  # 0 and None both mean continuous time
+        if period is not None:
             settings = {"integrator": Sampled()} | settings
+            if period is not True and not np.isclose(period, dt, rtol=1e-9, atol=0.0):
+                raise ArgumentError("dt", f"the sampling period of the system, {period}", f"{dt}")
         for ours, theirs in (("states", "state_labels"), ("controls", "input_labels"), ("outputs", "output_labels")):
             signals = tuple(Signal(name, "1", 1.0) for name in getattr(system, theirs, ()))
             settings = {ours: signals or None} | settings

@@ -64,7 +64,7 @@ class Unknown(eqx.Module):
             counts.append(len(made[0]))
             found += [_of_control(one, i, len(loads)) for i, ones in enumerate(made) for one in ones]
         self.features, self.columns, self.counts = features, tuple(columns), tuple(counts)
-        self.names = tuple((one.name, one.unit) for one in found)
+        self.names = tuple(zip(_unique([one.name for one in found]), [one.unit for one in found], strict=True))
         self.low = _vector("bound", [one.low for one in found])
         self.high = _vector("bound", [one.high for one in found])
         self.scales = _vector("scale", [one.scale for one in states])
@@ -124,6 +124,11 @@ def _columns(feature: AbstractFeature, default: tuple[str | None, ...], states: 
 
 def _of_control(parameter: Parameter, i: int, controls: int) -> Parameter:
     return parameter if controls == 1 else parameter._replace(name=f"{parameter.name}[{i}]")
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Return the names; the second feature of a kind gets the number 2, and so on."""
+    return [name if (nth := names[:i].count(name) + 1) == 1 else f"{name}_{nth}" for i, name in enumerate(names)]
 
 
 def _vector(name: str, values: list[Any]) -> Array:
