@@ -72,7 +72,7 @@ def test_float32(name):
     wide, narrow = step(x, u, a), step(*(v.astype(jnp.float32) for v in (x, u, a)))
     assert narrow.dtype == model.output(narrow).dtype == model.measure(narrow, 0).dtype == jnp.float32
     size = np.array([one.scale for one in model.states])
-    assert np.max(np.abs(wide - narrow) / size) < 1e-5  # a hundred roundings of 6e-8
+    assert np.max(np.abs(np.asarray(wide) - np.asarray(narrow)) / size) < 1e-5  # a hundred roundings of 6e-8
 
 
 def test_models_made_in_float32():

@@ -87,7 +87,7 @@ class CartPole(AbstractContinuousModel):
         self.unknown = Unknown(
             unknown, states=self.states, loads=self.controls, position="position", velocity="velocity"
         )
-        self.integrator = continuous.prepared(integrator, self, linear=False)
+        self.integrator = self.prepared(integrator, linear=False)
 
     @property
     def states(self) -> tuple[Signal, ...]:

@@ -20,8 +20,9 @@ from .unknown import Unknown
 class AbstractContinuousModel(AbstractModel):
     r"""A plant with a differential equation $\dot x = $ `derivative(x, u, load)`.
 
-    The control and the residual are constant during a sampling period. A leaf class declares the fields, the signals
-    and `derivative`, and its `__init__` ends with `prepared(integrator, …)`.
+    The control and the residual are constant during a sampling period. A leaf class declares the fields, the signals,
+    `x0` and `derivative`. Its `__init__` ends with `self.integrator = self.prepared(integrator, linear=…)`.
+    `output_matrix` is the matrix C, (q, n), of the outputs y = C x.
     """
 
     unknown: eqx.AbstractVar[Unknown]
@@ -31,6 +32,12 @@ class AbstractContinuousModel(AbstractModel):
     @abc.abstractmethod
     def derivative(self, x: Float[Array, " n"], u: Float[Array, " m"], load: Float[Array, " m"]) -> Array:
         """Return dx/dt, (n,), for the control u and the load, which has the unit of u."""
+
+    def prepared(self, integrator: AbstractIntegrator, *, linear: bool) -> AbstractIntegrator:
+        """Return the integrator for this model, whose other fields are set; `linear`: the equation is affine in x."""
+        arguments.instance("integrator", integrator, AbstractIntegrator)
+        x, nothing = self.x0, jnp.zeros(len(self.controls), self.x0.dtype)
+        return integrator.prepare(lambda x: self.derivative(x, nothing, nothing), x, self.dt, linear=linear)
 
     @property
     def parameters(self) -> tuple[Signal, ...]:
@@ -62,13 +69,6 @@ class AbstractContinuousModel(AbstractModel):
 def in_dtype(tree: Any, dtype: Any) -> Any:
     """Return `tree` with all its floating arrays in `dtype`: a state in float32 gives a next state in float32."""
     return jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree)
-
-
-def prepared(integrator: Any, model: AbstractContinuousModel, *, linear: bool) -> AbstractIntegrator:
-    """Return the integrator for a model whose other fields are set."""
-    arguments.instance("integrator", integrator, AbstractIntegrator)
-    nothing = jnp.zeros(len(model.controls), model.x0.dtype)
-    return integrator.prepare(lambda x: model.derivative(x, nothing, nothing), model.x0, model.dt, linear=linear)
 
 
 def output_names(value: Any, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ class DCMotor(AbstractContinuousModel):
             velocity="speed",
             control_per_load=1 / torque_per_voltage,
         )
-        self.integrator = continuous.prepared(integrator, self, linear=True)
+        self.integrator = self.prepared(integrator, linear=True)
 
     @property
     def _has_position(self) -> bool:

@@ -64,7 +64,7 @@ class DoubleIntegrator(AbstractContinuousModel):
         self.unknown = Unknown(
             unknown, states=self.states, loads=self.controls, position="position", velocity="velocity"
         )
-        self.integrator = continuous.prepared(integrator, self, linear=True)
+        self.integrator = self.prepared(integrator, linear=True)
 
     @property
     def states(self) -> tuple[Signal, ...]:

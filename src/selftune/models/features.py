@@ -15,7 +15,7 @@ Reads: TypeAlias = Literal["velocity", "position", "all", "none"]
 
 
 class Parameter(NamedTuple):
-    """One unknown parameter: its name, its unit and its bounds."""
+    """One unknown parameter of a feature: its name, its unit and its bounds, which are numbers or arrays ()."""
 
     name: str
     unit: str

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..foundation import arguments
-from . import continuous
 from .base import Signal, sampling_period, signal
 from .continuous import AbstractContinuousModel
 from .features import AbstractFeature, Load
@@ -58,7 +57,7 @@ class FirstOrder(AbstractContinuousModel):
         self.dt = sampling_period(dt)
         self.output_matrix = jnp.ones((1, 1), self.gain.dtype)
         self.unknown = Unknown(unknown, states=self.states, loads=self.controls)
-        self.integrator = continuous.prepared(integrator, self, linear=True)
+        self.integrator = self.prepared(integrator, linear=True)
 
     @property
     def states(self) -> tuple[Signal, ...]:

@@ -6,7 +6,6 @@ from jaxtyping import Array, Float
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
-from . import continuous
 from .base import Signal, sampling_period, signal
 from .continuous import AbstractContinuousModel
 from .features import AbstractFeature, Load
@@ -82,7 +81,7 @@ class HeatedTank(AbstractContinuousModel):
         self.dt = sampling_period(dt)
         self.output_matrix = jnp.ones((1, 1), self.volume.dtype)
         self.unknown = Unknown(unknown, states=self.states, loads=self.controls)
-        self.integrator = continuous.prepared(integrator, self, linear=True)
+        self.integrator = self.prepared(integrator, linear=True)
 
     @property
     def _loss_per_kelvin(self) -> Array:

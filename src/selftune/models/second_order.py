@@ -62,7 +62,7 @@ class SecondOrder(AbstractContinuousModel):
         self.dt = sampling_period(dt)
         self.output_matrix = continuous.selection(self.states, ("output",), self.gain.dtype)
         self.unknown = Unknown(unknown, states=self.states, loads=self.controls, position="output", velocity="rate")
-        self.integrator = continuous.prepared(integrator, self, linear=True)
+        self.integrator = self.prepared(integrator, linear=True)
 
     @classmethod
     def from_time_constants(cls, gain: Any, time_constants: tuple[Any, Any], dt: float, **settings: Any):

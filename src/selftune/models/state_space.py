@@ -7,7 +7,6 @@ from jaxtyping import Array, Float
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
-from . import continuous
 from .base import Signal, sampling_period, signal
 from .continuous import AbstractContinuousModel
 from .features import AbstractFeature, Load
@@ -78,7 +77,7 @@ class StateSpace(AbstractContinuousModel):
         if isinstance(integrator, Sampled):
             self.integrator = integrator
         else:
-            self.integrator = continuous.prepared(integrator, self, linear=True)
+            self.integrator = self.prepared(integrator, linear=True)
 
     @classmethod
     def from_control(cls, sys: Any, dt: float, **settings: Any) -> "StateSpace":

@@ -86,7 +86,7 @@ class TwoMass(AbstractContinuousModel):
             position="load_angle" if "load_angle" in self.output_names else None,
             velocity="load_speed",
         )
-        self.integrator = continuous.prepared(integrator, self, linear=True)
+        self.integrator = self.prepared(integrator, linear=True)
 
     @property
     def states(self) -> tuple[Signal, ...]:

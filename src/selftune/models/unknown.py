@@ -22,6 +22,23 @@ class Unknown(eqx.Module):
 
     The second half exists only if a feature multiplies the control (`GainError`). c converts the unit of a load to the
     unit of the control. The flat vector a has one block (m, features) for each feature.
+
+    **Arguments:**
+
+    - `features`: a tuple of features.
+    - `states`: the model's states; `loads`: unit and typical size of the load, one `Signal` for each control.
+    - `velocity`, `position`: the names of the states that friction and gravity read, if the model has them.
+    - `control_per_load`: c.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp
+        >>> from selftune import models
+        >>> states = (models.Signal("level", "m", 1.0), models.Signal("speed", "m/s", 0.5))
+        >>> loads = (models.Signal("force", "N", 20.0),)
+        >>> unknown = models.Unknown((models.Load(), models.Viscous()), states=states, loads=loads, velocity="speed")
+        >>> print(unknown(jnp.array([0.0, 0.5]), jnp.array([3.0, 2.0])))  # 3 N - 2 N·s/m · 0.5 m/s
+        [2.]
     """
 
     features: tuple[AbstractFeature, ...]
