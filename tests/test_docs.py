@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import selftune as st
-from selftune import testing
+from selftune import models, testing
 
 pytestmark = pytest.mark.versions
 
@@ -30,6 +30,7 @@ NAMES = public(st)
 THEORY = sorted(set(public(st.theory)) - set(NAMES))
 STEP = sorted(["LearningRate", *(n for n in public(st.projected_step) if defines(st.projected_step, n))])
 TESTING = public(testing)
+MODELS = public(models)
 # What only comes back from calls, or is there to be subclassed, is shown in the examples of what makes it.
 NO_EXAMPLE = {
     "AbstractEstimator",
@@ -75,8 +76,16 @@ def test_docstring(name):
 
 def test_the_reference_lists_every_public_name_and_no_other():
     tables = (ROOT / "docs" / "reference.md").read_text().split("|---|---|")[1:]
-    for names, table in zip((NAMES, THEORY, STEP, TESTING), tables, strict=True):
+    for names, table in zip((NAMES, MODELS, THEORY, STEP, TESTING), tables, strict=True):
         assert sorted(re.findall(r"`(\w+)`", table.split("\n\n")[0])) == names
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_docstring_of_models(name):
+    text = inspect.getdoc(getattr(models, name))
+    assert text
+    assert len(text) > 40
+    assert (">>>" in text) == (not name.startswith("Abstract") and name != "Parameter")
 
 
 @pytest.mark.parametrize("name", sorted(set(TESTING) - {"PROPERTIES"}))
@@ -115,6 +124,7 @@ def test_the_tests_use_every_public_name():
     used = set(re.findall(r"\b(st|theory)\.(\w+)", source))
     assert [name for name in NAMES if ("st", name) not in used and name not in NO_EXAMPLE] == []
     assert [name for name in THEORY if ("theory", name) not in used and name != "Row"] == []
+    assert [name for name in MODELS if f"models.{name}" not in source and not name.startswith("Abstract")] == []
 
 
 def test_the_configuration_on_the_page_is_the_example():

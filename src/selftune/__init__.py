@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from . import models as models
 from .control.controller import Controller as Controller
 from .control.controller import ControllerState as ControllerState
 from .control.controller import Info as Info
@@ -26,6 +27,7 @@ from .problem.constraints import Box as Box
 from .problem.constraints import Product as Product
 from .problem.constraints import Simplex as Simplex
 from .problem.constraints import Unconstrained as Unconstrained
+from .problem.loop_context import LoopContext as LoopContext
 from .problem.memory import Memory as Memory
 from .problem.noise import AbstractProcess as AbstractProcess
 from .problem.noise import Constant as Constant

@@ -125,6 +125,10 @@ def positive(name: str, value: Any) -> jax.Array:
     return number(name, value, lambda v: 0 < v < np.inf, "a finite number > 0")
 
 
+def non_negative(name: str, value: Any) -> jax.Array:
+    return number(name, value, lambda v: 0 <= v < np.inf, "a finite number >= 0")
+
+
 def count(name: str, value: Any) -> int:
     return whole(name, value, least=1)
 

@@ -1,0 +1,32 @@
+"""Ready-made plants: one small file each, with a residual in physical terms."""
+
+from .base import AbstractModel as AbstractModel
+from .base import Signal as Signal
+from .cart_pole import CartPole as CartPole
+from .continuous import AbstractContinuousModel as AbstractContinuousModel
+from .dc_motor import DCMotor as DCMotor
+from .delayed import Delayed as Delayed
+from .double_integrator import DoubleIntegrator as DoubleIntegrator
+from .features import AbstractFeature as AbstractFeature
+from .features import Coulomb as Coulomb
+from .features import GainError as GainError
+from .features import Gravity as Gravity
+from .features import Load as Load
+from .features import Parameter as Parameter
+from .features import Stribeck as Stribeck
+from .features import Viscous as Viscous
+from .first_order import FirstOrder as FirstOrder
+from .heated_tank import HeatedTank as HeatedTank
+from .integrators import RK4 as RK4
+from .integrators import AbstractIntegrator as AbstractIntegrator
+from .integrators import Euler as Euler
+from .integrators import Exact as Exact
+from .integrators import Sampled as Sampled
+from .learned_features import LastLayer as LastLayer
+from .learned_features import RadialBasis as RadialBasis
+from .learned_features import RandomFourier as RandomFourier
+from .quantized import Quantized as Quantized
+from .second_order import SecondOrder as SecondOrder
+from .state_space import StateSpace as StateSpace
+from .two_mass import TwoMass as TwoMass
+from .unknown import Unknown as Unknown
