@@ -97,11 +97,12 @@ class Controller(eqx.Module):
         """
         x, theta, a_hat = self.check_values(x, theta, a_hat)
         self.system.check(x, theta, a_hat, t, thorough=True)
+        context = (t,) if self.estimator.init_takes_context else ()
         return ControllerState(
             theta=theta,
             a_hat=a_hat,
             tuner=self.tuner.init(self.system, x, theta),
-            estimator=self.estimator.init(self.system, x, a_hat),
+            estimator=self.estimator.init(self.system, x, a_hat, *context),
         )
 
     def check_values(self, x: Any, theta: Any, a_hat: Any) -> tuple[Array, PyTree, PyTree]:

@@ -182,7 +182,7 @@ def _judge_cost(
         window, exploded, unstable, saved = guards.judge(
             guard, window, info.cost, rho, step.theta, before.a_hat, learning=learning
         )
-        restored = _restored(controller, measurement.x, before.theta, step.tuner, window, watch.mode)
+        restored = _restored(controller, measurement.x, before.theta, step.tuner, before.estimator, window, watch.mode)
         after = choose(exploded | unstable, restored, after)
     flags = {
         Decision.LIMITED: step.limited,
@@ -205,7 +205,7 @@ def _refuse(controller: Controller, guard: Guard, state: GuardedState, measureme
     lost = measurement.is_finite & ~measurement.is_small & (watch.missed == guard.bridge) & (watch.mode != Mode.PAUSED)
     decisions = jnp.asarray(np.int32(Decision.REFUSED))
     if window is not None:
-        restored = _restored(controller, state.x, after.theta, after.tuner, window, watch.mode)
+        restored = _restored(controller, state.x, after.theta, after.tuner, after.estimator, window, watch.mode)
         after = choose(lost, restored, after)
         window = choose(lost, guards.go_back(guard, window), window)
         decisions = decisions + _sum({Decision.EXPLODED: lost})
@@ -275,7 +275,7 @@ def restore(controller: Controller, state: GuardedState) -> GuardedState:
     if window is None:
         return state
     inside = state.controller
-    restored = _restored(controller, state.x, inside.theta, inside.tuner, window, Mode.LEARNING)
+    restored = _restored(controller, state.x, inside.theta, inside.tuner, inside.estimator, window, Mode.LEARNING)
     zero = jnp.zeros_like(window.total)
     fresh = eqx.tree_at(
         lambda w: (w.total, w.weight, w.count, w.begun), window, (zero, zero, jnp.zeros_like(window.count), window.good)
@@ -284,12 +284,19 @@ def restore(controller: Controller, state: GuardedState) -> GuardedState:
 
 
 def _restored(
-    controller: Controller, x: Array, theta: PyTree, tuner: PyTree, window: guards.Window, mode: Any
+    controller: Controller,
+    x: Array,
+    theta: PyTree,
+    tuner: PyTree,
+    estimator: PyTree,
+    window: guards.Window,
+    mode: Any,
 ) -> ControllerState:
     """Return the last good θ and â, and new states of tuner and estimator for them. θ stays if the tuner is off."""
     theta, a_hat = choose(mode == Mode.LEARNING, window.good.theta, theta), window.good.a_hat
     tuner = controller.tuner.reset(controller.system, x, theta, tuner)
-    return ControllerState(theta, a_hat, tuner, controller.estimator.init(controller.system, x, a_hat))
+    estimator = controller.estimator.reset(controller.system, x, a_hat, estimator)
+    return ControllerState(theta, a_hat, tuner, estimator)
 
 
 def _sum(flags: dict[Decision, Any]) -> Array:
