@@ -6,7 +6,8 @@ r"""The scales that an estimator without numbers takes from its set and from its
   the width w.
 - Without bounds, $P_{0,i} = 1 / \sum_c (M_{ci} / F_c)$: this parameter alone would explain the innovations. $M_{ci}$ is
   the largest mean square of $J_{ci}$, and $F_c$ is the largest mean square of innovation c, both over a window. In the
-  first window, $F_c$ grows from 0 with the share of the window that is over, so the first samples count little.
+  first window, $F_c$ is multiplied by the square of the share of the window that is over. So the first samples count
+  little: a robot often starts at rest, where a small J would make a parameter seem large.
   $P_{0,i} = 0$ as long as the parameter had no effect, or all components that it affects had no innovation.
 
 If a parameter, x or f gets another unit, all scales change with the unit, and the predictions stay the same.
@@ -72,7 +73,7 @@ def observe(scales: Scales, innovation: Float[Array, " k"], J: Float[Array, "k p
     return Scales(
         count,
         noise,
-        innovation=jnp.maximum(scales.innovation, noise * (count / WINDOW)),
+        innovation=jnp.maximum(scales.innovation, noise * (count / WINDOW) ** 2),
         regressor=regressor,
         largest_regressor=jnp.maximum(scales.largest_regressor, regressor),
     )
@@ -89,11 +90,11 @@ def prior(scales: Scales, constraint: AbstractConstraint, a_hat: PyTree) -> Floa
     return jnp.where(variance > 0, variance, jnp.where(precision > 0, 1 / _positive(precision), 0))
 
 
-def noise_level(scales: Scales, J: Float[Array, "k p"], prior: Float[Array, " p"]) -> Float[Array, " k"]:
-    r"""Return $\hat V$, but at least the rounding error of a prediction under the prior. On data without noise, the
+def above_rounding(noise: Float[Array, " k"], J: Float[Array, "k p"], prior: Array) -> Float[Array, " k"]:
+    """Return a noise level, but at least the rounding error of a prediction under the prior: on data without noise, the
     level would become 0."""
     least = jnp.finfo(J.dtype).eps * jnp.sum(J**2 * prior, axis=1)
-    return jnp.maximum(jnp.maximum(scales.noise, least), jnp.finfo(J.dtype).tiny)
+    return jnp.maximum(jnp.maximum(noise, least), jnp.finfo(J.dtype).tiny)
 
 
 def _bounded_variance(constraint: AbstractConstraint, a_hat: PyTree) -> Float[Array, " p"]:

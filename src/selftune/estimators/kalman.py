@@ -176,7 +176,7 @@ class KalmanEstimator(AbstractEstimator):
     def _noise(self, scales: Scales | None, J: Float[Array, "k p"], P0: Array) -> Array:
         """Return V: a number, or one for each component of f."""
         if self.observation_noise is None and scales is not None:
-            return _scales.noise_level(scales, J, P0)
+            return _scales.above_rounding(scales.noise, J, P0)
         V = cast(Array, self.observation_noise)
         arguments.fits("observation_noise", V, J.shape[0])
         return V.astype(J.dtype)

@@ -67,7 +67,7 @@ class NormalizedGradient(AbstractEstimator):
         innovation = f_obs - f_hat
         state = _scales.observe(state, innovation, J)
         P = _scales.prior(state, self.constraint, a_hat)
-        precision = 1 / jnp.sqrt(_scales.noise_level(state, J, P))
+        precision = 1 / jnp.sqrt(_scales.above_rounding(state.noise, J, P))
         J, error = precision[:, None] * J, precision * innovation
         total = f_obs.size + jnp.sum(J**2 * P)
         flat, unravel = ravel_pytree(a_hat)
