@@ -12,11 +12,13 @@ from .control.guard import Guard as Guard
 from .control.guard import GuardInfo as GuardInfo
 from .estimators import RLS as RLS
 from .estimators import AbstractEstimator as AbstractEstimator
+from .estimators import AutoEstimator as AutoEstimator
 from .estimators import EstimatorInfo as EstimatorInfo
 from .estimators import Frozen as Frozen
 from .estimators import GradientEstimator as GradientEstimator
 from .estimators import KalmanEstimator as KalmanEstimator
 from .estimators import Known as Known
+from .estimators import NormalizedGradient as NormalizedGradient
 from .export.c_folder import export_c as export_c
 from .foundation import extras, jax_releases
 from .foundation.errors import ArgumentError as ArgumentError

@@ -192,7 +192,8 @@ def _judge_cost(
         window, exploded, unstable, saved = guards.judge(
             guard, window, info.cost, rho, step.theta, before.a_hat, learning=learning
         )
-        restored = _restored(controller, x, before.theta, step.tuner, memory, window, watch.mode)
+        inside = ControllerState(before.theta, before.a_hat, step.tuner, before.estimator, memory)
+        restored = _restored(controller, x, inside, window, watch.mode)
         after = choose(exploded | unstable, restored, after)
     flags = {
         Decision.LIMITED: step.limited,
@@ -219,7 +220,7 @@ def _refuse(
     lost = measurement.is_finite & ~measurement.is_small & (watch.missed == guard.bridge) & (watch.mode != Mode.PAUSED)
     decisions = jnp.asarray(np.int32(Decision.REFUSED))
     if window is not None:
-        restored = _restored(controller, state.x, after.theta, after.tuner, memory, window, watch.mode)
+        restored = _restored(controller, state.x, after, window, watch.mode)
         after = choose(lost, restored, after)
         window = choose(lost, guards.go_back(guard, window), window)
         decisions = decisions + _sum({Decision.EXPLODED: lost})
@@ -304,7 +305,7 @@ def restore(controller: Controller, state: GuardedState) -> GuardedState:
     if window is None:
         return state
     inside = state.controller
-    restored = _restored(controller, state.x, inside.theta, inside.tuner, inside.memory, window, Mode.LEARNING)
+    restored = _restored(controller, state.x, inside, window, Mode.LEARNING)
     zero = jnp.zeros_like(window.total)
     fresh = eqx.tree_at(
         lambda w: (w.total, w.weight, w.count, w.begun), window, (zero, zero, jnp.zeros_like(window.count), window.good)
@@ -313,16 +314,18 @@ def restore(controller: Controller, state: GuardedState) -> GuardedState:
 
 
 def _restored(
-    controller: Controller, x: Array, theta: PyTree, tuner: PyTree, memory: PyTree, window: guards.Window, mode: Any
+    controller: Controller, x: Array, inside: ControllerState, window: guards.Window, mode: Any
 ) -> ControllerState:
     """Return the last good θ and â, and new states of tuner and estimator for them. θ stays if the tuner is off. The
     policy's own rule decides what happens to its memory."""
     system = controller.system
-    theta, a_hat = choose(mode == Mode.LEARNING, window.good.theta, theta), window.good.a_hat
+    theta, a_hat = choose(mode == Mode.LEARNING, window.good.theta, inside.theta), window.good.a_hat
+    memory = inside.memory
     if system.memory is not None:
         memory = system.memory.restored(memory, system.memory.start(x.dtype))
-    tuner = controller.tuner.reset(system, system.join(x, memory), theta, tuner)
-    return ControllerState(theta, a_hat, tuner, controller.estimator.init(system, x, a_hat), memory)
+    tuner = controller.tuner.reset(system, system.join(x, memory), theta, inside.tuner)
+    estimator = controller.estimator.reset(system, x, a_hat, inside.estimator)
+    return ControllerState(theta, a_hat, tuner, estimator, memory)
 
 
 def _sum(flags: dict[Decision, Any]) -> Array:

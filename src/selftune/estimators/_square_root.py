@@ -37,3 +37,8 @@ def correct(
     r"""Return $\Pi^{P^{-1}}(\hat a + P\, \text{rows}^\top \text{error})$ with $P = S S^\top$."""
     flat, unravel = ravel_pytree(a_hat)
     return constraint.project_in_metric(unravel(flat + S @ (S.T @ (rows.T @ error))), S @ S.T, exact=False)
+
+
+def widen(S: Float[Array, "p p"], variance: Float[Array, " p"]) -> Float[Array, "p p"]:
+    r"""Return $S_+$ with $S_+ S_+^\top = S S^\top + \mathrm{diag}(\text{variance})$, by a QR factorization."""
+    return jnp.linalg.qr(jnp.concatenate([S.T, jnp.diag(jnp.sqrt(variance))]), mode="r").T

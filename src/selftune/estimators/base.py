@@ -22,6 +22,9 @@ class AbstractEstimator(eqx.Module):
 
     is_oracle: ClassVar[bool] = False
     """Whether `Controller.reveal` gives this estimator $a^*_t$ before each step."""
+    init_takes_context: ClassVar[bool] = False
+    """Whether `init` takes the context t of the first step as a fourth argument. An estimator needs t to evaluate or
+    trace the residual in `init`."""
 
     @abc.abstractmethod
     def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> PyTree:
@@ -39,3 +42,11 @@ class AbstractEstimator(eqx.Module):
     ) -> tuple[PyTree, PyTree, EstimatorInfo]:
         r"""Return `(a_hat, state, info)` with $\hat a_{t+1}$, from the observation $\tilde f_t$ of the true residual
         $f_t(x_t, a^*_t)$."""
+
+    def reset(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, state: PyTree) -> PyTree:
+        r"""Return the state of an estimator that continues at $\hat a$ but forgets its data; a guard calls this when it
+        restores an earlier $\hat a$.
+
+        By default this is the state before the first step.
+        """
+        return self.init(system, x, a_hat)

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,15 +9,24 @@ from ..foundation import arguments
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.system import AbstractSystem
-from . import _square_root
+from . import _scales, _square_root
+from ._scales import Scales
 from .base import AbstractEstimator, EstimatorInfo
+
+
+class Learned(eqx.Module):
+    scales: Scales
+    level: Float[Array, " k"]
+    """The noise level of the data that R contains. It falls as slowly as data are forgotten."""
 
 
 class RLSState(eqx.Module):
     root: Float[Array, "p p"]
     """S, a square root of the covariance: P = S Sᵀ."""
-    prior: Float[Array, "p p"]
-    """U₀ with P₀⁻¹ = U₀ᵀ U₀; forgetting moves the information matrix back to P₀⁻¹."""
+    prior: Float[Array, "p p"] | None
+    """U₀ with P₀⁻¹ = U₀ᵀ U₀; forgetting moves the information matrix back to P₀⁻¹. None if P₀ is not given."""
+    learned: Learned | None = None
+    """What was learned of the noise level and of the parameters' scales; None if P₀ is given."""
 
     @property
     def covariance(self) -> Float[Array, "p p"]:
@@ -25,7 +34,7 @@ class RLSState(eqx.Module):
 
 
 class RLS(AbstractEstimator):
-    r"""Recursive least squares with forgetting, whose covariance stays bounded.
+    r"""Recursive least squares with forgetting, whose covariance stays bounded. It needs no numbers.
 
     For residuals affine in a, with $J_t = \partial f_t / \partial a$ and information matrix $R_0 = P_0^{-1}$,
 
@@ -44,31 +53,51 @@ class RLS(AbstractEstimator):
     float32 too. With λ = 1 and no constraint, this is ordinary recursive least squares. If the residual is not affine
     in a, the step uses its linearization at $\hat a_t$.
 
+    **Without a covariance**, $P_0$ comes from 𝒜 or from the data, as in `KalmanEstimator`, and each component of
+    $J_t$ and of the innovation is divided by $\sqrt{L_t}$. The level $L_t$ is the noise level $\hat V_t$ of
+    `KalmanEstimator`, but falls only as fast as data are forgotten:
+    $L_t = \hat V_t + \max(\lambda (L_{t-1} - \hat V_t), 0)$. When $L_t$ rises, the data in R are worth less: λ is
+    multiplied by $L_{t-1} / L_t$ (the geometric mean over the components of f). The predictions then do not depend on
+    the units of x, f and a.
+
     **Arguments:**
 
-    - `forgetting`: λ in (0, 1].
+    - `forgetting`: λ in (0, 1]; by default 0.99, a memory of 100 steps.
     - `covariance`: $P_0$, a number, the (p,) diagonal, or a positive definite (p, p) matrix; in units of the
-      variance of the observation noise.
+      variance of the observation noise. It may be left out.
     - `constraint`: 𝒜.
 
     !!! Example
 
         >>> import selftune as st
+        >>> estimator = st.RLS(constraint=st.Box([0.0, -4.0], [1.5, 4.0]))
         >>> estimator = st.RLS(forgetting=0.999, covariance=10.0, constraint=st.Box(-1.0, 1.0))
     """
 
     forgetting: Array = eqx.field(
-        converter=lambda v: arguments.number("forgetting", v, lambda v: 0 < v <= 1, "a number in (0, 1]")
+        default=0.99,
+        converter=lambda v: arguments.number("forgetting", v, lambda v: 0 < v <= 1, "a number in (0, 1]"),
     )
-    covariance: Array = eqx.field(converter=lambda v: arguments.positive_definite("covariance", v))
+    covariance: Array | None = eqx.field(
+        default=None, converter=lambda v: None if v is None else arguments.positive_definite("covariance", v)
+    )
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
+    init_takes_context: ClassVar[bool] = True
 
-    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> RLSState:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, t: Any = 0) -> RLSState:
         flat = ravel_pytree(a_hat)[0]
+        if self.covariance is None:
+            return self._begin(a_hat, _scales.begin(a_hat, system.check_plant(x, a_hat, t), self.constraint))
         covariance = arguments.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
         root = jnp.linalg.cholesky(covariance)
         prior = jnp.linalg.solve(root, jnp.eye(flat.size, dtype=flat.dtype))
         return RLSState(root, prior)
+
+    def reset(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, state: RLSState) -> RLSState:
+        """Return the state with the prior covariance and without data."""
+        if state.learned is None:
+            return self.init(system, x, a_hat)
+        return self._begin(a_hat, _scales.restart(state.learned.scales))
 
     def update(
         self,
@@ -81,8 +110,27 @@ class RLS(AbstractEstimator):
     ) -> tuple[PyTree, RLSState, EstimatorInfo]:
         forgetting = self.forgetting.astype(x.dtype)
         f_hat, J = system.residual_and_jacobian(x, a_hat, t)
-        innovation = f_obs - f_hat
-        rows = jnp.concatenate([jnp.sqrt(1 - forgetting) * state.prior, J])
-        root = _square_root.add_information(state.root / jnp.sqrt(forgetting), rows)
-        a_hat = _square_root.correct(a_hat, root, J, innovation, self.constraint)
-        return a_hat, RLSState(root, state.prior), EstimatorInfo(innovation)
+        innovation = error = f_obs - f_hat
+        root, prior, learned = state.root, state.prior, state.learned
+        if learned is not None:
+            scales = _scales.observe(learned.scales, innovation, J)
+            P0 = _scales.prior(scales, self.constraint, a_hat)
+            if scales.innovation is not None:
+                root = _square_root.widen(
+                    root, jnp.maximum(P0 - _scales.prior(learned.scales, self.constraint, a_hat), 0)
+                )
+            prior = jnp.diag(jnp.where(P0 > 0, 1 / jnp.sqrt(jnp.where(P0 > 0, P0, 1)), 0))
+            level = scales.noise + jnp.maximum(forgetting * (learned.level - scales.noise), 0)
+            rise = jnp.where(learned.level > 0, jnp.minimum(learned.level / jnp.where(level > 0, level, 1), 1), 1)
+            precision = 1 / jnp.sqrt(_scales.above_rounding(level, J, P0))
+            J, error = precision[:, None] * J, precision * innovation
+            forgetting = forgetting * jnp.prod(rise) ** (1 / rise.size)
+            learned = Learned(scales, level)
+        rows = jnp.concatenate([jnp.sqrt(1 - forgetting) * prior, J])
+        root = _square_root.add_information(root / jnp.sqrt(forgetting), rows)
+        a_hat = _square_root.correct(a_hat, root, J, error, self.constraint)
+        return a_hat, RLSState(root, state.prior, learned), EstimatorInfo(innovation)
+
+    def _begin(self, a_hat: PyTree, scales: Scales) -> RLSState:
+        root = jnp.diag(jnp.sqrt(_scales.prior(scales, self.constraint, a_hat)))
+        return RLSState(root, None, Learned(scales, jnp.zeros_like(scales.noise)))

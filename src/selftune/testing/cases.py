@@ -166,13 +166,17 @@ class EstimatorCase(AbstractCase):
         _check_start("a_hat", self.row(0, 0)["a_hat"], estimator)
 
     def begin(self, part: Any, row: PyTree) -> dict[str, PyTree]:
-        return {"a_hat": row["a_hat"], "state": part.init(self.system, row["x"], row["a_hat"])}
+        context = (row["t"],) if part.init_takes_context else ()
+        return {"a_hat": row["a_hat"], "state": part.init(self.system, row["x"], row["a_hat"], *context)}
 
     def step(self, part: Any, values: dict[str, PyTree], row: PyTree) -> tuple[dict[str, PyTree], PyTree]:
         a_hat, state, info = part.update(
             self.system, row["x"], row["f_obs"], values["a_hat"], row["t"], values["state"]
         )
         return {"a_hat": a_hat, "state": state}, {"info": info}
+
+    def restart(self, part: Any, values: dict[str, PyTree], row: PyTree) -> dict[str, PyTree]:
+        return {**values, "state": part.reset(self.system, row["x"], values["a_hat"], values["state"])}
 
     def outside(self, values: dict[str, PyTree]) -> list[str]:
         return _outside("a_hat", values, self.part)

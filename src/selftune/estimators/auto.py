@@ -1,0 +1,75 @@
+from typing import Any, ClassVar
+
+import equinox as eqx
+from jaxtyping import Array, Float, PyTree
+
+from ..problem import projected_step
+from ..problem.affine import is_affine
+from ..problem.constraints import AbstractConstraint, Unconstrained
+from ..problem.system import AbstractSystem
+from ._scales import Scales
+from .base import AbstractEstimator, EstimatorInfo
+from .kalman import KalmanEstimator, KalmanState
+from .normalized_gradient import NormalizedGradient
+
+
+class AutoEstimator(AbstractEstimator):
+    r"""The estimator that fits the residual: `KalmanEstimator()` if the residual is affine in a, and
+    `NormalizedGradient()` otherwise. It needs no numbers.
+
+    `init` traces the residual once and chooses; the choice costs nothing afterwards. "Affine" must be visible in the
+    traced program, for all x, a and t. If the program contains an operation whose effect on a is not known, such as a
+    function with a derivative of its own, the choice is `NormalizedGradient`.
+
+    **Arguments:** `constraint`: 𝒜. A `Box` gives the size of each parameter. Without bounds, the sizes are learned; see
+    `KalmanEstimator`.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.1 * v,
+        ...     residual=lambda x, a, t: a[:1] * jnp.sin(x) + a[1:],
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> estimator = st.AutoEstimator(constraint=st.Box(-1.0, 1.0))
+        >>> type(estimator.init(system, jnp.zeros(1), jnp.zeros(2))).__name__
+        'KalmanState'
+    """
+
+    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
+    init_takes_context: ClassVar[bool] = True
+
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, t: Any = 0) -> KalmanState | Scales:
+        chosen = self._kalman if is_affine(system, x, a_hat, t) else self._gradient
+        return chosen.init(system, x, a_hat, t)
+
+    def reset(
+        self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, state: KalmanState | Scales
+    ) -> KalmanState | Scales:
+        """Return the state without data; the choice stays."""
+        return self._chosen(state).reset(system, x, a_hat, state)
+
+    def update(
+        self,
+        system: AbstractSystem,
+        x: Float[Array, " n"],
+        f_obs: Float[Array, " k"],
+        a_hat: PyTree,
+        t: Any,
+        state: KalmanState | Scales,
+    ) -> tuple[PyTree, KalmanState | Scales, EstimatorInfo]:
+        return self._chosen(state).update(system, x, f_obs, a_hat, t, state)
+
+    def _chosen(self, state: PyTree) -> AbstractEstimator:
+        """Return the estimator to which a state belongs."""
+        return self._kalman if isinstance(state, KalmanState) else self._gradient
+
+    @property
+    def _kalman(self) -> KalmanEstimator:
+        return KalmanEstimator(constraint=self.constraint)
+
+    @property
+    def _gradient(self) -> NormalizedGradient:
+        return NormalizedGradient(constraint=self.constraint)
