@@ -107,6 +107,14 @@ class AbstractConstraint(eqx.Module):
         """
         return jnp.asarray(jnp.inf, _dtype(like))
 
+    def bounds(self, like: PyTree) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
+        """Return the smallest and the largest value of each number in the set, flat; infinite if there may be none.
+
+        `like`: a parameter, for its structure and shapes.
+        """
+        flat = ravel_pytree(like)[0]
+        return jnp.full_like(flat, -jnp.inf), jnp.full_like(flat, jnp.inf)
+
     def sample(self, key: PRNGKeyArray, like: PyTree) -> PyTree:
         """Return a random point from the whole set, with the structure, shapes and dtype of `like`.
 
@@ -196,16 +204,19 @@ class Box(AbstractConstraint):
         return self.project(v) if P.ndim == 1 else super()._project_in_metric(v, P, exact)
 
     def _polyhedron(self, like: PyTree) -> _metric_projection.Polyhedron:
-        low, high = self._like("low", self.low, like), self._like("high", self.high, like)
-        return _metric_projection.Polyhedron(ravel_pytree(low)[0], ravel_pytree(high)[0], ())
+        return _metric_projection.Polyhedron(*self.bounds(like), ())
 
     def diameter(self, like: PyTree) -> Float[Array, ""]:
-        low, high, _ = self._polyhedron(like)
+        low, high = self.bounds(like)
         return jnp.linalg.norm(high - low)
+
+    def bounds(self, like: PyTree) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
+        low, high = self._like("low", self.low, like), self._like("high", self.high, like)
+        return ravel_pytree(low)[0], ravel_pytree(high)[0]
 
     def sample(self, key: PRNGKeyArray, like: PyTree) -> PyTree:
         flat, unravel = ravel_pytree(like)
-        low, high, _ = self._polyhedron(like)
+        low, high = self.bounds(like)
         if (raw := arguments.known(high - low)) and not np.all(np.isfinite(raw[0])):
             raise ArgumentError("sample", "a bounded set", f"{self!r}")
         return unravel(low + (high - low) * jax.random.uniform(key, flat.shape, flat.dtype))
@@ -281,6 +292,11 @@ class Ball(AbstractConstraint):
     def diameter(self, like: PyTree) -> Float[Array, ""]:
         return 2 * self.radius.astype(_dtype(like))
 
+    def bounds(self, like: PyTree) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
+        center = -ravel_pytree(self._offset(jax.tree.map(jnp.zeros_like, like)))[0]
+        radius = self.radius.astype(center.dtype)
+        return center - radius, center + radius
+
     def sample(self, key: PRNGKeyArray, like: PyTree) -> PyTree:
         flat, unravel = ravel_pytree(like)
         kd, kr = jax.random.split(key)
@@ -341,6 +357,10 @@ class Simplex(AbstractConstraint):
         flat = ravel_pytree(like)[0]
         return (2**0.5 if flat.size > 1 else 0.0) * self.total.astype(flat.dtype)
 
+    def bounds(self, like: PyTree) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
+        flat = ravel_pytree(like)[0]
+        return jnp.zeros_like(flat), jnp.broadcast_to(self.total.astype(flat.dtype), flat.shape)
+
     def sample(self, key: PRNGKeyArray, like: PyTree) -> PyTree:
         flat, unravel = ravel_pytree(like)
         shares = jax.random.exponential(key, flat.shape, flat.dtype)
@@ -399,6 +419,10 @@ class Product(AbstractConstraint):
 
     def diameter(self, like: PyTree) -> Float[Array, ""]:
         return jnp.linalg.norm(jnp.stack([part.diameter(value) for part, value in self._pairs(like)]))
+
+    def bounds(self, like: PyTree) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
+        low, high = zip(*(part.bounds(value) for part, value in self._pairs(like)), strict=True)
+        return jnp.concatenate(low), jnp.concatenate(high)
 
     def sample(self, key: PRNGKeyArray, like: PyTree) -> PyTree:
         pairs, structure = self._pairs(like), jax.tree.structure(self.parts, is_leaf=_is_constraint)

@@ -138,6 +138,10 @@ class AbstractSystem(eqx.Module):
         u = self.policy(x, theta, f, t)
         return self.dynamics(x, u, f, t), self.cost(x, u, theta, t)
 
+    def control(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> Float[Array, " m"]:
+        r"""Return the control of the closed loop by the model with parameters `a`: $\pi_t(x, \theta, f_t(x, a))$."""
+        return self.policy(x, theta, self.residual(x, a, t), t)
+
     @abc.abstractmethod
     def linearize(self, x: Float[Array, " n"], theta: PyTree, a: PyTree, t: Any) -> Linearization:
         r"""Return `step` at $(x, \theta)$ and its differential, as `(x_next, cost), push`.
