@@ -124,7 +124,7 @@ def _pendulum_system(dt: float) -> st.System:
         dynamics,
         residual=lambda x, a, t: jnp.stack([a[0] - a[1] * jnp.tanh(10 * x[1])]),
         actuation=lambda x, theta, t: -jnp.sum(theta * x)[None],
-        cost=lambda x, u, theta, t: 100 * x[0] ** 2 + x[1] ** 2 + 0.01 * jnp.sum(u**2),
+        cost=lambda x, u, theta, t: 100 * x[0] ** 2 + x[1] ** 2 + 0.2 * jnp.sum(u**2),
     )
 
 

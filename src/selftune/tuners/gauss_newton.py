@@ -47,14 +47,14 @@ class GaussNewton(AbstractTuner):
     $$g = W G, \qquad C = W z^\top (\nabla^2 h)\, z W$$
 
     are dimensionless in θ. $\bar C, \bar g, \bar q, \bar h$ are running means of $C$, $g$, $|g|^2$, $|h|$ over the last
-    $L = \min(N, 1 + t/5)$ steps. With $N_t = \min(N, N/100 + t)$ and $\alpha = N / (100 N_t)$,
+    $L = \min(N, 1 + t/10)$ steps. With $N_t = \min(N, N/200 + t/2)$ and $\alpha = N / (200 N_t)$,
 
     $$v = \min\Big(\bar h, \frac{\bar q}{2 \operatorname{tr} \bar C}\Big), \qquad
     R = \bar C + \alpha C + (1 + \alpha)\, v I, \qquad
     s = -\frac{1}{N_t} R^{-1} g, \qquad
     \theta_{t+1} = \Pi_\Theta(\theta_t + W s),$$
 
-    where $s$ is scaled down so that $|s_i| \le 20/N$. The prior $v I$ keeps R positive in directions that the data say
+    where $s$ is scaled down so that $|s_i| \le 60/N$. The prior $v I$ keeps R positive in directions that the data say
     nothing about; $v$ is the size of the cost's random part that gradients of this size would have. If
     $\operatorname{tr} \bar C \le 0$, $v = \bar h$. $R^{-1}$ is computed by a factorization $L D L^\top$ whose pivots
     are at least $v$. At a kink or an overflow, where $C$ is not finite, $C = 0$.
@@ -74,9 +74,9 @@ class GaussNewton(AbstractTuner):
     - `memory`: N ≥ 1, in steps: how many steps the means remember, and 1/N is the gain of the step. It must be much
       longer than the memory of the closed loop: see `suggest_memory`.
     - `prior`: multiplies $v$.
-    - `cap`: the most that a number of θ may move in N steps, in widths; the 20 above.
-    - `growth`: the growth of the window L per step; the 1/5 above.
-    - `start`: the length of the first window of the step, as a share of N; the 1/100 above.
+    - `cap`: the most that a number of θ may move in N steps, in widths; the 60 above.
+    - `growth`: the growth of the window L per step; the 1/10 above.
+    - `start`: the length of the first window of the step, as a share of N; the 1/200 above.
 
     !!! Example
 
@@ -91,9 +91,9 @@ class GaussNewton(AbstractTuner):
         converter=lambda v: arguments.number("memory", v, lambda v: 1 <= v < np.inf, "a finite number of steps >= 1"),
     )
     prior: Float[Array, ""] = eqx.field(default=1.0, converter=lambda v: arguments.positive("prior", v))
-    cap: Float[Array, ""] = eqx.field(default=20.0, converter=lambda v: arguments.positive("cap", v))
-    growth: Float[Array, ""] = eqx.field(default=0.2, converter=_share("growth"))
-    start: Float[Array, ""] = eqx.field(default=0.01, converter=_share("start"))
+    cap: Float[Array, ""] = eqx.field(default=60.0, converter=lambda v: arguments.positive("cap", v))
+    growth: Float[Array, ""] = eqx.field(default=0.1, converter=_share("growth"))
+    start: Float[Array, ""] = eqx.field(default=0.005, converter=_share("start"))
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
     def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> GaussNewtonState:
@@ -165,7 +165,7 @@ class GaussNewton(AbstractTuner):
         trace = jnp.sum(C_bar[np.diagonal(index)])
         v = jnp.where(trace > 0, jnp.minimum(h_bar, q_bar / (2 * jnp.where(trace > 0, trace, 1))), h_bar)
         v = jnp.maximum(prior * v, tiny)
-        window = jnp.minimum(N, start * N + age)
+        window = jnp.minimum(N, start * N + 0.5 * age)
         alpha = start * N / window
         R = (C_bar + alpha * C)[index] + (1 + alpha) * v * jnp.eye(d, dtype=dtype)
         is_box = _is_box(self.constraint)
@@ -181,7 +181,7 @@ class GaussNewton(AbstractTuner):
         else:
             inverse = jax.vmap(solve, in_axes=(None, 1), out_axes=1)(factors, jnp.eye(d, dtype=dtype) * v)
             theta = self.constraint.project_in_metric(moved, w[:, None] * inverse * w[None, :], exact=False)
-        age = jnp.minimum(age + 1, N / growth)
+        age = jnp.minimum(age + 1, 2 * N / growth)
         return theta, (age, C_bar, g_bar, q_bar, h_bar)
 
 
