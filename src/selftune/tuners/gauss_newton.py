@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import equinox as eqx
@@ -183,6 +184,42 @@ class GaussNewton(AbstractTuner):
             theta = self.constraint.project_in_metric(moved, w[:, None] * inverse * w[None, :], exact=False)
         age = jnp.minimum(age + 1, 2 * N / growth)
         return theta, (age, C_bar, g_bar, q_bar, h_bar)
+
+
+TIME_CONSTANTS = 20
+"""The memory that `suggest_memory` asks for, in time constants of the closed loop."""
+
+
+def suggest_memory(contraction: float, d: int, *, period: int = 0) -> int:
+    r"""Return the shortest `memory` of `GaussNewton` that suits a closed loop, in steps; at least the default of 2000.
+
+    The memory must span 20 time constants $\tau = -1 / \log \hat\rho$ of the closed loop, 200 steps for each number of
+    θ, and one period of the reference. These rules are measured, not proved: `docs/no-knobs.md`.
+
+    **Arguments:**
+
+    - `contraction`: $\hat\rho < 1$, the contraction per step that a tuner with a `contraction_memory` reports in
+      `run.contraction`.
+    - `d`: how many numbers θ has.
+    - `period`: the number of steps after which the reference repeats; 0 if it does not.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> st.suggest_memory(0.98, d=4)
+        2000
+        >>> st.suggest_memory(0.999, d=4)  # a time constant of 1000 steps
+        19990
+    """
+    expected = "a number >= 0 and < 1: a loop that does not contract has no time constant"
+    rho = float(arguments.number("contraction", contraction, lambda v: 0 <= v < 1, expected))
+    d, period = arguments.count("d", d), arguments.whole("period", period)
+    return max(2000, math.ceil(TIME_CONSTANTS * time_constant(rho)), 200 * d, period)
+
+
+def time_constant(contraction: float) -> float:
+    """Return the number of steps in which a loop with this contraction < 1 forgets all but 1/e of a difference."""
+    return -1 / math.log(contraction) if contraction > 0 else 0.0
 
 
 def _curvature(
