@@ -23,6 +23,7 @@ TUNERS = {
     "DiffTune": lambda c: st.DiffTune(episode=4, learning_rate=0.2, constraint=c),
     "OPRF": lambda c: st.OPRF(episode=2, radius=0.1, key=jax.random.key(0), learning_rate=0.1, constraint=c),
     "Fixed": lambda c: st.Fixed(),
+    "GaussNewton": lambda c: st.GaussNewton(constraint=c, memory=20.0),
 }
 ESTIMATORS = {
     "GradientEstimator": lambda c: st.GradientEstimator(0.5, preconditioner=jnp.array([1.0, 2.0, 3.0]), constraint=c),
@@ -137,10 +138,10 @@ def assert_inside(run, estimator, constraint):
         assert bool(a_set.contains(run.final.state.a_hat))
 
 
-# Each tuner once with an estimator, and with a constraint.
+# Each tuner and each estimator at least once, each pair with a constraint.
 PAIRS = [
-    (tuner, estimator, list(CONSTRAINTS)[i % len(CONSTRAINTS)])
-    for i, (tuner, estimator) in enumerate(zip(TUNERS, [*list(ESTIMATORS)[2:], *list(ESTIMATORS)[:2]], strict=True))
+    (list(TUNERS)[i % len(TUNERS)], list(ESTIMATORS)[(i + 2) % len(ESTIMATORS)], list(CONSTRAINTS)[i % len(CONSTRAINTS)])
+    for i in range(max(len(TUNERS), len(ESTIMATORS)))
 ]
 
 

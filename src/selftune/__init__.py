@@ -96,8 +96,10 @@ from .tuners import OPRF as OPRF
 from .tuners import AbstractTuner as AbstractTuner
 from .tuners import DiffTune as DiffTune
 from .tuners import Fixed as Fixed
+from .tuners import GaussNewton as GaussNewton
 from .tuners import TunerInfo as TunerInfo
 from .tuners import ideal_ogd as ideal_ogd
+from .tuners import suggest_memory as suggest_memory
 
 jax_releases.warn()
 

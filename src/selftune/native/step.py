@@ -16,7 +16,7 @@ from .lowering.values import TooLargeError
 
 SMALL = 200
 """Up to this size, in numbers, only the first form of a step is tried."""
-UNROLLED = 8_000
+UNROLLED = 12_000
 """Up to this size, the program is fully unrolled."""
 LOOPED = 64
 """In a larger program, matrix products with more terms than this become loops."""

@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree
 
 from ..control.guard import Decision
 from ..control.run_fields import FIELDS
+from ..tuners.gauss_newton import TIME_CONSTANTS, time_constant
 
 if TYPE_CHECKING:
     from .run import Run
@@ -60,6 +61,8 @@ class Diagnosis:
     """For each number of θ, the share of steps at which its constraint kept it from following the gradient, (d,)."""
     contraction: float | None
     """ρ̂ at the last step, if the tuner has a `contraction_memory`."""
+    memory: float | None
+    """The `memory` of the tuner `GaussNewton`, in steps."""
     largest_y: float | None
     """The largest sensitivity |y| of the run."""
     decisions: dict[str, int]
@@ -85,6 +88,14 @@ class Diagnosis:
             warnings.append(
                 f"The closed loop does not contract (ρ̂ = {self.contraction:.4g}): do not trust the gradients."
             )
+        elif self.contraction is not None and self.memory is not None:
+            time = time_constant(self.contraction)
+            if self.memory < TIME_CONSTANTS * time:
+                warnings.append(
+                    f"The tuner's memory of {self.memory:,.0f} steps is short for this closed loop, whose time constant "
+                    f"is {time:,.0f} steps (ρ̂ = {self.contraction:.6g}): set memory to at least "
+                    f"{math.ceil(TIME_CONSTANTS * time):,}, see `suggest_memory`."
+                )
         return warnings
 
     def __str__(self) -> str:
@@ -119,6 +130,7 @@ def diagnose(run: "Run") -> Diagnosis:
         theta=(rows["theta"][0], rows["theta"][good - 1]) if "theta" in rows and good else None,
         held=_held(run, rows, good),
         contraction=_contraction(rows, good),
+        memory=None if run.memory is None else float(run.memory),
         largest_y=float(np.abs(rows["y"][:good]).max()) if "y" in rows and good else None,
         decisions=_decisions(rows["guard"][:good, 0]) if "guard" in rows else {},
         first_bad=_first_bad(run, rows),

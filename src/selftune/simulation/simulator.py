@@ -22,6 +22,7 @@ from ..problem.noise import Stream, is_stream
 from ..problem.projected_step import constraint_of
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
+from ..tuners import GaussNewton
 from .packing import Packing
 from .run import Final, Result, Run
 
@@ -122,6 +123,7 @@ def simulate(
         steps=scenario.steps,
         stride=stride,
         constraint=_only_arrays(constraint_of(controller.tuner)),
+        memory=controller.tuner.memory if isinstance(controller.tuner, GaussNewton) else None,
     )
     if throw and arguments.is_known(run.outcome.code):
         run.raise_if_failed()

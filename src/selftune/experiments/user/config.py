@@ -74,6 +74,7 @@ else:
     _WHOLE = {"buffer": int, "episode": int}
     Tuner = _one_of(
         "name",
+        st.GaussNewton,
         st.MGAPS,
         st.GAPS,
         st.DiffTune,

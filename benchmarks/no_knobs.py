@@ -1,0 +1,370 @@
+"""`GaussNewton`, which has no learning rate, against the best fixed learning rate of each problem and start.
+
+python -m benchmarks.no_knobs --seeds 4            every problem, from every start
+python -m benchmarks.no_knobs --rivals             other methods without a learning rate, or with a usual one
+python -m benchmarks.no_knobs --variants           the same problems with other units, sampling rates and boxes
+
+The reference of a problem and a start is `MGAPS` with the learning rate of a half-decade grid that has the lowest total
+cost over all seeds. The model itself is the plant, and there is no guard.
+"""
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+
+import selftune as st
+from selftune.cli.example import cart as cart_example
+from selftune.robots import arm, car, quadrotor
+from selftune.robots.base import Robot
+
+RATES = 10.0 ** np.arange(-6.0, 3.25, 0.5)
+STARTS = (0.25, 0.5, 2.0)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A system, its estimator and Θ, several starts, and a function `(steps, seed) -> Scenario`."""
+
+    name: str
+    system: st.System
+    estimator: st.AbstractEstimator
+    box: st.Box
+    starts: dict[str, np.ndarray]
+    a_hat: np.ndarray
+    scenario: Callable[[int, int], st.Scenario]
+    steps: int = 20_000
+    cost_scale: float = 1.0
+    """The factor of a variant's cost, by which its results are divided."""
+
+
+def paper(noise: str, *, dt: float = 0.01, widen: float = 1.0) -> Problem:
+    """The paper's example. With another sampling period, noise and changes of a* stay the same in continuous time."""
+    rate = dt / 0.01
+    decay = 0.95**rate
+    sigma = 0.1 * math.sqrt((1 - decay**2) / (1 - 0.95**2)) * (rate if noise == "outside" else dt)
+    steps = round(100_000 / rate)
+
+    def scenario(steps: int, seed: int) -> st.Scenario:
+        ka, kw = jax.random.split(jax.random.key(seed))
+        a_star = st.PiecewiseConstant(round(20_000 / rate), -0.25, 0.25)(ka, steps, 3)
+        return st.Scenario(jnp.zeros(1), a_star, st.OrnsteinUhlenbeck(decay, sigma)(kw, steps, 1))
+
+    return Problem(
+        f"paper, noise {noise}",
+        _paper_system(dt),
+        st.GradientEstimator(0.005, constraint=st.Box(-0.25, 0.25)),
+        st.Box(jnp.zeros(1), jnp.full(1, 50.0 * widen)),
+        {f"θ = {gain:g}": np.array([gain]) for gain in (0.5, 1.0, 3.0, 6.0)},
+        np.zeros(3),
+        scenario,
+        steps,
+    )
+
+
+@cache
+def _paper_system(dt: float) -> st.System:
+    return st.MatchedSystem(
+        dynamics=lambda x, v, t: x + dt * v,
+        residual=lambda x, a, t: jnp.stack([a[0] + a[1] * jnp.sin(x[0]) + a[2] * jnp.sin(2 * x[0])]),
+        actuation=lambda x, theta, t: -theta * x,
+        cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+    )
+
+
+def cart(*, dt: float = 0.02, widen: float = 1.0) -> Problem:
+    """The example of `selftune new`."""
+    rate = dt / 0.02
+    decay = 0.9**rate
+    sigma = 0.01 * rate * math.sqrt((1 - decay**2) / (1 - 0.9**2))
+
+    def scenario(steps: int, seed: int) -> st.Scenario:
+        ka, kw, kv = jax.random.split(jax.random.key(seed), 3)
+        return st.Scenario(
+            jnp.array([1.0, 0.0]),
+            st.PiecewiseConstant(round(4_000 / rate), -1.0, 1.0)(ka, steps, 2),
+            st.OrnsteinUhlenbeck(decay, sigma=[0.0, sigma])(kw, steps, 2),
+            st.Gaussian(0.05)(kv, steps, 1),
+        )
+
+    return Problem(
+        "cart",
+        _cart_system(dt),
+        st.GradientEstimator(0.05, constraint=st.Box(-2.0, 2.0)),
+        st.Box([0.5, 0.5], [20.0 * widen] * 2),
+        {_times(factor): np.maximum(0.5, factor * np.array([2.0, 3.0])) for factor in STARTS},
+        np.zeros(2),
+        scenario,
+        round(20_000 / rate),
+    )
+
+
+_cart_system = cache(cart_example.make)
+
+
+@cache
+def _pendulum_system(dt: float) -> st.System:
+    """An inverted pendulum (angle from upright, rate), with gravity that the controller does not cancel."""
+    weight, limit = 5.0, 25.0
+
+    def dynamics(x, v, t):
+        rate = x[1] + dt * (weight * jnp.sin(x[0]) - 0.1 * x[1] + limit * jnp.tanh(v[0] / limit))
+        return jnp.stack([x[0] + dt * rate, rate])
+
+    return st.MatchedSystem(
+        dynamics,
+        residual=lambda x, a, t: jnp.stack([a[0] - a[1] * jnp.tanh(10 * x[1])]),
+        actuation=lambda x, theta, t: -jnp.sum(theta * x)[None],
+        cost=lambda x, u, theta, t: 100 * x[0] ** 2 + x[1] ** 2 + 0.2 * jnp.sum(u**2),
+    )
+
+
+def pendulum(*, dt: float = 0.01, widen: float = 1.0) -> Problem:
+    """An inverted pendulum with unknown torques; a quarter of its gains holds it only just."""
+    rate = dt / 0.01
+    decay = 0.95**rate
+    sigma = 0.02 * rate * math.sqrt((1 - decay**2) / (1 - 0.95**2))
+
+    def scenario(steps: int, seed: int) -> st.Scenario:
+        ka, kw, kv = jax.random.split(jax.random.key(seed), 3)
+        return st.Scenario(
+            jnp.array([0.1, 0.0]),
+            st.PiecewiseConstant(round(4_000 / rate), [-1.0, 0.0], [1.0, 0.5])(ka, steps, 2),
+            st.OrnsteinUhlenbeck(decay, sigma=[0.0, sigma])(kw, steps, 2),
+            st.Gaussian(0.1)(kv, steps, 1),
+        )
+
+    return Problem(
+        "pendulum",
+        _pendulum_system(dt),
+        st.GradientEstimator(0.05, constraint=st.Box(-2.0, 2.0)),
+        st.Box([0.0, 0.0], [100.0 * widen, 20.0 * widen]),
+        {_times(factor): factor * np.array([24.0, 5.0]) for factor in STARTS},
+        np.zeros(2),
+        scenario,
+        round(20_000 / rate),
+    )
+
+
+def of_robot(robot: Robot, *, widen: float = 1.0) -> Problem:
+    """A robot of `selftune.robots`, with its estimator, and with its own model as the plant."""
+    low, high = (np.asarray(bound) for bound in (robot.theta_box.low, robot.theta_box.high))
+    middle, half = (high + low) / 2, (high - low) / 2
+    return Problem(
+        robot.name,
+        robot.system,
+        robot.controller().estimator,
+        st.Box(middle - widen * half, middle + widen * half),
+        {_times(factor): robot.detuned(factor) for factor in STARTS},
+        robot.a_hat,
+        lambda steps, seed: robot.make_scenario(steps, jax.random.key(seed)).materialize(),
+    )
+
+
+def _times(factor: float) -> str:
+    return f"{ {0.25: '¼', 0.5: '½'}.get(factor, f'{factor:g}') } × gains"
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {
+    "paper-outside": lambda: paper("outside"),
+    "paper-inside": lambda: paper("inside"),
+    "cart": cart,
+    "pendulum": pendulum,
+    "arm": lambda: of_robot(arm.make()),
+    "car": lambda: of_robot(car.make()),
+    "quadrotor": lambda: of_robot(quadrotor.make()),
+}
+
+
+class Scores(dict[str, np.ndarray]):
+    """`total` and `last`, the mean cost of the run and of its last quarter, and `failed`; the last axis has a seed."""
+
+
+def measure(problem: Problem, theta: np.ndarray, tuner: st.AbstractTuner, seeds: list[int]) -> Scores:
+    """Run one tuner on all seeds; each array of numbers in `learning_rate` adds a first axis."""
+    scenarios = jax.tree.map(lambda *rows: jnp.stack(rows), *(problem.scenario(problem.steps, seed) for seed in seeds))
+    numbers, rest = _partition(tuner)
+
+    @jax.jit
+    def run(numbers: Any, scenarios: st.Scenario) -> dict[str, jax.Array]:
+        def one(numbers: Any, scenario: st.Scenario) -> dict[str, jax.Array]:
+            controller = st.Controller(problem.system, rest(numbers), problem.estimator)
+            start = dict(theta=jnp.asarray(theta), a_hat=jnp.asarray(problem.a_hat))
+            done = st.simulate(controller, scenario, **start, record=("cost",))
+            failed = done.outcome.code != 0
+            cost = jnp.where(failed, jnp.inf, done.cost) / problem.cost_scale
+            return {"total": cost.mean(), "last": cost[-len(cost) // 4 :].mean(), "failed": failed}
+
+        over_seeds = jax.vmap(one, in_axes=(None, 0))
+        return over_seeds(numbers, scenarios) if numbers is None else jax.vmap(over_seeds, (0, None))(numbers, scenarios)
+
+    return Scores({name: np.asarray(value) for name, value in run(numbers, scenarios).items()})
+
+
+def _partition(tuner: Any) -> tuple[Any, Callable[[Any], st.AbstractTuner]]:
+    """Return the rates of a grid of `MGAPS`, or None; and the tuner as a function of one of them."""
+    if isinstance(tuner, tuple):
+        rates, make = tuner
+        return jnp.asarray(rates), make
+    return None, lambda _: tuner
+
+
+def grid(problem: Problem, theta: np.ndarray, seeds: list[int], rates: np.ndarray = RATES) -> Scores:
+    """The scores of `MGAPS` with every learning rate of the grid, one row a rate."""
+    rates_and_maker: Any = rates, lambda rate: st.MGAPS(rate, constraint=problem.box)
+    return measure(problem, theta, rates_and_maker, seeds)
+
+
+def box_widths(problem: Problem) -> jax.Array:
+    low, high = problem.box.bounds(jnp.asarray(next(iter(problem.starts.values()))))
+    return high - low
+
+
+def adagrad_norm(widths: jax.Array, factor: float = 0.1) -> optax.GradientTransformation:
+    """AdaGrad-norm in the units of the box: θ ← θ − factor · D · W² G / √(Σ |W G|²), with D = √d, its diameter."""
+
+    def update(G, total, params=None):
+        g = widths * G
+        total = total + jnp.sum(g * g)
+        length = factor * math.sqrt(widths.size) / jnp.sqrt(jnp.maximum(total, 1e-30))
+        return -length * widths * g, total
+
+    return optax.GradientTransformation(lambda params: jnp.zeros((), params.dtype), update)
+
+
+def rivals(problem: Problem) -> dict[str, Any]:
+    """Methods that need no learning rate, or have a usual one, as optax transformations."""
+    return {
+        "AdaGrad-norm, 0.1 × box": adagrad_norm(box_widths(problem)),
+        "dog": optax.contrib.dog(),
+        "dowg": optax.contrib.dowg(),
+        "cocob": optax.contrib.cocob(),
+        "prodigy": optax.contrib.prodigy(),
+        "dadapt_adamw": optax.contrib.dadapt_adamw(),
+        "mechanize(sgd)": optax.contrib.mechanize(optax.sgd(1.0), weight_decay=0.0),
+        "schedule_free(sgd 1e-3)": optax.contrib.schedule_free(optax.sgd(1e-3), 1e-3),
+        "adam 1e-3": optax.adam(1e-3),
+        "rmsprop 1e-3": optax.rmsprop(1e-3),
+    }
+
+
+def rescaled(problem: Problem, cost: float = 1.0, theta: float = 1.0) -> Problem:
+    """The same problem with another unit of cost and of θ."""
+    system = problem.system
+    return dataclasses.replace(
+        problem,
+        system=st.System(
+            system.dynamics,
+            system.residual,
+            lambda x, th, f, t: system.policy(x, th / theta, f, t),
+            lambda x, u, th, t: cost * system.cost(x, u, th / theta, t),
+        ),
+        box=st.Box(theta * problem.box.low, theta * problem.box.high),
+        starts={name: theta * start for name, start in problem.starts.items()},
+        cost_scale=cost,
+    )
+
+
+def variants(name: str) -> Iterator[tuple[str, Problem, bool]]:
+    """Variants of a problem: a title, the problem, and whether its best learning rate must be searched anew."""
+    base = PROBLEMS[name]()
+    for factor in (1e-6, 1e6):
+        yield f"cost × {factor:g}", rescaled(base, cost=factor), False
+    for factor in (1e-2, 1e2):
+        yield f"θ × {factor:g}", rescaled(base, theta=factor), False
+    made: dict[str, Callable[..., Problem]] = {
+        "paper-outside": lambda **changes: paper("outside", **changes),
+        "paper-inside": lambda **changes: paper("inside", **changes),
+        "cart": cart,
+        "pendulum": pendulum,
+    }
+    if name in made:
+        period = {"cart": 0.02}.get(name, 0.01)
+        yield "sampling × 4", made[name](dt=period / 4), True
+        yield "sampling × ¼", made[name](dt=period * 4), True
+        yield "box × 4", made[name](widen=4.0), True
+    else:
+        yield "box × 4", of_robot({"arm": arm, "car": car, "quadrotor": quadrotor}[name].make(), widen=4.0), True
+
+
+def best_of(scores: Scores) -> int:
+    """The row of a grid with the lowest total over all seeds; failed runs are infinite."""
+    return int(np.argmin(scores["total"].mean(axis=1)))
+
+
+HEADER = f"{'problem':22} {'start':12} {'tuner':26} {'rate':>8} {'total':>10} {'ratio':>7} {'last':>7} {'last*':>7} failed"
+
+
+def report(problem: Problem, start: str, reference: Scores, results: dict[str, Scores], rates: np.ndarray = RATES) -> None:
+    """Print the ratios to the best rate: total, last quarter, and last quarter over the lowest one of any rate."""
+    best = best_of(reference)
+    total, last = (reference[name][best].mean() for name in ("total", "last"))
+    lowest = reference["last"].mean(axis=1).min()
+    print(
+        f"{problem.name:22} {start:12} {'best MGAPS':26} {rates[best]:8.1e} {total:10.4g} {'':7} {'':7} "
+        f"{last / lowest:7.3f} {reference['failed'][best].sum():3d}"
+    )
+    for name, scores in results.items():
+        ok = ~scores["failed"]
+        # The mean over the seeds that did not fail, against the reference on the same seeds.
+        with np.errstate(invalid="ignore"):
+            ratio = scores["total"][ok].mean() / reference["total"][best][ok].mean() if ok.any() else np.inf
+            late = scores["last"][ok].mean() / reference["last"][best][ok].mean() if ok.any() else np.inf
+            latest = scores["last"][ok].mean() / lowest if ok.any() else np.inf
+        print(
+            f"{problem.name:22} {start:12} {name:26} {'':8} {scores['total'][ok].mean() if ok.any() else np.inf:10.4g} "
+            f"{ratio:7.3f} {late:7.3f} {latest:7.3f} {(~ok).sum():3d}{' !' * bool(ratio > 1.2 or late > 1.05)}",
+            flush=True,
+        )
+
+
+def compare(problem: Problem, seeds: list[int], *, with_rivals: bool, reference: dict[str, Scores] | None = None):
+    """Print the table of one problem, and return the reference of each start."""
+    references = reference or {}
+    for start, theta in problem.starts.items():
+        if start not in references:
+            references[start] = grid(problem, theta, seeds)
+        tuners: dict[str, st.AbstractTuner] = {"GaussNewton": st.GaussNewton(constraint=problem.box)}
+        if with_rivals:
+            tuners |= {name: st.MGAPS(rule, constraint=problem.box) for name, rule in rivals(problem).items()}
+        report(
+            problem,
+            start,
+            references[start],
+            {name: measure(problem, theta, tuner, seeds) for name, tuner in tuners.items()},
+        )
+    return references
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=2, help="the number of seeds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
+    parser.add_argument("--rivals", action="store_true")
+    parser.add_argument("--variants", action="store_true")
+    options = parser.parse_args()
+    seeds = list(range(options.first, options.first + options.seeds))
+    with jax.enable_x64(True):
+        print(f"\n{options.seeds} seeds from {options.first}; ratios to the best learning rate of each problem and start")
+        print(HEADER)
+        for name in options.problems:
+            problem = PROBLEMS[name]()
+            references = compare(problem, seeds, with_rivals=options.rivals)
+            if options.variants:
+                for title, variant, anew in variants(name):
+                    variant = dataclasses.replace(variant, name=f"{name}, {title}")
+                    compare(variant, seeds, with_rivals=False, reference=None if anew else dict(references))
+
+
+if __name__ == "__main__":
+    main()

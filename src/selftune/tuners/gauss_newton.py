@@ -1,0 +1,243 @@
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from ..foundation import arguments
+from ..problem import projected_step
+from ..problem.constraints import AbstractConstraint, Box, Product, Unconstrained
+from ..problem.system import AbstractSystem
+from . import _contraction
+from ._factorization import factorize, solve
+from .base import AbstractTuner, TunerInfo
+
+
+class GaussNewtonState(eqx.Module):
+    """The sensitivity, and running means over about the last L steps; gradients and curvatures are in box units."""
+
+    y: Float[Array, "n d"]
+    age: Float[Array, ""]
+    """t, up to the age at which both windows have their full length."""
+    curvature: Float[Array, " d*(d+1)/2"]
+    """C̄, the lower triangle, row by row."""
+    gradient: Float[Array, " d"]
+    """ḡ."""
+    square: Float[Array, ""]
+    """q̄, the mean of |g|²."""
+    cost: Float[Array, ""]
+    """h̄, the mean of |h|."""
+    contraction: _contraction.ContractionState | None
+
+
+def _share(name: str) -> Any:
+    return lambda value: arguments.number(name, value, lambda v: 0 < v <= 1, "a number > 0 and <= 1")
+
+
+class GaussNewton(AbstractTuner):
+    r"""A recursive Gauss–Newton step along the sensitivities of M-GAPS. It has no learning rate.
+
+    The sensitivities of state, control and θ are $z = (y,\ \partial u / \partial \theta,\ I)$, with $y$ as in `MGAPS`.
+    They give the gradient $G = \nabla h \cdot z$ of M-GAPS, and also a curvature, by the second derivative of the cost
+    along them. With $W = \operatorname{diag}(w)$, the widths of Θ, and $N$ the `memory`,
+
+    $$g = W G, \qquad C = W z^\top (\nabla^2 h)\, z W$$
+
+    are dimensionless in θ. $\bar C, \bar g, \bar q, \bar h$ are running means of $C$, $g$, $|g|^2$, $|h|$ over the last
+    $L = \min(N, 1 + t/10)$ steps. With $N_t = \min(N, N/200 + t/2)$ and $\alpha = N / (200 N_t)$,
+
+    $$v = \min\Big(\bar h, \frac{\bar q}{2 \operatorname{tr} \bar C}\Big), \qquad
+    R = \bar C + \alpha C + (1 + \alpha)\, v I, \qquad
+    s = -\frac{1}{N_t} R^{-1} g, \qquad
+    \theta_{t+1} = \Pi_\Theta(\theta_t + W s),$$
+
+    where $s$ is scaled down so that $|s_i| \le 60/N$. The prior $v I$ keeps R positive in directions that the data say
+    nothing about; $v$ is the size of the cost's random part that gradients of this size would have. If
+    $\operatorname{tr} \bar C \le 0$, $v = \bar h$. $R^{-1}$ is computed by a factorization $L D L^\top$ whose pivots
+    are at least $v$. At a kink or an overflow, where $C$ is not finite, $C = 0$.
+
+    In a box, the numbers of θ that are at a bound while $-\bar g$ points outward are decoupled from the others: their
+    off-diagonal entries in R are zero (two-metric projection, Bertsekas 1982). For other sets, Π is the projection in
+    the norm of R.
+
+    The step does not change if the cost is multiplied by a constant, or if θ (with its box) is measured in other units.
+    `docs/no-knobs.md` says what is known about this tuner, what is only measured, and where it fails.
+
+    **Arguments:** `constraint`: Θ. Its widths $w$ are the units of θ, so give bounds: a wide box is better than none. A
+    `Ball` has its diameter as widths, a `Simplex` its total. Where Θ is unbounded, $w_i = 2 \max(1, |\theta_i|)$, and
+    the step is not free of θ's units. `contraction_memory`: as in `MGAPS`. The others are dimensionless, and rarely
+    need a change:
+
+    - `memory`: N ≥ 1, in steps: how many steps the means remember, and 1/N is the gain of the step. It must be much
+      longer than the memory of the closed loop: see `suggest_memory`.
+    - `prior`: multiplies $v$.
+    - `cap`: the most that a number of θ may move in N steps, in widths; the 60 above.
+    - `growth`: the growth of the window L per step; the 1/10 above.
+    - `start`: the length of the first window of the step, as a share of N; the 1/200 above.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> tuner = st.GaussNewton(constraint=st.Box(0.0, 50.0))
+        >>> slow = st.GaussNewton(constraint=st.Box(0.0, 50.0), memory=20_000, contraction_memory=1000)
+    """
+
+    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
+    memory: Float[Array, ""] = eqx.field(
+        default=2000.0,
+        converter=lambda v: arguments.number("memory", v, lambda v: 1 <= v < np.inf, "a finite number of steps >= 1"),
+    )
+    prior: Float[Array, ""] = eqx.field(default=1.0, converter=lambda v: arguments.positive("prior", v))
+    cap: Float[Array, ""] = eqx.field(default=60.0, converter=lambda v: arguments.positive("cap", v))
+    growth: Float[Array, ""] = eqx.field(default=0.1, converter=_share("growth"))
+    start: Float[Array, ""] = eqx.field(default=0.005, converter=_share("start"))
+    contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
+
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> GaussNewtonState:
+        d = ravel_pytree(theta)[0].size
+        zero = jnp.zeros((), x.dtype)
+        return GaussNewtonState(
+            y=jnp.zeros((x.shape[0], d), x.dtype),
+            age=zero,
+            curvature=jnp.zeros(d * (d + 1) // 2, x.dtype),
+            gradient=jnp.zeros(d, x.dtype),
+            square=zero,
+            cost=zero,
+            contraction=_contraction.init(self.contraction_memory, x),
+        )
+
+    def update(
+        self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: GaussNewtonState
+    ) -> tuple[PyTree, GaussNewtonState, TunerInfo]:
+        y, watch, rho = state.y, state.contraction, None
+        d = y.shape[1]
+        (_, h), push = system.linearize(x, theta, a_hat, t)
+        if watch is None:
+            y_next, G = push(y, jnp.eye(d, dtype=x.dtype))
+        else:
+            tangents = jnp.concatenate([y, watch.direction[:, None]], axis=1)
+            pushed, dh = push(tangents, jnp.eye(d, d + 1, dtype=x.dtype))
+            y_next, G = pushed[:, :d], dh[:d]
+            watch, rho = _contraction.update(self.contraction_memory, watch, pushed[:, d])
+        with jax.named_scope("selftune.curvature"):
+            H = _curvature(system, x, y, theta, a_hat, t)
+        with jax.named_scope("selftune.descent"):
+            theta, means = self._step(theta, h, G, H, state)
+        state = GaussNewtonState(y_next, *means, watch)
+        return theta, state, TunerInfo(gradient=G, y=y, contraction=rho)
+
+    def reset(
+        self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, state: GaussNewtonState
+    ) -> GaussNewtonState:
+        """Return the state with $y = 0$."""
+        return eqx.tree_at(lambda state: state.y, state, jnp.zeros_like(state.y))
+
+    def _step(self, theta: PyTree, h: Array, G: Array, H: Array, state: GaussNewtonState) -> tuple[PyTree, tuple]:
+        """Return the next θ, and the next age and means. H is the curvature in the units of θ, (d, d)."""
+        flat, unravel = ravel_pytree(theta)
+        dtype, d, tiny = flat.dtype, flat.size, jnp.finfo(flat.dtype).tiny
+        N, prior, cap, growth, start = (
+            setting.astype(dtype) for setting in (self.memory, self.prior, self.cap, self.growth, self.start)
+        )
+        low, high = self.constraint.bounds(theta)
+        w = jnp.where(jnp.isfinite(high - low), high - low, 2 * jnp.maximum(1, jnp.abs(flat)))
+        row, column = np.tril_indices(d)
+        g, C = w * G, H[row, column] * (w[row] * w[column])
+        C = jnp.where(jnp.isfinite(jnp.sum(C)), C, 0)
+
+        age, L = state.age, jnp.minimum(N, 1 + growth * state.age)
+        q, size = jnp.sum(g * g), jnp.abs(h)
+        # A step whose numbers are not finite must not enter the means: a guard's reset keeps them.
+        weight = jnp.where(jnp.isfinite(q + size), 1 / L, 0)
+        q, size, finite_g = (jnp.where(weight > 0, now, 0) for now in (q, size, g))
+        C_bar, g_bar, q_bar, h_bar = (
+            old + weight * (now - old)
+            for old, now in zip(
+                (state.curvature, state.gradient, state.square, state.cost), (C, finite_g, q, size), strict=True
+            )
+        )
+
+        index = np.zeros((d, d), int)
+        index[row, column] = index[column, row] = np.arange(row.size)
+        trace = jnp.sum(C_bar[np.diagonal(index)])
+        v = jnp.where(trace > 0, jnp.minimum(h_bar, q_bar / (2 * jnp.where(trace > 0, trace, 1))), h_bar)
+        v = jnp.maximum(prior * v, tiny)
+        window = jnp.minimum(N, start * N + 0.5 * age)
+        alpha = start * N / window
+        R = (C_bar + alpha * C)[index] + (1 + alpha) * v * jnp.eye(d, dtype=dtype)
+        is_box = _is_box(self.constraint)
+        if is_box:
+            held = ((flat <= low) & (g_bar > 0)) | ((flat >= high) & (g_bar < 0))
+            R = jnp.where((held[:, None] | held[None, :]) & ~np.eye(d, dtype=bool), 0, R)
+        factors = factorize(R, v)
+        s = solve(factors, g) * (-1 / window)
+        s = s * (cap / jnp.maximum(N * jnp.max(jnp.abs(s)), cap))
+        moved = unravel(flat + w * s)
+        if is_box:
+            theta = self.constraint.project(moved)
+        else:
+            inverse = jax.vmap(solve, in_axes=(None, 1), out_axes=1)(factors, jnp.eye(d, dtype=dtype) * v)
+            theta = self.constraint.project_in_metric(moved, w[:, None] * inverse * w[None, :], exact=False)
+        age = jnp.minimum(age + 1, 2 * N / growth)
+        return theta, (age, C_bar, g_bar, q_bar, h_bar)
+
+
+TIME_CONSTANTS = 20
+"""The memory that `suggest_memory` asks for, in time constants of the closed loop."""
+
+
+def suggest_memory(contraction: float, d: int, *, period: int = 0) -> int:
+    r"""Return the shortest `memory` of `GaussNewton` that suits a closed loop, in steps; at least the default of 2000.
+
+    The memory must span 20 time constants $\tau = -1 / \log \hat\rho$ of the closed loop, 200 steps for each number of
+    θ, and one period of the reference. These rules are measured, not proved: `docs/no-knobs.md`.
+
+    **Arguments:**
+
+    - `contraction`: $\hat\rho < 1$, the contraction per step that a tuner with a `contraction_memory` reports in
+      `run.contraction`.
+    - `d`: how many numbers θ has.
+    - `period`: the number of steps after which the reference repeats; 0 if it does not.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> st.suggest_memory(0.98, d=4)
+        2000
+        >>> st.suggest_memory(0.999, d=4)  # a time constant of 1000 steps
+        19990
+    """
+    expected = "a number >= 0 and < 1: a loop that does not contract has no time constant"
+    rho = float(arguments.number("contraction", contraction, lambda v: 0 <= v < 1, expected))
+    d, period = arguments.count("d", d), arguments.whole("period", period)
+    return max(2000, math.ceil(TIME_CONSTANTS * time_constant(rho)), 200 * d, period)
+
+
+def time_constant(contraction: float) -> float:
+    """Return the number of steps in which a loop with this contraction < 1 forgets all but 1/e of a difference."""
+    return -1 / math.log(contraction) if contraction > 0 else 0.0
+
+
+def _curvature(
+    system: AbstractSystem, x: Float[Array, " n"], y: Float[Array, "n d"], theta: PyTree, a_hat: PyTree, t: Any
+) -> Float[Array, "d d"]:
+    r"""Return $z^\top (\nabla^2 h) z$: one linearization of the cost's gradient, and d tangents."""
+    flat, unravel = ravel_pytree(theta)
+    identity = jnp.eye(flat.size, dtype=flat.dtype)
+    u, push_control = jax.linearize(lambda x, flat: system.control(x, unravel(flat), a_hat, t), x, flat)
+    u_theta = jax.vmap(push_control, in_axes=1, out_axes=1)(y, identity)
+    gradient = jax.grad(lambda x, u, flat: system.loop_cost(x, u, unravel(flat), t), argnums=(0, 1, 2))
+    _, push_gradient = jax.linearize(gradient, x, u, flat)
+    of_x, of_u, of_theta = jax.vmap(push_gradient, in_axes=1, out_axes=1)(y, u_theta, identity)
+    return y.T @ of_x + u_theta.T @ of_u + of_theta
+
+
+def _is_box(constraint: AbstractConstraint) -> bool:
+    if isinstance(constraint, Product):
+        parts = jax.tree.leaves(constraint.parts, is_leaf=lambda node: isinstance(node, AbstractConstraint))
+        return all(map(_is_box, parts))
+    return isinstance(constraint, Box | Unconstrained)
