@@ -111,7 +111,13 @@ class GaussNewton(AbstractTuner):
         )
 
     def update(
-        self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree, a_hat: PyTree, t: Any, state: GaussNewtonState
+        self,
+        system: AbstractSystem,
+        x: Float[Array, " n"],
+        theta: PyTree,
+        a_hat: PyTree,
+        t: Any,
+        state: GaussNewtonState,
     ) -> tuple[PyTree, GaussNewtonState, TunerInfo]:
         y, watch, rho = state.y, state.contraction, None
         d = y.shape[1]
