@@ -8,9 +8,15 @@ from .base import AbstractPolicy as AbstractPolicy
 from .base import Inputs as Inputs
 from .base import Parameter as Parameter
 from .cascade import Cascade as Cascade
+from .computed_torque import ComputedTorque as ComputedTorque
 from .filters import AbstractFilter as AbstractFilter
 from .filters import Filtered as Filtered
 from .filters import LowPass as LowPass
 from .filters import Notch as Notch
+from .geometric import Geometric as Geometric
 from .lead_lag import LeadLag as LeadLag
+from .observers import AbstractObserver as AbstractObserver
+from .observers import Luenberger as Luenberger
+from .observers import VelocityFilter as VelocityFilter
 from .pid import PID as PID
+from .state_feedback import StateFeedback as StateFeedback

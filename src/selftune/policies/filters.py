@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
 from ..problem.constraints import AbstractConstraint, Box, Product
-from ..problem.memory import Memory
+from ..problem.memory import Memory, keep_after
 from . import base
 from .base import AbstractPolicy, Inputs, Parameter
 
@@ -39,8 +39,8 @@ class LowPass(AbstractFilter):
 
     The first value passes unchanged, so the filter starts without a transient. θ: the logarithm of T.
 
-    **Arguments:** `time_constant`: T in seconds, a number, or one for each signal; `constraint`: Θ, by default T between
-    1/100 and 100 times the start.
+    **Arguments:** `time_constant`: T in seconds, a number, or one for each signal; `constraint`: Θ, by default T
+    between 1/100 and 100 times the start.
 
     !!! Example
 
@@ -146,11 +146,22 @@ class Notch(AbstractFilter):
         return value, {**after, "started": jnp.ones_like(memory["started"])}
 
 
-def _after_refusal(rule: Any) -> Any:
+class _Refused(eqx.Module):
     """The filters follow the predicted signals; the policy's own rule decides about its memory."""
-    if rule is None:
-        return lambda before, after, u: after
-    return lambda before, after, u: {**after, "policy": rule(before["policy"], after["policy"], u)}
+
+    rule: Any
+
+    def __call__(self, before: PyTree, after: PyTree, u: Array) -> PyTree:
+        return {**after, "policy": self.rule(before["policy"], after["policy"], u)}
+
+
+class _Restored(eqx.Module):
+    """The filters stay; the policy's own rule decides about its memory."""
+
+    rule: Any
+
+    def __call__(self, memory: PyTree, initial: PyTree) -> PyTree:
+        return {**memory, "policy": self.rule(memory["policy"], initial["policy"])}
 
 
 class Filtered(AbstractPolicy):
@@ -223,12 +234,8 @@ class Filtered(AbstractPolicy):
         m, own = self.policy.limits[0].size, self.policy.memory
         first = {name: part.start(m if name == "control" else self.size) for name, part in self.filters.items()}
         if own is None:
-            return Memory(first, refused=_after_refusal(None)) if first else None
-        return Memory(
-            {"policy": own.initial, **first},
-            refused=_after_refusal(own.refused),
-            restored=lambda memory, initial: {**memory, "policy": own.restored(memory["policy"], initial["policy"])},
-        )
+            return Memory(first, refused=keep_after) if first else None
+        return Memory({"policy": own.initial, **first}, refused=_Refused(own.refused), restored=_Restored(own.restored))
 
     def gains(self, theta: PyTree) -> dict[str, Array]:
         found = dict(self.policy.gains(theta["policy"]))

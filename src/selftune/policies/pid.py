@@ -20,7 +20,7 @@ FILTER_RATIO = 10.0
 
 
 def _after_refusal(before: PyTree, after: PyTree, u: Array) -> PyTree:
-    """The integral stays, the derivative follows the predicted output, and the last control is the one that was sent."""
+    """The integral stays, the derivative follows the predicted output, and the last control is the one sent."""
     kept = {"integral": before["integral"]} if "integral" in before else {}
     sent = {"u": u} if "u" in before else {}
     return {**after, **kept, **sent}
@@ -141,7 +141,7 @@ class PID(AbstractPolicy):
 
     @classmethod
     def standard(cls, kp: Any, ti: Any = None, td: Any = None, **options: Any) -> "PID":
-        r"""Return a PID in the standard form, $k_p (e + \frac{1}{T_i} \int e + T_d \dot e)$, which is tuned in this form.
+        r"""Return a PID in the standard form, $k_p (e + \frac{1}{T_i} \int e + T_d \dot e)$.
 
         θ has `log_kp`, `log_ti` and `log_td`. None for `ti` or `td` leaves out the term. `options`: the other arguments
         of `PID`.
