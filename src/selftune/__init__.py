@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from . import models as models
+from . import policies as policies
 from .control.controller import Controller as Controller
 from .control.controller import ControllerState as ControllerState
 from .control.controller import Info as Info

@@ -10,9 +10,9 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 import selftune as st
+from selftune.foundation.rotations import rotation_matrix, rotation_rate
 from selftune.robots import quadrotor, quadrotor_plant, render
 from selftune.robots.base import drive
-from selftune.robots.rotation import rotation_matrix, rotation_rate
 
 ROBOT = quadrotor.make()
 SYSTEM = ROBOT.system

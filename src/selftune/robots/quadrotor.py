@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..foundation.rotations import rotation_matrix, rotation_rate
 from ..problem.constraints import Box
 from ..problem.noise import Gaussian, PiecewiseConstant
 from ..problem.scenario import Scenario
 from ..problem.system import System
 from .base import Plant, Robot
-from .rotation import rotation_matrix, rotation_rate
 
 GRAVITY = 9.81
 DT = 0.002

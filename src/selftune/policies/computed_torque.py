@@ -1,0 +1,121 @@
+"""Computed torque: the inverse dynamics of a robot make each joint a mass–spring–damper."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from ..foundation import arguments
+from ..foundation.errors import ArgumentError
+from ..problem.constraints import AbstractConstraint, Box
+from . import base
+from .base import AbstractPolicy, Inputs, Parameter
+
+
+class ComputedTorque(AbstractPolicy):
+    r"""Computed torque for a robot with joint angles q.
+
+    $$u = \mathrm{limit}\left(\tau(q, \dot q, \ddot r + \omega^2 (r - q) + 2 \zeta \omega (\dot r - \dot q)) - \hat f\right)$$
+
+    $\tau$ is the model's inverse dynamics: the torques for a wanted acceleration. With an exact model, each joint then
+    moves like a mass with a spring and a damper, with natural frequency ω and damping ratio ζ. θ: the logarithms of ω
+    and ζ, one for each joint (`log_damping`, `log_frequency`).
+
+    The limit is smooth, $v / (1 + (v/u_{max})^4)^{1/4}$, so that the tuner sees that the control stays near its limit.
+
+    The policy reads q and $\dot q$ from the first 2j components of x. The reference has the wanted angles, then the
+    wanted rates, then the wanted accelerations, 3j numbers. Rates and accelerations that are left out are 0.
+
+    **Arguments:**
+
+    - `inverse_dynamics`: τ, a function `(q (j,), rate (j,), acceleration (j,)) -> (j,)`.
+    - `joints`: j.
+    - `frequency`, `damping`: ω (rad/s) and ζ at the start, numbers or vectors (j,).
+    - `u_max`: the largest torques, a number or a vector (j,); None for no limit.
+    - `constraint`: Θ; by default ω between 1/10 and 10 times the start, and ζ between 1/4 and 4 times the start.
+
+    !!! Example
+
+        A pendulum with the inertia 2 kg·m² and the weight 5 N at a length of 1 m:
+
+        >>> import jax.numpy as jnp
+        >>> from selftune import policies
+        >>> def torque(q, rate, acceleration):
+        ...     return 2.0 * acceleration + 5.0 * jnp.sin(q)
+        >>> policy = policies.ComputedTorque(torque, joints=1, frequency=10.0, damping=1.0)
+        >>> inputs = policies.Inputs.of(output=[0.0], reference=[0.1], x=[0.0, 0.0], dt=0.01)
+        >>> print(policy(inputs, None, policy.theta)[0].round(6))  # 2 · 10² · 0.1
+        [20.]
+    """
+
+    inverse_dynamics: Callable[..., Any]
+    theta: dict[str, Array]
+    constraint: AbstractConstraint
+    u_max: Array | None
+
+    def __init__(
+        self,
+        inverse_dynamics: Callable[..., Any],
+        joints: int,
+        *,
+        frequency: Any = 10.0,
+        damping: Any = 1.0,
+        u_max: Any = None,
+        constraint: AbstractConstraint | None = None,
+    ):
+        if not callable(inverse_dynamics):
+            raise ArgumentError("inverse_dynamics", "a function", arguments.describe(inverse_dynamics))
+        self.inverse_dynamics = inverse_dynamics
+        size = (arguments.count("joints", joints),)
+        start = {"damping": arguments.variances("damping", damping)}
+        start["frequency"] = arguments.variances("frequency", frequency)
+        self.theta = {f"log_{name}": jnp.log(arguments.fit_shape(name, value, size)) for name, value in start.items()}
+        self.u_max = None if u_max is None else base.bound("u_max", arguments.variances("u_max", u_max), size[0])
+        reach = {"log_damping": math.log(4.0), "log_frequency": math.log(10.0)}
+        default = Box(*({name: leaf + s * reach[name] for name, leaf in self.theta.items()} for s in (-1, 1)))
+        self.constraint = base.checked_constraint(constraint, self.theta, default)
+
+    @property
+    def memory(self) -> None:
+        return None
+
+    @property
+    def limits(self) -> tuple[Array, Array]:
+        low = None if self.u_max is None else -self.u_max
+        return base.as_limits(low, self.u_max, self.theta["log_frequency"])
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return base.logarithms(self.theta, {"frequency": "rad/s"}, growth={})
+
+    def gains(self, theta: PyTree) -> dict[str, Array]:
+        """Return the natural frequencies (rad/s) and the damping ratios."""
+        return {name.removeprefix("log_"): jnp.exp(value) for name, value in theta.items()}
+
+    def __call__(self, inputs: Inputs, memory: PyTree, theta: PyTree) -> tuple[Float[Array, " m"], PyTree]:
+        joints = self.theta["log_frequency"].size
+        q, rate = inputs.x[:joints], inputs.x[joints : 2 * joints]
+        wanted, wanted_rate, wanted_acceleration = with_derivatives(inputs.reference, joints, 3)
+        gains = self.gains(theta)
+        frequency, ratio = gains["frequency"], gains["damping"]
+        feedback = frequency * (frequency * (wanted - q) + 2 * ratio * (wanted_rate - rate))
+        torque = self.inverse_dynamics(q, rate, wanted_acceleration + feedback) - inputs.f
+        return torque if self.u_max is None else soft_limit(torque, self.u_max.astype(torque.dtype)), None
+
+
+def with_derivatives(reference: Array, size: int, count: int) -> list[Array]:
+    """Return the reference and its derivatives, `count` vectors in all; those that are left out are 0."""
+    given, rest = divmod(reference.size, size)
+    if rest or not 1 <= given <= count:
+        sizes = " or ".join(str(size * k) for k in range(1, count + 1))
+        raise ArgumentError("reference", f"{sizes} numbers", arguments.describe(reference))
+    parts = list(jnp.split(reference, given)) if given > 1 else [reference]
+    return parts + [jnp.zeros(size, reference.dtype)] * (count - given)
+
+
+def soft_limit(v: Array, limit: Array) -> Array:
+    """Return v limited smoothly to ±limit: 1.5 % below v at half the limit, 16 % below at the limit."""
+    share = v / limit
+    return v / jnp.sqrt(jnp.sqrt(1 + (share * share) ** 2))
