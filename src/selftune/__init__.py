@@ -23,6 +23,10 @@ from .estimators import NormalizedGradient as NormalizedGradient
 from .export.c_folder import export_c as export_c
 from .foundation import extras, jax_releases
 from .foundation.errors import ArgumentError as ArgumentError
+from .loop import references as references
+from .loop.control_loop import Loop as Loop
+from .loop.stability import Margins as Margins
+from .loop.tracking import Tracking as Tracking
 from .problem import projected_step as projected_step
 from .problem.constraints import AbstractConstraint as AbstractConstraint
 from .problem.constraints import Ball as Ball

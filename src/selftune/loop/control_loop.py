@@ -1,0 +1,515 @@
+"""`Loop`: a plant, a policy, a cost and a reference become a system, its start values, its scales and its guard."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from ..control.controller import Controller
+from ..control.guard import Guard
+from ..control.run_fields import FIELDS
+from ..estimators.auto import AutoEstimator
+from ..estimators.base import AbstractEstimator
+from ..foundation import arguments
+from ..foundation.errors import ArgumentError
+from ..models.base import AbstractModel, measured_period
+from ..native.choice import Engine
+from ..policies.base import AbstractPolicy, Inputs
+from ..policies.observers import AbstractObserver, Luenberger
+from ..problem.constraints import AbstractConstraint, Product
+from ..problem.loop_context import LoopContext
+from ..problem.memory import Memory
+from ..problem.noise import PiecewiseConstant
+from ..problem.scenario import Scenario
+from ..problem.system import System
+from ..realtime.agent import Agent
+from ..simulation.run import Run
+from ..simulation.simulator import simulate
+from ..tuners.base import AbstractTuner
+from ..tuners.gauss_newton import GaussNewton
+from .references import AbstractReference, Steps, as_reference
+from .stability import Linear, Margins, linear_loop, margins_of
+from .tracking import Tracking
+
+NOISE = 1e-3
+"""The size of the sensor noise, as a share of the output's scale, unless the user gives one."""
+DISTURBANCE = 0.05
+"""The size of the disturbances that an observer expects at the plant's input, as a share of the control's scale."""
+REFUSED = 1e3
+"""A measurement is refused if it is this many times larger than the output's scale."""
+
+
+class Loop(eqx.Module):
+    r"""A control loop that is made of ready pieces.
+
+    The loop's attributes are plain objects, which you can also write by hand: `system` has the four functions, the
+    memory and the sensors; `theta`, `a_hat` and `x` are the start values; `controller()`, `guard()`, `agent()` and
+    `simulate()` use them. The context of each step is a `LoopContext`, which has the reference.
+
+    The memory of the system is a dictionary: `"u"`, the last control; `"policy"`, the memory of the policy, such as the
+    integral of a PID; `"observer"`, the memory of the observer.
+
+    **Arguments:**
+
+    - `plant`: the model of the plant, such as `models.DCMotor(…)`.
+    - `policy`: such as `policies.PID(…)`. Its gains are the start of the tuning.
+    - `cost`: a `Tracking`, or a function `(error (q,), u (m,), rate of u (m,)) -> ()`.
+    - `reference`: the wanted output in simulations: a reference of `selftune.references`, a number, an array with a row
+      for each step, or a function of the time in seconds. By default the reference makes steps to random levels within
+      the output's scale. An agent gets its reference at each call: `agent.act(measurement, reference=r)`.
+    - `noise`: the standard deviation of the sensor noise, a number or one for each output, in the output's units. By
+      default 1/1000 of the output's scale. Simulations and the default observer use it.
+    - `observer`: an observer of `selftune.policies`, which estimates the state from the outputs. It is needed if the
+      state has other components than the outputs. By default it is a stationary Kalman filter for this noise and for
+      disturbances at the plant's input of 5 % of the control's scale.
+    - `full_state`: True if sensors measure the whole state. The measurement is then x, and no observer is needed.
+    - `jitter`: True if each step has its own sampling period. Then `act` takes the period of each step as `dt=…`.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> from selftune import models, policies
+        >>> loop = st.Loop(
+        ...     plant=models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01),
+        ...     policy=policies.PID(kp=1.0, ki=0.5, u_min=-10.0, u_max=10.0),
+        ...     cost=st.Tracking(error=1.0, effort=0.01),
+        ... )
+        >>> run = loop.simulate(steps=5_000, seed=0)
+        >>> bool(run.cost[-1000:].mean() < run.cost[:1000].mean())
+        True
+        >>> agent = loop.agent()
+        >>> u = agent.act([0.0], reference=[1.0])
+        >>> print({name: round(float(gain), 2) for name, gain in loop.gains(agent.theta).items()})
+        {'kp': 1.0, 'ki': 0.5, 'tt': 2.0}
+    """
+
+    plant: AbstractModel
+    policy: AbstractPolicy
+    cost: Any
+    reference: AbstractReference
+    noise: Float[Array, " q"]
+    observer: AbstractObserver | None
+    jitter: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        plant: AbstractModel,
+        policy: AbstractPolicy,
+        cost: Any = None,
+        reference: Any = None,
+        *,
+        noise: Any = None,
+        observer: AbstractObserver | None = None,
+        full_state: bool = False,
+        jitter: bool = False,
+    ):
+        arguments.instance("plant", plant, AbstractModel)
+        arguments.instance("policy", policy, AbstractPolicy)
+        arguments.instance("observer", observer, AbstractObserver, optional=True)
+        arguments.instance("full_state", full_state, bool)
+        arguments.instance("jitter", jitter, bool)
+        self.plant, self.policy, self.jitter = plant, policy, jitter
+        outputs, controls = (tuple(s.scale for s in part) for part in (plant.outputs, plant.controls))
+        cost = Tracking() if cost is None else cost
+        if not callable(cost):
+            raise ArgumentError("cost", "a Tracking or a function of error, u and rate", arguments.describe(cost))
+        self.cost = cost.scaled_to(outputs, controls) if isinstance(cost, Tracking) else cost
+        self.reference = _default_reference(plant) if reference is None else as_reference(reference)
+        q = len(plant.states) if full_state else len(plant.outputs)
+        scales = [s.scale for s in (plant.states if full_state else plant.outputs)]
+        given = [NOISE * scale for scale in scales] if noise is None else noise
+        self.noise = jnp.array(arguments.fit_shape("noise", arguments.real_array("noise", given), (q,)))
+        if (raw := arguments.known(self.noise)) and np.any(raw[0] < 0):
+            raise ArgumentError("noise", "numbers >= 0", f"{noise}")
+        self.observer = observer
+        if observer is None and not full_state and not _measures_state(plant):
+            self.observer = _default_observer(plant, self.noise)
+
+    def __check_init__(self) -> None:
+        if self.observer is None and len(self.noise) != len(self.plant.states):
+            raise ArgumentError("observer", "an observer, because not all of the state is measured", "None")
+        self.system.check(self.x, self.theta, self.a_hat, self._first_context())
+
+    @property
+    def system(self) -> System:
+        """The four functions, the memory and the sensors, as a plain `System`."""
+        return self._system(self.plant)
+
+    def _system(self, plant: AbstractModel) -> System:
+        """Return the system with another plant in place of the model."""
+        observed = self.observer is not None
+        return System(
+            dynamics=_Dynamics(plant),
+            residual=_Residual(plant),
+            policy=_LoopPolicy(self.plant, self.policy, self.observer),
+            cost=_LoopCost(plant, self.cost),
+            memory=_memory(self.policy, self.observer, len(self.plant.controls)),
+            measure=_Measure(plant) if observed else None,
+            estimate=_Estimate(self.observer) if observed else None,
+        )
+
+    @property
+    def theta(self) -> PyTree:
+        """The start θ: that of the policy, and that of the observer if it has numbers to tune."""
+        return _theta(self.policy, self.observer)
+
+    @property
+    def constraint(self) -> AbstractConstraint:
+        """Θ, from the policy and the observer."""
+        if not _tunes_observer(self.observer):
+            return self.policy.constraint
+        assert self.observer is not None
+        return Product({"observer": self.observer.constraint, "policy": self.policy.constraint})
+
+    @property
+    def x(self) -> Float[Array, " n"]:
+        """The state at rest."""
+        return self.plant.x0
+
+    @property
+    def a_hat(self) -> PyTree:
+        """The start of the estimate of the unknown parameters: the nominal plant."""
+        return self.plant.a_hat
+
+    def gains(self, theta: PyTree) -> dict[str, Array]:
+        """Return the physical gains of θ by name, for people."""
+        return self.policy.gains(_split_theta(theta, self.observer)[0])
+
+    def controller(self, tuner: AbstractTuner | None = None, estimator: AbstractEstimator | None = None) -> Controller:
+        """Return the controller: by default with `GaussNewton` and `AutoEstimator`, which need no numbers."""
+        tuner = GaussNewton(constraint=self.constraint) if tuner is None else tuner
+        estimator = AutoEstimator(constraint=self.plant.a_constraint) if estimator is None else estimator
+        return Controller(self.system, tuner, estimator)
+
+    def guard(self, **changes: Any) -> Guard:
+        """Return the guard for this loop; `changes` are settings of `Guard` that replace the automatic ones.
+
+        - `u_low`, `u_high`: the limits of the policy.
+        - `x_limit`: 1000 times the scale of each measured signal. `f_limit`: 10,000 times the scale of the control.
+        - `growth`: the policy knows which numbers of θ are gains.
+        - `window`: two periods of the reference, but at least 500 steps, so that each window has the same mixture of
+          transients and rest.
+        """
+        low, high = (np.asarray(limit, float) for limit in self.policy.limits)
+        period = self.reference.period(self.plant.dt)
+        signals = self.plant.outputs if self.observer is not None else self.plant.states
+        growth = list(self.policy.growth)
+        if self.observer is not None and _tunes_observer(self.observer):
+            growth = [*(0 for _ in self.observer.growth), *growth]
+        settings: dict[str, Any] = {
+            "u_low": low.tolist(),
+            "u_high": high.tolist(),
+            "x_limit": [REFUSED * s.scale for s in signals],
+            "f_limit": 10 * REFUSED * max(s.scale for s in self.plant.controls),
+            "growth": growth,
+            "window": max(500, math.ceil(2 * period)) if math.isfinite(period) else 500,
+        }
+        return Guard(**(settings | changes))
+
+    def agent(
+        self,
+        *,
+        controller: Controller | None = None,
+        guard: Guard | None = None,
+        theta: Any = None,
+        a_hat: Any = None,
+        engine: Engine = "auto",
+        **options: Any,
+    ) -> Agent:
+        """Return an agent for the real plant: `u = agent.act(measurement, reference=r)` at each step.
+
+        The agent keeps the memory of the policy, and its estimator learns from every transition. `options` are further
+        arguments of `Agent`.
+        """
+        return Agent(
+            self.controller() if controller is None else controller,
+            x=self.x,
+            theta=self.theta if theta is None else theta,
+            a_hat=self.a_hat if a_hat is None else a_hat,
+            t=self._first_context(),
+            engine=engine,
+            guard=self.guard() if guard is None else guard,
+            infer=True,
+            make_context=self._context,
+            **options,
+        )
+
+    def scenario(self, steps: int, seed: int, *, plant: AbstractModel | None = None, reference: Any = None) -> Scenario:
+        """Return a scenario for this loop: reference, true parameters, disturbances and sensor noise.
+
+        The true parameters are drawn from the inner half of their bounds, once for each half of the run. The noise of
+        the sensors is the loop's `noise`. `plant`, if given, is the true plant.
+        """
+        plant = self.plant if plant is None else plant
+        steps, seed = arguments.count("steps", steps), arguments.whole("seed", seed)
+        kr, ka, kn = jax.random.split(jax.random.key(seed), 3)
+        signal = self.reference if reference is None else as_reference(reference)
+        dtype = plant.x0.dtype
+        rows = signal.rows(kr, steps, plant.dt, len(plant.outputs)).astype(dtype)
+        low, high = (jnp.broadcast_to(bound / 2, plant.a_hat.shape) for bound in _bounds(plant))
+        draw = PiecewiseConstant(period=-(-steps // 2), low=0.0, high=1.0)(ka, steps, plant.a_hat.size)
+        a_star = (low + (high - low) * draw).astype(dtype)
+        noise = self.noise * jax.random.normal(kn, (steps, self.noise.size), dtype)
+        periods = jnp.full(steps, plant.dt, dtype) if self.jitter else None
+        context = LoopContext(jnp.arange(steps, dtype=jnp.int32), rows, periods)
+        w = jnp.zeros((steps, plant.x0.size), dtype)
+        return Scenario(plant.x0, a_star, w, t=context, measurement_noise=noise)
+
+    def simulate(
+        self,
+        steps: int,
+        seed: int,
+        *,
+        plant: AbstractModel | None = None,
+        reference: Any = None,
+        scenario: Scenario | None = None,
+        controller: Controller | None = None,
+        guard: Guard | None = None,
+        theta: Any = None,
+        record: Sequence[str] = tuple(FIELDS),
+        stride: int = 1,
+        throw: bool = True,
+        engine: Engine = "auto",
+    ) -> Run:
+        """Simulate the loop as `agent()` would run it: the controller sees measurements and the reference alone.
+
+        `plant` is the true plant, by default the model itself; it may have another state than the model, such as an
+        actuator or a delay that the model does not know. The other arguments are those of `scenario` and `st.simulate`.
+        """
+        arguments.instance("plant", plant, AbstractModel, optional=True)
+        true = self.plant if plant is None else plant
+        if self.observer is None and true.x0.shape != self.x.shape:
+            raise ArgumentError(
+                "plant", f"{self.x.size} states like the model, because the whole state is measured", f"{true.x0.size}"
+            )
+        if scenario is None:
+            scenario = self.scenario(steps, seed, plant=true, reference=reference)
+        return simulate(
+            self.controller() if controller is None else controller,
+            scenario,
+            theta=self.theta if theta is None else theta,
+            a_hat=self.a_hat,
+            x_hat=None if self.observer is None else self.x,
+            plant=None if plant is None else self._system(plant),
+            guard=self.guard() if guard is None else guard,
+            infer=True,
+            record=record,
+            stride=stride,
+            throw=throw,
+            engine=engine,
+        )
+
+    def linearized(self, theta: Any = None) -> Linear:
+        """Return the open loop at rest, linear in state and memory, with the loop cut at the plant's input."""
+        theta = self.theta if theta is None else theta
+        return linear_loop(self.system, self.x, theta, self.a_hat, self._first_context(), self.plant.dt)
+
+    def margins(self, theta: Any = None) -> Margins:
+        """Return the gain, phase and delay margins at θ, from the linearization at rest; see `Margins`."""
+        return margins_of(self.linearized(theta))
+
+    def back_off(self, theta: Any = None, *, gain_margin: float = 2.0, delay_margin: float = 0.0) -> PyTree:
+        r"""Return θ with lower gains, so that the loop has the wanted margins; θ itself if it has them already.
+
+        All numbers of θ that are gains move together by the same amount, down in gain, by the smallest amount that
+        gives the margins: $\theta - s \cdot \text{growth}$. For logarithms of gains, all gains shrink by the same
+        factor. `gain_margin` is the smallest allowed upper gain margin, `delay_margin` is in seconds. If no amount
+        within Θ gives the margins, an error says which margins can be reached.
+
+        !!! Example
+
+            >>> import selftune as st
+            >>> from selftune import models, policies
+            >>> plant = models.Delayed(models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01), samples=10)
+            >>> loop = st.Loop(plant, policies.PID(kp=4.0, ki=4.0))
+            >>> print(round(loop.margins().gain_margin, 2))
+            1.09
+            >>> theta = loop.back_off(gain_margin=2.0)
+            >>> print(round(loop.margins(theta).gain_margin, 2))
+            2.0
+        """
+        from .stability import backed_off
+
+        wanted = arguments.number("gain_margin", gain_margin, lambda v: v >= 1, "a number >= 1")
+        delay = arguments.number("delay_margin", delay_margin, lambda v: v >= 0, "a number of seconds >= 0")
+        theta = self.theta if theta is None else theta
+        growth = self.policy.growth
+        if _tunes_observer(self.observer):
+            assert self.observer is not None
+            growth = (*(0 for _ in self.observer.growth), *growth)
+        return backed_off(self.margins, self.constraint, theta, growth, float(wanted), float(delay))
+
+    def _first_context(self) -> LoopContext:
+        q, dtype = len(self.plant.outputs), self.plant.x0.dtype
+        period = jnp.asarray(self.plant.dt, dtype) if self.jitter else None
+        return LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(q, dtype), period)
+
+    def _context(self, step: int, *, reference: Any = None, dt: Any = None) -> LoopContext:
+        q = len(self.plant.outputs)
+        if reference is None:
+            raise ArgumentError(
+                "reference", f"the {q} wanted outputs of this step: act(measurement, reference=…)", "None"
+            )
+        if (dt is None) == self.jitter:
+            expected = "the period of this step in seconds" if self.jitter else "None, because the loop has no jitter"
+            raise ArgumentError("dt", expected, f"{dt}")
+        wanted = np.asarray(reference, float)
+        if wanted.shape == () and q == 1:
+            wanted = wanted[None]
+        return LoopContext(np.int32(step), wanted, None if dt is None else np.asarray(dt, float))
+
+
+class _Dynamics(eqx.Module):
+    plant: AbstractModel
+
+    def __call__(self, x, u, f, t):
+        return self.plant.dynamics(x, u, f, t)
+
+
+class _Residual(eqx.Module):
+    plant: AbstractModel
+
+    def __call__(self, x, a, t):
+        return self.plant.residual(x, a, t)
+
+
+class _Measure(eqx.Module):
+    plant: AbstractModel
+
+    def __call__(self, x, t):
+        return self.plant.measure(x, t)
+
+
+class _Estimate(eqx.Module):
+    observer: AbstractObserver
+
+    def __call__(self, measured, memory, theta, t):
+        return self.observer.estimate(measured, memory["observer"], _split_theta(theta, self.observer)[1], t)
+
+
+class _LoopCost(eqx.Module):
+    plant: AbstractModel
+    cost: Any
+
+    def __call__(self, x, memory, u, theta, t):
+        rate = (u - memory["u"]) / _period(self.plant, t, u.dtype)
+        return self.cost(t.reference - self.plant.output(x), u, rate)
+
+
+class _LoopPolicy(eqx.Module):
+    plant: AbstractModel
+    policy: AbstractPolicy
+    observer: AbstractObserver | None
+
+    def __call__(self, measured, memory, theta, f, t):
+        theta, theta_observer = _split_theta(theta, self.observer)
+        if self.observer is None:
+            x, output = measured, self.plant.output(measured)
+        else:
+            x, output = self.observer.estimate(measured, memory["observer"], theta_observer, t), measured
+        inputs = Inputs(output, t.reference, x, f, _period(self.plant, t, x.dtype), t)
+        u, inner = self.policy(inputs, memory.get("policy"), theta)
+        after = {"u": u}
+        if inner is not None:
+            after["policy"] = inner
+        if self.observer is not None:
+            after["observer"] = self.observer.update(memory["observer"], x, u, f, self.plant.dynamics, t)
+        return u, after
+
+
+def _period(plant: AbstractModel, t: Any, dtype: Any) -> Array:
+    measured = measured_period(t)
+    return jnp.asarray(plant.dt, dtype) if measured is None else measured.astype(dtype)
+
+
+def _memory(policy: AbstractPolicy, observer: AbstractObserver | None, m: int) -> Memory:
+    """Return the memory of the loop; each part keeps its own rules for refused measurements and rollbacks."""
+    parts: dict[str, Memory] = {}
+    if policy.memory is not None:
+        parts["policy"] = policy.memory
+    if observer is not None:
+        parts["observer"] = observer.memory
+    return Memory(
+        {"u": jnp.zeros(m)} | {name: part.initial for name, part in parts.items()},
+        refused=_Refused(parts),
+        restored=_Restored(parts),
+    )
+
+
+class _Refused(eqx.Module):
+    parts: dict[str, Memory]
+
+    def __call__(self, before, after, u):
+        return {"u": u} | {name: part.refused(before[name], after[name], u) for name, part in self.parts.items()}
+
+
+class _Restored(eqx.Module):
+    parts: dict[str, Memory]
+
+    def __call__(self, memory, initial):
+        kept = {name: part.restored(memory[name], initial[name]) for name, part in self.parts.items()}
+        return {"u": memory["u"]} | kept
+
+
+def _tunes_observer(observer: AbstractObserver | None) -> bool:
+    return observer is not None and bool(jax.tree.leaves(observer.theta))
+
+
+def _theta(policy: AbstractPolicy, observer: AbstractObserver | None) -> PyTree:
+    if not _tunes_observer(observer):
+        return policy.theta
+    assert observer is not None
+    return {"observer": observer.theta, "policy": policy.theta}
+
+
+def _split_theta(theta: PyTree, observer: AbstractObserver | None) -> tuple[PyTree, PyTree]:
+    """Return θ of the policy and θ of the observer."""
+    return (theta["policy"], theta["observer"]) if _tunes_observer(observer) else (theta, {})
+
+
+def _bounds(plant: AbstractModel) -> tuple[Any, Any]:
+    return jnp.asarray(plant.a_constraint.low), jnp.asarray(plant.a_constraint.high)
+
+
+def _jacobians(plant: AbstractModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the derivatives at rest of the next state in the state and in the residual, and of the measurement."""
+    x, t = plant.x0, LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(len(plant.outputs), plant.x0.dtype))
+    u = jnp.zeros(len(plant.controls), x.dtype)
+    f = plant.residual(x, plant.a_hat, t)
+    A, F = jax.jacfwd(plant.dynamics, argnums=(0, 2))(x, u, f, t)
+    C = jax.jacfwd(plant.measure)(x, t)
+    return np.asarray(A), np.asarray(F), np.asarray(C)
+
+
+def _measures_state(plant: AbstractModel) -> bool:
+    """Return whether the measurement is the state itself."""
+    C = _jacobians(plant)[2]
+    return C.shape[0] == C.shape[1] and bool(np.array_equal(C, np.eye(len(C))))
+
+
+def _default_observer(plant: AbstractModel, noise: Array) -> AbstractObserver:
+    A, F, C = _jacobians(plant)
+    m = len(plant.controls)
+    sizes = DISTURBANCE * np.array([s.scale for s in plant.controls])
+    scales = np.array([s.scale for s in plant.states])
+    # A little noise on every state keeps the filter awake in directions that the input does not reach.
+    Q = (F[:, :m] * sizes) @ (F[:, :m] * sizes).T + np.diag((1e-6 * scales) ** 2)
+    spread = np.maximum(np.asarray(noise, float), 1e-6 * np.array([s.scale for s in plant.outputs]))
+    observer = Luenberger.kalman(A, C, Q, np.diag(spread**2), x=plant.x0, tunable=False)
+    return Luenberger(observer.gain({}), plant.measure, x=plant.x0, tunable=False)
+
+
+def _default_reference(plant: AbstractModel) -> AbstractReference:
+    """Return steps to random levels within the output's scale; each level lasts five time constants of the plant, but
+    between 100 and 2,000 steps."""
+    eigenvalues = np.abs(np.linalg.eigvals(_jacobians(plant)[0]))
+    slowest = max(eigenvalues[eigenvalues < 1 - 1e-9], default=0.0)
+    steps = 5 / -math.log(slowest) if slowest > 0 else 0.0
+    hold = min(max(steps, 100.0), 2000.0) * plant.dt
+    scale = np.array([s.scale for s in plant.outputs], float)
+    return Steps(hold, low=-scale, high=scale)

@@ -1,0 +1,233 @@
+"""Reference signals: the wanted values of the outputs over time.
+
+A reference is an object with `rows(key, steps, dt, q)`, which returns one row (q,) for each step. Random references need
+the key; the others ignore it.
+"""
+
+import abc
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..foundation import arguments
+from ..foundation.errors import ArgumentError
+
+
+class AbstractReference(eqx.Module):
+    """The wanted values of the outputs, from time 0 on."""
+
+    @abc.abstractmethod
+    def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
+        """Return the reference of each step; step t is at the time t · dt."""
+
+    @abc.abstractmethod
+    def period(self, dt: float) -> float:
+        """Return after how many steps the signal repeats, or how long it holds a level; infinity if neither."""
+
+
+def _finite(name: str) -> Any:
+    return lambda value: arguments.real_array(name, value)
+
+
+def _seconds(name: str) -> Any:
+    return lambda value: float(arguments.positive(name, value))
+
+
+def _times(steps: int, dt: float) -> Float[Array, " T"]:
+    # NumPy computes the times in double precision, so that a long run in float32 has the right phase.
+    return np.arange(steps) * float(dt)
+
+
+def _spread(name: str, rows: Any, q: int) -> Array:
+    """Return rows (T,) or (T, q) as (T, q)."""
+    rows = jnp.asarray(rows)
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    if rows.ndim != 2 or rows.shape[1] not in (1, q):
+        raise ArgumentError(name, f"one number or {q} for each step, for the {q} outputs", arguments.describe(rows))
+    return jnp.array(jnp.broadcast_to(rows, (rows.shape[0], q)))
+
+
+class Hold(AbstractReference):
+    """A constant reference.
+
+    !!! Example
+
+        >>> import jax
+        >>> from selftune import references
+        >>> print(references.Hold(2.0).rows(jax.random.key(0), steps=3, dt=0.1, q=1)[:, 0])
+        [2. 2. 2.]
+    """
+
+    value: Array = eqx.field(converter=_finite("value"))
+
+    def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
+        return _spread("value", jnp.broadcast_to(self.value, (steps, *self.value.shape)), q)
+
+    def period(self, dt: float) -> float:
+        return math.inf
+
+
+class Steps(AbstractReference):
+    """Steps to random levels: every `hold` seconds, a new level is drawn from the range for each output.
+
+    **Arguments:** `hold`: seconds between two steps; `low`, `high`: the range, each a number or one for each output.
+
+    !!! Example
+
+        >>> import jax
+        >>> from selftune import references
+        >>> rows = references.Steps(hold=0.2, low=-1.0, high=1.0).rows(jax.random.key(0), steps=6, dt=0.1, q=1)[:, 0]
+        >>> bool(rows[0] == rows[1]), bool(rows[1] == rows[2]), bool(rows[2] == rows[3])
+        (True, False, True)
+    """
+
+    hold: float = eqx.field(static=True, converter=_seconds("hold"))
+    low: Array = eqx.field(converter=_finite("low"))
+    high: Array = eqx.field(converter=_finite("high"))
+
+    def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
+        length = max(1, round(self.period(dt)))
+        drawn = jax.random.uniform(key, (-(-steps // length), q), self.low.dtype)
+        levels = self.low + (self.high - self.low) * drawn
+        return jnp.repeat(levels, length, axis=0)[:steps]
+
+    def period(self, dt: float) -> float:
+        return self.hold / dt
+
+
+class Square(AbstractReference):
+    """A square wave: `high` in the first half of each period, `low` in the second.
+
+    !!! Example
+
+        >>> import jax
+        >>> from selftune import references
+        >>> print(references.Square(0.4, low=0.0, high=1.0).rows(jax.random.key(0), steps=6, dt=0.1, q=1)[:, 0])
+        [1. 1. 0. 0. 1. 1.]
+    """
+
+    seconds: float = eqx.field(static=True, converter=_seconds("seconds"))
+    low: Array = eqx.field(converter=_finite("low"))
+    high: Array = eqx.field(converter=_finite("high"))
+
+    def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
+        # Half a sample earlier, so that rounding does not decide on which side of an edge a sample is.
+        first = np.mod((_times(steps, dt) + 0.5 * dt) / self.seconds, 1.0) < 0.5
+        return _spread("low", jnp.where(first[:, None], jnp.atleast_1d(self.high), jnp.atleast_1d(self.low)), q)
+
+    def period(self, dt: float) -> float:
+        return self.seconds / dt
+
+
+class Ramp(AbstractReference):
+    """A ramp from `start` with `slope` per second, which stays at `end` if that is given.
+
+    !!! Example
+
+        >>> import jax
+        >>> from selftune import references
+        >>> print(references.Ramp(slope=10.0, end=2.0).rows(jax.random.key(0), steps=4, dt=0.1, q=1)[:, 0])
+        [0. 1. 2. 2.]
+    """
+
+    slope: Array = eqx.field(converter=_finite("slope"))
+    start: Array = eqx.field(default=0.0, converter=_finite("start"))
+    end: Array | None = eqx.field(default=None, converter=lambda v: None if v is None else _finite("end")(v))
+
+    def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
+        rows = jnp.atleast_1d(self.start) + jnp.asarray(_times(steps, dt), self.slope.dtype)[:, None] * self.slope
+        if self.end is not None:
+            rows = jnp.where(self.slope >= 0, jnp.minimum(rows, self.end), jnp.maximum(rows, self.end))
+        return _spread("slope", rows, q)
+
+    def period(self, dt: float) -> float:
+        return math.inf
+
+
+class Sine(AbstractReference):
+    """A sine: `offset + amplitude · sin(2π · time / seconds + phase)`.
+
+    !!! Example
+
+        >>> import jax
+        >>> from selftune import references
+        >>> print(references.Sine(2.0, seconds=0.4).rows(jax.random.key(0), steps=4, dt=0.1, q=1)[:, 0].round(3))
+        [ 0.  2.  0. -2.]
+    """
+
+    amplitude: Array = eqx.field(converter=_finite("amplitude"))
+    seconds: float = eqx.field(static=True, converter=_seconds("seconds"))
+    offset: Array = eqx.field(default=0.0, converter=_finite("offset"))
+    phase: Array = eqx.field(default=0.0, converter=_finite("phase"))
+
+    def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
+        # The turns are reduced in double precision, before the sine: the phase stays exact in long runs.
+        turns = np.mod(_times(steps, dt) / self.seconds, 1.0)
+        angle = jnp.asarray(2 * np.pi * turns, self.amplitude.dtype)[:, None] + jnp.atleast_1d(self.phase)
+        return _spread("amplitude", jnp.atleast_1d(self.offset) + self.amplitude * jnp.sin(angle), q)
+
+    def period(self, dt: float) -> float:
+        return self.seconds / dt
+
+
+class Recorded(AbstractReference):
+    """A recorded signal, one row for each step, (T,) or (T, q). After its end, it starts again.
+
+    !!! Example
+
+        >>> import jax
+        >>> from selftune import references
+        >>> print(references.Recorded([0.0, 1.0, 3.0]).rows(jax.random.key(0), steps=5, dt=0.1, q=1)[:, 0])
+        [0. 1. 3. 0. 1.]
+    """
+
+    values: Array = eqx.field(converter=_finite("values"))
+
+    def __check_init__(self) -> None:
+        if self.values.ndim not in (1, 2) or self.values.size == 0:
+            raise ArgumentError("values", "an array (T,) or (T, q)", arguments.describe(self.values))
+
+    def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
+        return _spread("values", self.values[np.arange(steps) % self.values.shape[0]], q)
+
+    def period(self, dt: float) -> float:
+        return float(self.values.shape[0])
+
+
+class Function(AbstractReference):
+    """A function from the time in seconds to the wanted output: a number, or (q,).
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp
+        >>> from selftune import references
+        >>> print(references.Function(lambda s: 1.0 - jnp.exp(-s)).rows(jax.random.key(0), steps=3, dt=1.0, q=1)[:, 0].round(2))
+        [0.   0.63 0.86]
+    """
+
+    function: Callable[[Any], Any]
+
+    def __check_init__(self) -> None:
+        if not callable(self.function):
+            raise ArgumentError("function", "a function from the time in seconds to a number", f"{self.function!r}")
+
+    def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
+        return _spread("function", jax.vmap(lambda time: jnp.atleast_1d(self.function(time)))(_times(steps, dt)), q)
+
+    def period(self, dt: float) -> float:
+        return math.inf
+
+
+def as_reference(value: Any) -> AbstractReference:
+    """Return a reference from a number, an array with one row for each step, a function of time, or a reference."""
+    if isinstance(value, AbstractReference):
+        return value
+    if callable(value):
+        return Function(value)
+    return Hold(value) if np.ndim(value) == 0 else Recorded(value)

@@ -1,0 +1,181 @@
+"""Stability margins of a control loop, from its linearization at rest."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree
+
+from ..foundation.errors import ArgumentError
+from ..problem.constraints import AbstractConstraint
+from ..problem.system import AbstractSystem
+
+POINTS = 4000
+"""Frequencies of the grid on which crossings are looked for, before bisection."""
+
+
+class Linear(NamedTuple):
+    """The open loop as $z_{t+1} = A z_t + B v_t$, $u_t = C z_t$: z is x and the memory, v is the plant's input, and u is
+    the control that the policy computes. The loop is closed by v = u."""
+
+    A: np.ndarray
+    B: np.ndarray
+    C: np.ndarray
+    dt: float
+
+
+class Margins(NamedTuple):
+    """How far a loop is from instability; for several controls, the worst over one control at a time.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> from selftune import models, policies
+        >>> plant = models.FirstOrder(gain=1.0, time_constant=1.0, dt=0.1)
+        >>> print(st.Loop(plant, policies.PID(kp=1.0)).margins())
+        gain ×20 up, ×0 down; delay inf s; phase inf°
+    """
+
+    gain_margin: float
+    """The factor by which the gain may rise until the loop is unstable; infinity if no factor makes it unstable."""
+    gain_reduction: float
+    """The factor, below 1, to which the gain may fall; 0 if the loop stays stable without control."""
+    phase_margin: float
+    """In degrees; infinity if the open loop never has the gain 1."""
+    delay_margin: float
+    """The additional delay, in seconds, at which the loop becomes unstable."""
+    spectral_radius: float
+    """The largest absolute eigenvalue of the closed loop; below 1 the loop is stable."""
+
+    @property
+    def is_stable(self) -> bool:
+        return self.spectral_radius < 1
+
+    def __str__(self) -> str:
+        if not self.is_stable:
+            return f"UNSTABLE: spectral radius {self.spectral_radius:.4g}"
+        return (
+            f"gain ×{self.gain_margin:.3g} up, ×{self.gain_reduction:.3g} down; "
+            f"delay {self.delay_margin:.3g} s; phase {self.phase_margin:.3g}°"
+        )
+
+
+def linear_loop(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any, dt: float) -> Linear:
+    """Return the open loop at the state x and the first memory, linearized with JAX."""
+    n = x.size
+
+    def open_loop(loop_state: Array, v: Array) -> tuple[Array, Array]:
+        x, memory = system.split(loop_state)
+        u, memory, _ = system._act(x, memory, theta, a, t)
+        return system.join(system.dynamics(x, v, system.residual(x, a, t), t), memory), u
+
+    start = system.first(x)
+    u = system.control(start, theta, a, t)
+    (A, B), (C, D) = jax.jacfwd(open_loop, argnums=(0, 1))(start, u)
+    assert n <= start.size and not np.any(np.asarray(D))
+    return Linear(np.asarray(A, float), np.asarray(B, float), np.asarray(C, float), float(dt))
+
+
+def margins_of(loop: Linear) -> Margins:
+    """Return the margins of a linear loop, with one control at a time cut and the others closed."""
+    closed = loop.A + loop.B @ loop.C
+    radius = float(np.max(np.abs(np.linalg.eigvals(closed))))
+    if not radius < 1:
+        return Margins(1.0, 1.0, 0.0, 0.0, radius)
+    parts = []
+    for j in range(loop.B.shape[1]):
+        others = [i for i in range(loop.B.shape[1]) if i != j]
+        A = loop.A + loop.B[:, others] @ loop.C[others]
+        parts.append(_one_control(A, loop.B[:, j], loop.C[j], loop.dt))
+    up, down, phase, delay = (np.array(part) for part in zip(*parts, strict=True))
+    return Margins(float(up.min()), float(down.max()), float(phase.min()), float(delay.min()), radius)
+
+
+def _one_control(A: np.ndarray, b: np.ndarray, c: np.ndarray, dt: float) -> tuple[float, float, float, float]:
+    """Return gain margins up and down, phase margin in degrees and delay margin in seconds of L = −c (zI − A)⁻¹ b."""
+    up, down = _gain_range(A, b, c)
+    frequencies = np.concatenate([np.geomspace(1e-6, 1.0, POINTS // 2), np.linspace(1e-4, 1.0, POINTS)]) * math.pi
+    frequencies = np.unique(frequencies)
+    L = _response(A, b, c, frequencies)
+    excess = np.abs(L) - 1
+    phase, delay = math.inf, math.inf
+    for i in np.flatnonzero(np.sign(excess[1:]) != np.sign(excess[:-1])):
+        crossing = _bisect(lambda w: abs(_response(A, b, c, np.array([w]))[0]) - 1, frequencies[i], frequencies[i + 1])
+        value = _response(A, b, c, np.array([crossing]))[0]
+        # The loop is unstable if L reaches −1: that far may the phase fall.
+        lag = np.mod(np.angle(-value), 2 * math.pi)
+        phase = min(phase, math.degrees(min(lag, 2 * math.pi - lag)))
+        delay = min(delay, lag / crossing * dt)
+    return up, down, phase, delay
+
+
+def _response(A: np.ndarray, b: np.ndarray, c: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return L at the frequencies w, in radians per sample."""
+    z = np.exp(1j * w)[:, None, None] * np.eye(len(A)) - A
+    try:
+        return -np.linalg.solve(z, np.broadcast_to(b[:, None], (len(w), len(b), 1)).astype(complex))[:, :, 0] @ c
+    except np.linalg.LinAlgError:  # a pole on the unit circle, such as an integrator at frequency zero
+        return np.full(len(w), np.inf, complex)
+
+
+def _gain_range(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[float, float]:
+    """Return the factors on the gain, around 1, between which the loop is stable."""
+
+    def radius(factor: float) -> float:
+        return float(np.max(np.abs(np.linalg.eigvals(A + factor * np.outer(b, c))))) - 1
+
+    def edge(factors: np.ndarray, limit: float) -> float:
+        last = 1.0
+        for factor in factors:
+            if radius(factor) >= 0:
+                return _bisect(radius, last, factor)
+            last = factor
+        return limit
+
+    return edge(np.geomspace(1.01, 1e6, 1000), math.inf), edge(np.geomspace(0.99, 1e-6, 1000), 0.0)
+
+
+def _bisect(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return a zero between two points at which the function has different signs."""
+    sign = math.copysign(1, function(low))
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if math.copysign(1, function(middle)) == sign else (low, middle)
+    return 0.5 * (low + high)
+
+
+def backed_off(
+    margins: Callable[[PyTree], Margins],
+    constraint: AbstractConstraint,
+    theta: PyTree,
+    growth: tuple[int, ...],
+    gain_margin: float,
+    delay_margin: float,
+) -> PyTree:
+    """Return θ with all gains lowered together by the smallest amount that gives both margins."""
+    flat, unravel = ravel_pytree(theta)
+    direction = jnp.asarray(growth, flat.dtype)
+
+    def at(amount: float) -> PyTree:
+        return constraint.project(unravel(flat - amount * direction))
+
+    def suffices(amount: float) -> bool:
+        found = margins(at(amount))
+        return found.is_stable and found.gain_margin >= gain_margin and found.delay_margin >= delay_margin
+
+    if suffices(0.0):
+        return theta
+    amounts = np.linspace(0.05, 10.0, 200)
+    enough = next((i for i, amount in enumerate(amounts) if suffices(amount)), None)
+    if enough is None:
+        best = max((margins(at(amount)) for amount in amounts), key=lambda found: found.gain_margin)
+        raise ArgumentError("gain_margin, delay_margin", "margins that lower gains can give", f"at best: {best}")
+    low, high = (0.0 if enough == 0 else amounts[enough - 1]), amounts[enough]
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return at(high)

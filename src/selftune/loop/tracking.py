@@ -1,0 +1,74 @@
+"""The cost of a control loop: how far the output is from the reference, and how much control that takes."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..foundation import arguments
+from ..foundation.errors import ArgumentError
+
+
+def _weight(name: str) -> Any:
+    return lambda v: arguments.number(name, v, lambda v: 0 <= v < jnp.inf, "a finite number >= 0")
+
+
+class Tracking(eqx.Module):
+    r"""A quadratic cost of the tracking error, of the control and of its rate.
+
+    $$h = w_e \sum_i \Big(\frac{r_i - y_i}{Y_i}\Big)^2 + w_u \sum_j \Big(\frac{u_j}{U_j}\Big)^2
+    + w_d \sum_j \Big(\frac{\dot u_j}{U_j}\Big)^2$$
+
+    $Y_i$ and $U_j$ are the sizes of output and control that count as 1. They come from the plant (`Signal.scale`),
+    unless you give them here. The rate $\dot u$ is the change from the last control, divided by the sampling period.
+
+    **Arguments:**
+
+    - `error`, `effort`, `effort_rate`: the weights $w_e, w_u, w_d$. The weight of the rate is for a rate in units per
+      second.
+    - `output_scale`, `control_scale`: the sizes that count as 1, each a number or one for each signal; None takes the
+      plant's.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> cost = st.Tracking(error=1.0, effort=0.01, output_scale=2.0, control_scale=10.0)
+        >>> error, u, rate = jnp.array([1.0]), jnp.array([10.0]), jnp.array([0.0])
+        >>> print(cost(error, u, rate))  # (1/2)² + 0.01 · 1²
+        0.26
+    """
+
+    error: Float[Array, ""] = eqx.field(default=1.0, converter=_weight("error"))
+    effort: Float[Array, ""] = eqx.field(default=0.01, converter=_weight("effort"))
+    effort_rate: Float[Array, ""] = eqx.field(default=0.0, converter=_weight("effort_rate"))
+    output_scale: Any = None
+    control_scale: Any = None
+
+    def __check_init__(self) -> None:
+        for name in ("output_scale", "control_scale"):
+            if (value := getattr(self, name)) is not None:
+                arguments.variances(name, value)  # positive numbers
+
+    def scaled_to(self, output_scale: tuple[float, ...], control_scale: tuple[float, ...]) -> "Tracking":
+        """Return this cost with the given scales where it has none of its own."""
+        scales = []
+        for name, value, default in (
+            ("output_scale", self.output_scale, output_scale),
+            ("control_scale", self.control_scale, control_scale),
+        ):
+            array = arguments.real_array(name, default if value is None else value)
+            if array.ndim > 1 or array.size not in (1, len(default)):
+                raise ArgumentError(name, f"one number or {len(default)}", arguments.describe(array))
+            scales.append(jnp.array(jnp.broadcast_to(array, (len(default),))))
+        return Tracking(self.error, self.effort, self.effort_rate, *scales)
+
+    def __call__(self, error: Float[Array, " q"], u: Float[Array, " m"], rate: Float[Array, " m"]) -> Float[Array, ""]:
+        dtype = u.dtype
+        terms = ((self.error, error, self.output_scale), (self.effort, u, self.control_scale))
+        terms += ((self.effort_rate, rate, self.control_scale),)
+        total = jnp.zeros((), dtype)
+        for weight, value, scale in terms:
+            scale = jnp.asarray(1.0 if scale is None else scale, dtype)
+            total = total + weight.astype(dtype) * jnp.sum((value / scale) ** 2)
+        return total
