@@ -60,8 +60,8 @@ class Loop(eqx.Module):
     - `policy`: such as `policies.PID(…)`. Its gains are the start of the tuning.
     - `cost`: a `Tracking`, or a function `(error (q,), u (m,), rate of u (m,)) -> ()`.
     - `reference`: the wanted output in simulations: a reference of `selftune.references`, a number, an array with a row
-      for each step, or a function of the time in seconds. By default the reference makes steps to random levels within
-      the output's scale. An agent gets its reference at each call: `agent.act(measurement, reference=r)`.
+      for each step, or a function of the time in seconds. By default the reference makes steps to random levels
+      between the output at rest and one scale above it. An agent gets its reference at each call: `agent.act(measurement, reference=r)`.
     - `noise`: the standard deviation of the sensor noise, a number or one for each output, in the output's units. By
       default 1/1000 of the output's scale. Simulations and the default observer use it.
     - `observer`: an observer of `selftune.policies`, which estimates the state from the outputs. It is needed if the
@@ -181,8 +181,14 @@ class Loop(eqx.Module):
         return self.policy.gains(_split_theta(theta, self.observer)[0])
 
     def controller(self, tuner: AbstractTuner | None = None, estimator: AbstractEstimator | None = None) -> Controller:
-        """Return the controller: by default with `GaussNewton` and `AutoEstimator`, which need no numbers."""
-        tuner = GaussNewton(constraint=self.constraint) if tuner is None else tuner
+        """Return the controller: by default with `GaussNewton` and `AutoEstimator`, which need no numbers.
+
+        `GaussNewton` remembers 10 periods of the reference, but at least 2,000 steps and 200 for each number of θ, so
+        that its means contain several transients.
+        """
+        if tuner is None:
+            d = jax.flatten_util.ravel_pytree(self.theta)[0].size
+            tuner = GaussNewton(constraint=self.constraint, memory=max(2000.0, 10 * self._period(), 200.0 * d))
         estimator = AutoEstimator(constraint=self.plant.a_constraint) if estimator is None else estimator
         return Controller(self.system, tuner, estimator)
 
@@ -192,11 +198,13 @@ class Loop(eqx.Module):
         - `u_low`, `u_high`: the limits of the policy.
         - `x_limit`: 1000 times the scale of each measured signal. `f_limit`: 10,000 times the scale of the control.
         - `growth`: the policy knows which numbers of θ are gains.
+        - `rate`: θ moves by at most 1 in a period of the reference. For logarithms of gains, this is a factor of e.
+          Before the gains move further, the plant shows the effect.
         - `window`: two periods of the reference, but at least 500 steps, so that each window has the same mixture of
           transients and rest.
         """
         low, high = (np.asarray(limit, float) for limit in self.policy.limits)
-        period = self.reference.period(self.plant.dt)
+        period = self._period()
         signals = self.plant.outputs if self.observer is not None else self.plant.states
         growth = list(self.policy.growth)
         if self.observer is not None and _tunes_observer(self.observer):
@@ -207,7 +215,8 @@ class Loop(eqx.Module):
             "x_limit": [REFUSED * s.scale for s in signals],
             "f_limit": 10 * REFUSED * max(s.scale for s in self.plant.controls),
             "growth": growth,
-            "window": max(500, math.ceil(2 * period)) if math.isfinite(period) else 500,
+            "rate": 1 / period,
+            "window": max(500, math.ceil(2 * period)),
         }
         return Guard(**(settings | changes))
 
@@ -307,7 +316,10 @@ class Loop(eqx.Module):
     def linearized(self, theta: Any = None) -> Linear:
         """Return the open loop at rest, linear in state and memory, with the loop cut at the plant's input."""
         theta = self.theta if theta is None else theta
-        return linear_loop(self.system, self.x, theta, self.a_hat, self._first_context(), self.plant.dt)
+        # A little above the rest: there, a control that cannot be negative is not at its limit.
+        level = self.plant.output(self.x) + 1e-3 * jnp.asarray([s.scale for s in self.plant.outputs], self.x.dtype)
+        t = self._first_context()._replace(reference=level)
+        return linear_loop(self.system, self.x, theta, self.a_hat, t, self.plant.dt)
 
     def margins(self, theta: Any = None) -> Margins:
         """Return the gain, phase and delay margins at θ, from the linearization at rest; see `Margins`."""
@@ -343,6 +355,13 @@ class Loop(eqx.Module):
             assert self.observer is not None
             growth = (*(0 for _ in self.observer.growth), *growth)
         return backed_off(self.margins, self.constraint, theta, growth, float(wanted), float(delay))
+
+    def _period(self) -> float:
+        """Return the period of the reference in steps, or that of the default reference if it has none."""
+        period = self.reference.period(self.plant.dt)
+        if not math.isfinite(period):
+            period = _default_reference(self.plant).period(self.plant.dt)
+        return max(period, 10.0)
 
     def _first_context(self) -> LoopContext:
         q, dtype = len(self.plant.outputs), self.plant.x0.dtype
@@ -505,11 +524,12 @@ def _default_observer(plant: AbstractModel, noise: Array) -> AbstractObserver:
 
 
 def _default_reference(plant: AbstractModel) -> AbstractReference:
-    """Return steps to random levels within the output's scale; each level lasts five time constants of the plant, but
-    between 100 and 2,000 steps."""
+    """Return steps to random levels, from the output at rest up to one scale above it; each level lasts five time
+    constants of the plant, but between 100 and 2,000 steps. A heater cannot cool: no level is below the rest."""
     eigenvalues = np.abs(np.linalg.eigvals(_jacobians(plant)[0]))
     slowest = max(eigenvalues[eigenvalues < 1 - 1e-9], default=0.0)
     steps = 5 / -math.log(slowest) if slowest > 0 else 0.0
     hold = min(max(steps, 100.0), 2000.0) * plant.dt
     scale = np.array([s.scale for s in plant.outputs], float)
-    return Steps(hold, low=-scale, high=scale)
+    rest = np.asarray(plant.output(plant.x0), float)
+    return Steps(hold, low=rest, high=rest + scale)

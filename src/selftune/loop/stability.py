@@ -65,19 +65,42 @@ class Margins(NamedTuple):
 
 
 def linear_loop(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any, dt: float) -> Linear:
-    """Return the open loop at the state x and the first memory, linearized with JAX."""
-    n = x.size
+    """Return the open loop, linearized with JAX where the closed loop is at rest."""
 
     def open_loop(loop_state: Array, v: Array) -> tuple[Array, Array]:
         x, memory = system.split(loop_state)
         u, memory, _ = system._act(x, memory, theta, a, t)
         return system.join(system.dynamics(x, v, system.residual(x, a, t), t), memory), u
 
-    start = system.first(x)
-    u = system.control(start, theta, a, t)
-    (A, B), (C, D) = jax.jacfwd(open_loop, argnums=(0, 1))(start, u)
-    assert n <= start.size and not np.any(np.asarray(D))
+    at = _rest(system, x, theta, a, t)
+    (A, B), (C, _) = jax.jacfwd(open_loop, argnums=(0, 1))(at, system.control(at, theta, a, t))
     return Linear(np.asarray(A, float), np.asarray(B, float), np.asarray(C, float), float(dt))
+
+
+def _rest(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any) -> Array:
+    """Return the loop state at which the closed loop stays, by Newton's method.
+
+    The loop need not be stable there. If there is no such state, as with a ramp, return the best one found.
+    """
+
+    @jax.jit
+    def move(z: Array) -> tuple[Array, Array]:
+        return system.step(z, theta, a, t)[0] - z, jax.jacfwd(lambda z: system.step(z, theta, a, t)[0])(z)
+
+    # A few steps of the policy at the first state, so that a derivative has its last value.
+    z = system.first(x)
+    for _ in range(3):
+        z = system.join(x, system.split(system.step(z, theta, a, t)[0])[1])
+    best, least = z, math.inf
+    for _ in range(30):
+        change, jacobian = (np.asarray(part, float) for part in move(z))
+        size = float(np.linalg.norm(change))
+        if not size < least:
+            break
+        best, least = z, size
+        step = np.linalg.lstsq(jacobian - np.eye(len(change)), -change, rcond=1e-12)[0]
+        z = z + jnp.asarray(step, z.dtype)
+    return best
 
 
 def margins_of(loop: Linear) -> Margins:
