@@ -154,7 +154,7 @@ def test_learns_the_noise_level_of_each_component(name):
 def test_follows_a_drift(name, bounds):
     """Parameters that cross a tenth of the box in 1000 steps: the error stays far below the distance that they move."""
     steps = 6000
-    phase = 2e-3 * jnp.arange(steps)[:, None] + jnp.arange(3.0)
+    phase = 2e-3 * jnp.arange(float(steps))[:, None] + jnp.arange(3.0)
     truth = TRUTH + jnp.sin(phase)
     features = jax.random.normal(jax.random.key(5), (steps, 1, 3))
     observations = jnp.einsum("tkp,tp->tk", features, truth) + 0.3
@@ -162,7 +162,6 @@ def test_follows_a_drift(name, bounds):
     _, _, innovations = run(MAKERS[name](SETS[bounds]), features, observations, jnp.zeros(3))
     excess = float(jnp.mean(innovations[1000:] ** 2)) / 0.01 - 1
     fixed = float(jnp.mean(jnp.sum((truth - TRUTH) ** 2, axis=1))) / 0.01  # with the best constant estimate
-    print(name, bounds, excess, fixed)
     assert excess < 0.05 * fixed
 
 
@@ -229,15 +228,16 @@ def test_any_size_stays_in_the_box(p, k, dtype):
         assert inside.size == p
 
 
-def test_one_outlier_moves_the_estimate_no_further_than_a_moderate_one():
+def test_the_larger_an_outlier_the_less_it_moves_the_estimate():
+    """An outlier e raises the noise level by e²/300, and so the step shrinks as 1/e."""
     features, observations = data(jax.random.key(10), 2000, 1, 3, TRUTH, noise=0.1)
     for make in (MAKERS["kalman"], MAKERS["gradient"]):
         a, state, _ = run(make(BOX), features, observations, jnp.zeros(3))
         moved = [
             float(jnp.linalg.norm(run(make(BOX), features[:1], observations[:1] + e, a, state=state)[0] - a))
-            for e in (2.0, 1e4)
+            for e in (1e3, 1e6)
         ]
-        assert moved[1] < moved[0]
+        assert moved[1] < 0.01 * moved[0]
 
 
 # The choice
