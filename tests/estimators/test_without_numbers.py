@@ -294,8 +294,19 @@ def test_native_gives_the_numbers_of_xla(name, bounds):
         loop_runs(estimator, name != "auto, not affine", jnp.float64, engine=engine) for engine in ("native", "xla")
     )
     assert native.engine == "native"
-    # Feedback of rounding errors over 400 steps.
+    # The loop feeds rounding errors back over 400 steps.
     np.testing.assert_allclose(native.a_hat, xla.a_hat, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_native_in_float32_with_a_guard(affine):
+    """The guard's rollback needs `reset` in the lowered program too."""
+    estimator = st.AutoEstimator(constraint=st.Box(-2.0, 2.0))
+    native, xla = (
+        loop_runs(estimator, affine, jnp.float32, guard=st.Guard(), engine=engine) for engine in ("native", "xla")
+    )
+    assert native.a_hat.dtype == jnp.float32
+    np.testing.assert_allclose(native.a_hat, xla.a_hat, atol=1e-3)
 
 
 def test_float32_loop_and_rollback_with_a_guard():

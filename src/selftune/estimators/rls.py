@@ -1,4 +1,4 @@
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -121,7 +121,7 @@ class RLS(AbstractEstimator):
             root, prior, learned, remains = self._rescaled(root, learned, innovation, J, a_hat)
             precision = 1 / jnp.sqrt(_scales.above_rounding(learned.level, J, self._variances(a_hat, learned)))
             J, error, forgetting = precision[:, None] * J, precision * innovation, forgetting * remains
-        rows = jnp.concatenate([jnp.sqrt(1 - forgetting) * prior, J])
+        rows = jnp.concatenate([jnp.sqrt(1 - forgetting) * cast(Array, prior), J])
         root = _square_root.add_information(root / jnp.sqrt(forgetting), rows)
         a_hat = _square_root.correct(a_hat, root, J, error, self.constraint)
         return a_hat, RLSState(root, state.prior, learned), EstimatorInfo(innovation)

@@ -26,8 +26,8 @@ class LearningRates:
     r"""Two suggestions for η. Each is the smaller of a limit from the step of θ and a limit from the curvature."""
 
     admissible: float | None
-    r"""$\bar\eta = \min\{\epsilon_\theta / L_F, 1 / (2 \ell_F)\}$ of the theory: safe, and often tiny. None if no `Sets`
-    were given."""
+    r"""$\bar\eta = \min\{\epsilon_\theta / L_F, 1 / (2 \ell_F)\}$ of the theory: safe, and often tiny. None
+    without `Sets`."""
     measured: float
     """The same formula with the measured gradients and curvatures: a rate to try with a guard."""
     gradient: tuple[float | None, float]
