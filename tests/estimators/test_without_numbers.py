@@ -222,10 +222,8 @@ def test_any_size_stays_in_the_box(p, k, dtype):
         assert bool(jax.vmap(box.contains)(estimates).all())
         if name != "gradient":
             assert np.linalg.eigvalsh(np.asarray(state.covariance, np.float64)).max() <= 4 / 12 * 1.001
-        inside = np.abs(truth) < 0.9
         if p <= 7:  # while a bound is active, the others are near the constrained least squares, not the truth
             assert float(jnp.mean((a - jnp.clip(truth, -1, 1)) ** 2)) < 0.2
-        assert inside.size == p
 
 
 def test_the_larger_an_outlier_the_less_it_moves_the_estimate():
