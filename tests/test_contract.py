@@ -1,5 +1,7 @@
 """Every tuner, estimator and constraint keeps the contract; `selftune.testing` has the checks."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +32,10 @@ ESTIMATORS = {
     "normalized": lambda c: st.GradientEstimator(0.8, normalized=True, constraint=c),
     "RLS": lambda c: st.RLS(forgetting=0.9, covariance=10.0, constraint=c),
     "KalmanEstimator": lambda c: st.KalmanEstimator(process_noise=0.1, observation_noise=0.1, constraint=c),
+    "RLS()": lambda c: st.RLS(constraint=c),
+    "KalmanEstimator()": lambda c: st.KalmanEstimator(constraint=c),
+    "NormalizedGradient": lambda c: st.NormalizedGradient(constraint=c),
+    "AutoEstimator": lambda c: st.AutoEstimator(constraint=c),
     "Known": lambda c: st.Known(),
     "Frozen": lambda c: st.Frozen(),
 }

@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
-from ..problem.constraints import AbstractConstraint
+from ..problem.constraints import AbstractConstraint, Ball, Box, Product, Simplex
 
 WINDOW = 300
 """The number of steps in a mean."""
@@ -42,13 +42,30 @@ class Scales(eqx.Module):
     """M, the largest mean square of J; None if all parameters have bounds."""
 
 
-def begin(a_hat: PyTree, k: int, constraint: AbstractConstraint | None) -> Scales:
-    """Return the statistics before the first step, for k components of f; `constraint` is None if P₀ is given."""
+def are_bounds_known(constraint: AbstractConstraint) -> bool:
+    """Return whether each parameter has two different finite bounds. False if this is not certain, as for bounds that
+    are being traced.
+
+    Estimators ask this when they are made, because the structure of their state must not depend on traced values.
+    """
+    if isinstance(constraint, Product):
+        parts = jax.tree.leaves(constraint.parts, is_leaf=lambda node: isinstance(node, AbstractConstraint))
+        return all(map(are_bounds_known, parts))
+    if isinstance(constraint, Box):
+        low, high = jax.tree.leaves(constraint.low), jax.tree.leaves(constraint.high)
+        if len(low) != len(high):  # one of them is a single array for all leaves
+            low, high = (one * (len(other) if len(one) == 1 else 1) for one, other in ((low, high), (high, low)))
+        raw = arguments.known(*low, *high)
+        return raw is not None and all(
+            np.all(np.isfinite(b - a) & (b > a)) for a, b in zip(raw[: len(low)], raw[len(low) :], strict=True)
+        )
+    return isinstance(constraint, Ball | Simplex)
+
+
+def begin(a_hat: PyTree, k: int, *, bounded: bool) -> Scales:
+    """Return the statistics before the first step, for k components of f; `bounded`: P₀ is not to be learned."""
     flat = ravel_pytree(a_hat)[0]
     zeros = jnp.zeros((k, flat.size), flat.dtype)
-    # While bounds are being traced their values are unknown, and the statistics must be ready for infinite bounds.
-    known = None if constraint is None else arguments.known(_bounded_variance(constraint, a_hat))
-    bounded = constraint is None or (known is not None and bool(np.all(known[0] > 0)))
     return Scales(
         count=jnp.zeros((), flat.dtype),
         noise=zeros[:, 0],

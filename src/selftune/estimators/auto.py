@@ -1,9 +1,7 @@
 from typing import Any, ClassVar
 
-import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
-from ..problem import projected_step
 from ..problem.affine import is_affine
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.system import AbstractSystem
@@ -11,6 +9,8 @@ from ._scales import Scales
 from .base import AbstractEstimator, EstimatorInfo
 from .kalman import KalmanEstimator, KalmanState
 from .normalized_gradient import NormalizedGradient
+
+_EVERYWHERE = Unconstrained()
 
 
 class AutoEstimator(AbstractEstimator):
@@ -38,11 +38,20 @@ class AutoEstimator(AbstractEstimator):
         'KalmanState'
     """
 
-    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
+    kalman: KalmanEstimator
+    gradient: NormalizedGradient
     init_takes_context: ClassVar[bool] = True
 
+    def __init__(self, constraint: Any = _EVERYWHERE):
+        self.kalman = KalmanEstimator(constraint=constraint)
+        self.gradient = NormalizedGradient(constraint=constraint)
+
+    @property
+    def constraint(self) -> AbstractConstraint:
+        return self.kalman.constraint
+
     def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, t: Any = 0) -> KalmanState | Scales:
-        chosen = self._kalman if is_affine(system, x, a_hat, t) else self._gradient
+        chosen = self.kalman if is_affine(system, x, a_hat, t) else self.gradient
         return chosen.init(system, x, a_hat, t)
 
     def reset(
@@ -64,12 +73,4 @@ class AutoEstimator(AbstractEstimator):
 
     def _chosen(self, state: PyTree) -> AbstractEstimator:
         """Return the estimator to which a state belongs."""
-        return self._kalman if isinstance(state, KalmanState) else self._gradient
-
-    @property
-    def _kalman(self) -> KalmanEstimator:
-        return KalmanEstimator(constraint=self.constraint)
-
-    @property
-    def _gradient(self) -> NormalizedGradient:
-        return NormalizedGradient(constraint=self.constraint)
+        return self.kalman if isinstance(state, KalmanState) else self.gradient

@@ -87,6 +87,8 @@ class KalmanEstimator(AbstractEstimator):
     observation_noise: Array | None
     covariance: Array | None
     constraint: AbstractConstraint
+    bounded: bool = eqx.field(static=True)
+    """Whether each parameter has two finite bounds; if not, scales are learned."""
     init_takes_context: ClassVar[bool] = True
 
     def __init__(
@@ -94,7 +96,7 @@ class KalmanEstimator(AbstractEstimator):
         process_noise: Any = None,
         observation_noise: Any = None,
         covariance: Any = None,
-        constraint: AbstractConstraint = _EVERYWHERE,
+        constraint: Any = _EVERYWHERE,
     ):
         if covariance is None and process_noise is not None:
             if observation_noise is None:
@@ -104,6 +106,7 @@ class KalmanEstimator(AbstractEstimator):
         self.observation_noise = _variances("observation_noise", observation_noise)
         self.covariance = _variances("covariance", covariance)
         self.constraint = projected_step.constraint(constraint)
+        self.bounded = _scales.are_bounds_known(constraint)
 
     def __check_init__(self) -> None:
         Q, P0 = self.process_noise, self.covariance
@@ -121,8 +124,8 @@ class KalmanEstimator(AbstractEstimator):
                 arguments.fits(name, value, p)
         scales = None
         if self.covariance is None or self.observation_noise is None:
-            bounds = self.constraint if self.covariance is None else None
-            scales = _scales.begin(a_hat, system.check_plant(x, a_hat, t), bounds)
+            bounded = self.bounded or self.covariance is not None
+            scales = _scales.begin(a_hat, system.check_plant(x, a_hat, t), bounded=bounded)
         return self._begin(a_hat, scales)
 
     def reset(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, state: KalmanState) -> KalmanState:

@@ -13,6 +13,8 @@ from . import _scales
 from ._scales import Scales
 from .base import AbstractEstimator, EstimatorInfo
 
+_EVERYWHERE = Unconstrained()
+
 
 class NormalizedGradient(AbstractEstimator):
     r"""Normalized gradient steps whose scales come from 𝒜 and from the data. It needs no numbers, and the residual may
@@ -41,14 +43,19 @@ class NormalizedGradient(AbstractEstimator):
         >>> estimator = st.NormalizedGradient(constraint=st.Box([0.0, -4.0], [1.5, 4.0]))
     """
 
-    share: Array = eqx.field(
-        default=0.06, converter=lambda v: arguments.number("share", v, lambda v: 0 < v <= 1, "a number in (0, 1]")
-    )
-    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
+    share: Array
+    constraint: AbstractConstraint
+    bounded: bool = eqx.field(static=True)
+    """Whether each parameter has two finite bounds; if not, scales are learned."""
     init_takes_context: ClassVar[bool] = True
 
+    def __init__(self, share: Any = 0.06, constraint: Any = _EVERYWHERE):
+        self.share = arguments.number("share", share, lambda v: 0 < v <= 1, "a number in (0, 1]")
+        self.constraint = projected_step.constraint(constraint)
+        self.bounded = _scales.are_bounds_known(constraint)
+
     def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, t: Any = 0) -> Scales:
-        return _scales.begin(a_hat, system.check_plant(x, a_hat, t), self.constraint)
+        return _scales.begin(a_hat, system.check_plant(x, a_hat, t), bounded=self.bounded)
 
     def reset(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, state: Scales) -> Scales:
         """Return the state without data."""

@@ -1,4 +1,4 @@
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -12,6 +12,8 @@ from ..problem.system import AbstractSystem
 from . import _scales, _square_root
 from ._scales import Scales
 from .base import AbstractEstimator, EstimatorInfo
+
+_EVERYWHERE = Unconstrained()
 
 
 class Learned(eqx.Module):
@@ -74,20 +76,23 @@ class RLS(AbstractEstimator):
         >>> estimator = st.RLS(forgetting=0.999, covariance=10.0, constraint=st.Box(-1.0, 1.0))
     """
 
-    forgetting: Array = eqx.field(
-        default=0.99,
-        converter=lambda v: arguments.number("forgetting", v, lambda v: 0 < v <= 1, "a number in (0, 1]"),
-    )
-    covariance: Array | None = eqx.field(
-        default=None, converter=lambda v: None if v is None else arguments.positive_definite("covariance", v)
-    )
-    constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
+    forgetting: Array
+    covariance: Array | None
+    constraint: AbstractConstraint
+    bounded: bool = eqx.field(static=True)
+    """Whether each parameter has two finite bounds; if not, scales are learned."""
     init_takes_context: ClassVar[bool] = True
+
+    def __init__(self, forgetting: Any = 0.99, covariance: Any = None, constraint: Any = _EVERYWHERE):
+        self.forgetting = arguments.number("forgetting", forgetting, lambda v: 0 < v <= 1, "a number in (0, 1]")
+        self.covariance = None if covariance is None else arguments.positive_definite("covariance", covariance)
+        self.constraint = projected_step.constraint(constraint)
+        self.bounded = _scales.are_bounds_known(constraint)
 
     def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, t: Any = 0) -> RLSState:
         flat = ravel_pytree(a_hat)[0]
         if self.covariance is None:
-            return self._begin(a_hat, _scales.begin(a_hat, system.check_plant(x, a_hat, t), self.constraint))
+            return self._begin(a_hat, _scales.begin(a_hat, system.check_plant(x, a_hat, t), bounded=self.bounded))
         covariance = arguments.as_matrix("covariance", self.covariance, flat.size).astype(flat.dtype)
         root = jnp.linalg.cholesky(covariance)
         prior = jnp.linalg.solve(root, jnp.eye(flat.size, dtype=flat.dtype))
@@ -113,24 +118,35 @@ class RLS(AbstractEstimator):
         innovation = error = f_obs - f_hat
         root, prior, learned = state.root, state.prior, state.learned
         if learned is not None:
-            scales = _scales.observe(learned.scales, innovation, J)
-            P0 = _scales.prior(scales, self.constraint, a_hat)
-            if scales.innovation is not None:
-                root = _square_root.widen(
-                    root, jnp.maximum(P0 - _scales.prior(learned.scales, self.constraint, a_hat), 0)
-                )
-            prior = jnp.diag(jnp.where(P0 > 0, 1 / jnp.sqrt(jnp.where(P0 > 0, P0, 1)), 0))
-            level = scales.noise + jnp.maximum(forgetting * (learned.level - scales.noise), 0)
-            rise = jnp.where(learned.level > 0, jnp.minimum(learned.level / jnp.where(level > 0, level, 1), 1), 1)
-            precision = 1 / jnp.sqrt(_scales.above_rounding(level, J, P0))
-            J, error = precision[:, None] * J, precision * innovation
-            forgetting = forgetting * jnp.prod(rise) ** (1 / rise.size)
-            learned = Learned(scales, level)
-        rows = jnp.concatenate([jnp.sqrt(1 - forgetting) * prior, J])
+            root, prior, learned, remains = self._rescaled(root, learned, innovation, J, a_hat)
+            precision = 1 / jnp.sqrt(_scales.above_rounding(learned.level, J, self._variances(a_hat, learned)))
+            J, error, forgetting = precision[:, None] * J, precision * innovation, forgetting * remains
+        rows = jnp.concatenate([jnp.sqrt(1 - forgetting) * cast(Array, prior), J])
         root = _square_root.add_information(root / jnp.sqrt(forgetting), rows)
         a_hat = _square_root.correct(a_hat, root, J, error, self.constraint)
         return a_hat, RLSState(root, state.prior, learned), EstimatorInfo(innovation)
 
     def _begin(self, a_hat: PyTree, scales: Scales) -> RLSState:
-        root = jnp.diag(jnp.sqrt(_scales.prior(scales, self.constraint, a_hat)))
-        return RLSState(root, None, Learned(scales, jnp.zeros_like(scales.noise)))
+        learned = Learned(scales, jnp.zeros_like(scales.noise))
+        return RLSState(jnp.diag(jnp.sqrt(self._variances(a_hat, learned))), None, learned)
+
+    def _variances(self, a_hat: PyTree, learned: Learned) -> Float[Array, " p"]:
+        return _scales.prior(learned.scales, self.constraint, a_hat)
+
+    def _rescaled(
+        self, root: Array, before: Learned, innovation: Array, J: Array, a_hat: PyTree
+    ) -> tuple[Array, Array, Learned, Array]:
+        """Return the square roots of P and of P₀⁻¹ with the scales of this step, these scales, and the weight of the
+        data in R that is left if the level rose."""
+        scales = _scales.observe(before.scales, innovation, J)
+        level = scales.noise + jnp.maximum(self.forgetting.astype(J.dtype) * (before.level - scales.noise), 0)
+        after = Learned(scales, level)
+        P0 = self._variances(a_hat, after)
+        if scales.innovation is not None:
+            root = _square_root.widen(root, jnp.maximum(P0 - self._variances(a_hat, before), 0))
+        prior = jnp.diag(jnp.where(P0 > 0, 1 / jnp.sqrt(jnp.where(P0 > 0, P0, 1)), 0))
+        known = before.level > 0
+        weight = jnp.where(known, before.level / jnp.where(known, jnp.maximum(level, before.level), 1), 1)
+        # Rounding cannot tell a smaller weight from no weight, and 0 would divide by 0.
+        remains = jnp.maximum(jnp.prod(weight ** (1 / weight.size)), jnp.finfo(J.dtype).eps)
+        return root, prior, after, remains

@@ -87,7 +87,8 @@ else:
     )
     Estimator = _one_of(
         "name",
-        *(st.GradientEstimator, st.RLS, st.KalmanEstimator, st.Known, st.Frozen),
+        *(st.AutoEstimator, st.KalmanEstimator, st.RLS, st.NormalizedGradient, st.GradientEstimator),
+        *(st.Known, st.Frozen),
         learning_rate=Number,
         constraint=Constraint,
         normalized=bool,
