@@ -1,7 +1,5 @@
 """The features of residuals: values, signs, bounds, and their place in the dynamics."""
 
-from typing import ClassVar, Literal
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -193,7 +191,7 @@ class Square(models.AbstractFeature):
     """Drag: −a v |v|."""
 
     state: tuple[str, ...] | None = eqx.field(static=True, default=None)
-    reads: ClassVar[Literal["velocity"]] = "velocity"
+    reads = "velocity"
 
     def values(self, z, scale):
         return -z * jnp.abs(z)
