@@ -64,6 +64,28 @@ def test_native_gives_the_run_of_xla(name):
     assert_same(native, xla)
 
 
+def test_jitter_in_both_engines():
+    """References and measured periods come from the scenario; the exact steps add up to the true time."""
+    model = models.FirstOrder(2.0, 0.5, dt=0.01)
+    system = st.System(
+        dynamics=model.dynamics,
+        residual=model.residual,
+        policy=lambda x, theta, f, t: theta * t.reference,
+        cost=lambda x, u, theta, t: jnp.sum((t.reference - model.output(x)) ** 2),
+    )
+    periods = jnp.asarray(0.01 * (1 + 0.3 * np.random.default_rng(0).uniform(-1, 1, 50)))
+    t = st.LoopContext(step=jnp.arange(50), reference=jnp.full((50, 1), 3.0), dt=periods)
+    scenario = st.Scenario(model.x0, a_star=jnp.zeros((50, 1)), w=jnp.zeros((50, 1)), t=t)
+    controller = st.Controller(system, st.Fixed(), st.Frozen())
+    runs = [
+        st.simulate(controller, scenario, theta=jnp.ones(1), a_hat=model.a_hat, engine=engine)
+        for engine in ("xla", "native")
+    ]
+    assert_same(*runs)
+    expected = 6.0 * (1 - np.exp(-np.sum(np.asarray(periods)) / 0.5))
+    assert float(runs[0].final.x[0]) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("name", [*MODELS, *EXTRA])
 def test_float32(name):
     """A state in float32 stays in float32, and the step is that of float64 up to rounding."""

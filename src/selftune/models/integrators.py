@@ -37,6 +37,7 @@ class Exact(AbstractIntegrator):
     $\Phi$ is computed once, when the model is made. This form has less rounding error than $e^{A\,dt} x + \dots$ if the
     plant is slow, because $e^{A\,dt}$ is then close to 1. A model with one state computes $\Phi$ at every step, so it
     accepts a measured sampling period; a model with more states refuses it. Models that are not linear refuse `Exact`.
+    To change a parameter, make a new model: `eqx.tree_at` would keep the old $\Phi$.
 
     !!! Example
 
