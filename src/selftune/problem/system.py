@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from . import _tracing
 
@@ -35,6 +35,8 @@ class AbstractSystem(eqx.Module):
     Most users need only `System` or `MatchedSystem`. To use a derivative of your own, subclass this class, declare the
     four functions as fields, and implement `linearize`.
     """
+
+    __repr__ = settings_text.show
 
     dynamics: eqx.AbstractVar[Callable[..., Any]]
     residual: eqx.AbstractVar[Callable[..., Any]]
@@ -276,6 +278,9 @@ class MatchedSystem(System):
 class _MatchedDynamics(eqx.Module):
     phi: Callable[..., Any]
 
+    def __repr__(self) -> str:
+        return settings_text.value(self.phi)
+
     def __call__(self, x, u, f, t):
         return self.phi(x, u + f, t)
 
@@ -283,6 +288,9 @@ class _MatchedDynamics(eqx.Module):
 class _CancellingPolicy(eqx.Module):
     actuation: Callable[..., Any]
     given_as: ClassVar[str] = "actuation"
+
+    def __repr__(self) -> str:
+        return settings_text.value(self.actuation)
 
     def __call__(self, x, theta, f, t):
         return -f + self.actuation(x, theta, t)
