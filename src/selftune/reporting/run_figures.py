@@ -11,7 +11,6 @@ import numpy as np
 import xarray as xr
 
 from ..control.guard import Decision
-from ..control.run_fields import FIELDS
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from .figure import Axes, Axis, Figure, Rule, Series, literal
@@ -65,6 +64,7 @@ def plot(dataset: xr.Dataset, fields: Sequence[str] | None = None, *, dt: Any = 
 
 def overview(dataset: xr.Dataset, fields: Sequence[str] | None = None, *, dt: Any = None, every: Any = None) -> Figure:
     """Return one figure with all plots."""
+    dataset = _until_failure(dataset)
     time = _Time.of(dataset, dt, every)
     chosen = _chosen(dataset, fields)
     axes = [each for name in chosen for each in _axes(dataset, name, time)]
@@ -85,6 +85,7 @@ def overview(dataset: xr.Dataset, fields: Sequence[str] | None = None, *, dt: An
 
 def by_field(dataset: xr.Dataset) -> dict[str, Figure]:
     """Return a figure for each field over time that the dataset has, for the page."""
+    dataset = _until_failure(dataset)
     time = _Time.of(dataset, None, None)
     return {
         name: Figure(
@@ -114,7 +115,7 @@ class _Time(NamedTuple):
         steps = np.asarray(dataset.time.values) if "time" in dataset else np.zeros(0)
         size = -(-steps.size // POINTS) if steps.size > 2 * POINTS else 1
         size = size if every is None else arguments.count("every", every)
-        stride = int(steps[1] - steps[0]) if steps.size > 1 else 1
+        stride = max(int(steps[1] - steps[0]), 1) if steps.size > 1 else 1
         scale = 1 if dt is None else float(dt)
         ends = (float(scale * steps[0]), float(scale * (steps[-1] + stride))) if steps.size else (None, None)
         if dt is not None:
@@ -138,12 +139,24 @@ class _Time(NamedTuple):
         return f"Lines: {' of '.join(filter(None, [medians, means]))}; shades: from the smallest to the largest value."
 
 
+def _until_failure(dataset: xr.Dataset) -> xr.Dataset:
+    """Return the dataset up to the last failure if all runs failed: later rows have no meaning."""
+    if "failed_at" not in dataset or "time" not in dataset or not (dataset.failed_at >= 0).all():
+        return dataset
+    after = np.flatnonzero(dataset.time.values >= int(dataset.failed_at.max()))
+    return dataset.isel(time=slice(0, int(after[0]) + 1)) if after.size else dataset
+
+
 def _over_time(dataset: xr.Dataset) -> list[str]:
     """Return the fields over time that the dataset has, in the order of the plots."""
     first, last = ("x", "u", "theta", "a_hat"), ("cost", "guard")
-    middle = [name for name in FIELDS if name not in first + last]
-    names = [name for name in (*first, *middle, *last) if name in dataset]
-    return [name for name in names if "time" in dataset[name].dims and dataset[name].size]
+    over = [
+        str(name)
+        for name, values in dataset.data_vars.items()
+        if "time" in values.dims and values.dtype.kind in "fiu" and values.size
+    ]
+    order = [*first, *(name for name in over if name not in first + last), *last]
+    return [name for name in order if name in over]
 
 
 def _chosen(dataset: xr.Dataset, fields: Sequence[str] | None) -> list[str]:
@@ -185,11 +198,9 @@ def _axes(dataset: xr.Dataset, name: str, time: _Time) -> list[Axes]:
 
 def _rows(dataset: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the values as (runs, time, components), with NaN after a failure; and the rows of the failures."""
-    values, axes = dataset[name], FIELDS[name].axes
-    runs = [dim for dim in values.dims if dim not in ("time", *axes)]
-    ordered = values.transpose(*runs, "time", *axes)
-    components = math.prod(values.sizes[axis] for axis in axes)
-    array = np.array(ordered.values, float).reshape(-1, values.sizes["time"], components)
+    values = dataset[name]
+    components = math.prod(values.sizes[axis] for axis in _component_axes(values))
+    array = np.array(values.values, float).reshape(_runs(values), values.sizes["time"], components)
     array = np.where(np.isfinite(array), array, np.nan)
     if "failed_at" not in dataset:
         return array, np.zeros(0, int)
@@ -201,8 +212,12 @@ def _rows(dataset: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _runs(values: xr.DataArray) -> int:
-    axes = FIELDS[str(values.name)].axes
-    return math.prod(size for dim, size in values.sizes.items() if dim not in ("time", *axes))
+    """Return the number of runs: the axes of a batch, or of the seeds, are in front of the time axis."""
+    return math.prod(values.shape[: values.dims.index("time")])
+
+
+def _component_axes(values: xr.DataArray) -> list[str]:
+    return [str(dim) for dim in values.dims[values.dims.index("time") + 1 :]]
 
 
 def _about(values: xr.DataArray) -> str:
@@ -212,7 +227,7 @@ def _about(values: xr.DataArray) -> str:
 def _labels(values: xr.DataArray) -> list[str]:
     """Return a label for each component: its name, or the symbol of the field with its number."""
     symbol = SYMBOLS.get(str(values.name), literal(str(values.name)))
-    columns = [values[axis].values for axis in FIELDS[str(values.name)].axes]
+    columns = [values[axis].values for axis in _component_axes(values)]
     labels = []
     for index in np.ndindex(*map(len, columns)):
         parts = [column[i] for column, i in zip(columns, index, strict=True)]
