@@ -5,6 +5,7 @@ The functions take the dataset of `Run.to_dataset`, of `History.to_dataset` or o
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,11 +91,18 @@ def by_field(dataset: xr.Dataset) -> dict[str, Figure]:
     return {
         name: Figure(
             TITLES.get(name, literal(name)),
-            " ".join(filter(None, [literal(_about(dataset[name])), time.caption(_runs(dataset[name]))])),
-            _axes(dataset, name, time),
+            _page_caption(dataset[name], time),
+            [replace(axes, title="") for axes in _axes(dataset, name, time)],
         )
         for name in _over_time(dataset)
     }
+
+
+def _page_caption(values: xr.DataArray, time: "_Time") -> str:
+    if values.name == "guard":
+        return "Marks: the steps of the decision. The number is the decision's share of the recorded steps."
+    about = "" if values.name in TITLES else literal(str(values.attrs.get("long_name", "")))
+    return " ".join(filter(None, [about, time.caption(_runs(values))]))
 
 
 class _Time(NamedTuple):
@@ -218,10 +226,6 @@ def _runs(values: xr.DataArray) -> int:
 
 def _component_axes(values: xr.DataArray) -> list[str]:
     return [str(dim) for dim in values.dims[values.dims.index("time") + 1 :]]
-
-
-def _about(values: xr.DataArray) -> str:
-    return str(values.attrs.get("long_name", ""))
 
 
 def _labels(values: xr.DataArray) -> list[str]:

@@ -184,7 +184,7 @@ class Run(RunFields, eqx.Module):
         dt: float | None = None,
         every: int | None = None,
     ) -> "Figure":
-        """Return a matplotlib figure of the run over time; needs the extra `experiments`. It is not shown or saved.
+        r"""Return a matplotlib figure of the run over time; needs the extra `experiments`. It is not shown or saved.
 
         Components of very different size have their own plots. If there are more rows than a screen can show, a line is
         the mean over an interval of rows, and a shade goes from the smallest to the largest value, so that no peak is
@@ -200,7 +200,19 @@ class Run(RunFields, eqx.Module):
 
         !!! Example
 
-            run.plot(names={"theta": ["kp", "kd"]}, dt=0.01).savefig("run.png")
+            >>> import jax.numpy as jnp, selftune as st
+            >>> system = st.System(
+            ...     dynamics=lambda x, u, f, t: x + 0.1 * (u + f),
+            ...     residual=lambda x, a, t: a,
+            ...     policy=lambda x, theta, f, t: -theta * x - f,
+            ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+            ... )
+            >>> controller = st.Controller(system, st.MGAPS(0.1), st.GradientEstimator(0.1))
+            >>> scenario = st.Scenario(jnp.ones(1), jnp.ones((50, 1)), jnp.zeros((50, 1)))
+            >>> run = st.simulate(controller, scenario, theta=jnp.ones(1), a_hat=jnp.zeros(1))
+            >>> figure = run.plot(names={"x": ["position"]}, dt=0.1)  # figure.savefig("run.png") saves it
+            >>> [axes.get_ylabel() for axes in figure.axes]
+            ['$x$', '$u$', '$θ$', '$\\hat a$', 'cost']
         """
         drawing = extras.load("reporting.run_figures", asked_for="run.plot()")
         return drawing.plot(self.to_dataset(names=names), fields, dt=dt, every=every)

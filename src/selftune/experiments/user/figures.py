@@ -26,7 +26,10 @@ def files(dataset: xr.Dataset, folder: Path) -> list[Path]:
 
 def _for_print(dataset: xr.Dataset) -> dict[str, Figure]:
     shown = _shown(dataset)
-    return {"run": run_figures.overview(shown)} if run_figures.by_field(shown) else {}
+    if "time" not in shown.sizes or not run_figures.by_field(shown):
+        return {}
+    title = f"{shown.sizes['seed']} seeds, {datasets.steps(shown):,} steps"
+    return {"run": run_figures.overview(shown.assign_attrs(title=title))}
 
 
 def _shown(dataset: xr.Dataset) -> xr.Dataset:
