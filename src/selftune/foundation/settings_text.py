@@ -16,7 +16,7 @@ WIDTH = 100
 """A longer text has a line for each field."""
 
 
-def show(module: Any) -> str:
+def show(self: Any) -> str:
     """Return the class and the fields of an `equinox.Module` as text; classes use this function as `__repr__`.
 
     - A field that has its default value is left out.
@@ -34,10 +34,10 @@ def show(module: Any) -> str:
     """
     fields = [
         f"{field.name}={value(found)}"
-        for field in dataclasses.fields(module)
-        if field.repr and hasattr(module, field.name) and not _is_default(field, found := getattr(module, field.name))
+        for field in dataclasses.fields(self)
+        if field.repr and hasattr(self, field.name) and not _is_default(field, found := getattr(self, field.name))
     ]
-    return _join(f"{type(module).__name__}(", fields, ")")
+    return _join(f"{type(self).__name__}(", fields, ")")
 
 
 def value(item: Any) -> str:
@@ -48,8 +48,8 @@ def value(item: Any) -> str:
         return show(item) if type(item).__repr__ is eqx.Module.__repr__ else repr(item)
     if _is_optax(item):
         return f"{_maker(item.update)}(…)"
-    if isinstance(item, tuple) and hasattr(item, "_fields"):
-        return _join(f"{type(item).__name__}(", [f"{name}={value(getattr(item, name))}" for name in item._fields], ")")
+    if isinstance(item, tuple) and (names := getattr(item, "_fields", None)):
+        return _join(f"{type(item).__name__}(", [f"{name}={value(getattr(item, name))}" for name in names], ")")
     if isinstance(item, dict):
         return _join("{", [f"{key!r}: {value(each)}" for key, each in item.items()], "}")
     if isinstance(item, list | tuple):

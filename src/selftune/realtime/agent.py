@@ -270,7 +270,8 @@ class Agent:
         kept = list(self._past)[-len(self._past) if n is None else -arguments.count("n", n) :]
         steps, measured, states, infos = map(list, zip(*kept, strict=True))
         x = np.frombuffer(b"".join(measured), self._dtype).reshape(-1, self._n).copy()
-        return History(np.asarray(steps), x, *self._engine.rows(states, infos), self.engine)
+        state, info = self._engine.rows(states, infos)
+        return History(np.asarray(steps), x, state, info, self.engine)
 
     def plot(
         self,

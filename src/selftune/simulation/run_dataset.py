@@ -83,7 +83,7 @@ def _flat(rows: PyTree, lead: int) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _attributes(name: str) -> dict[str, Any]:
-    about = {"long_name": FIELDS[name].__doc__ or ""}
+    about: dict[str, Any] = {"long_name": FIELDS[name].__doc__ or ""}
     if name == "guard":  # the attributes of flags in the CF conventions
         about["flag_masks"] = [int(decision) for decision in Decision]
         about["flag_meanings"] = " ".join(map(str, Decision))
