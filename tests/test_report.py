@@ -20,6 +20,8 @@ from selftune.experiments.paper import certificate_file
 from selftune.experiments.paper import figures as paper_figures
 from selftune.experiments.paper import page as paper_page
 from selftune.experiments.registry import StoredRun
+from selftune.experiments.user import figures as user_figures
+from selftune.experiments.user import summary as user_summary
 from selftune.reporting import pages
 from selftune.storage.manifest import StoreError
 from tests import browser, paper_run
@@ -152,7 +154,7 @@ def test_a_hostile_name_of_a_folder_and_of_a_variable_are_text(tmp_path):
     text = write(paper_run.folder(tmp_path / HOSTILE, data=data, kind="run")).read_text()
     assert HOSTILE not in text
     assert f"<h1>{Markup.escape(HOSTILE)}</h1>" in text
-    assert f"{HOSTILE} over time, mean over seeds" in attributes(text)
+    assert f"{HOSTILE} over time" in attributes(text)
 
 
 def test_an_experiment_is_added_by_its_folder_alone(tmp_path, monkeypatch):
@@ -258,6 +260,46 @@ def test_a_run_of_anything(tmp_path):
     assert "These seeds are left out because one of their runs failed: 1." in text
     assert text.count('class="plot"') == 1
     assert "chosen here" not in text
+
+
+def test_the_numbers_of_a_user_s_run():
+    """Against NumPy; the band's own numbers are tested elsewhere."""
+    generator = np.random.default_rng(0)
+    cost, theta = generator.normal(size=(3, 40)), generator.normal(size=(3, 40, 2))
+    data = xr.Dataset(
+        {
+            "cost": (("seed", "time"), cost),
+            "theta": (("seed", "time", "parameter"), theta),
+            "total_cost": ("seed", cost.sum(axis=1)),
+            "result_code": ("seed", np.zeros(3, np.int32)),
+        }
+    )
+    rows = {row.name: row for row in user_summary.rows(data)}
+    expected = {
+        "total_cost": cost.sum(axis=1),
+        "mean cost, first tenth": cost[:, :4].mean(axis=1),
+        "mean cost, last tenth": cost[:, -4:].mean(axis=1),
+        "θ[0] at the end": theta[:, -1, 0],
+        "θ[1] at the end": theta[:, -1, 1],
+    }
+    assert list(rows) == list(expected)
+    for name, values in expected.items():
+        row = rows[name]
+        np.testing.assert_allclose([row.band.mean, row.low, row.high], [values.mean(), values.min(), values.max()])
+    assert user_summary.rows(data.isel(seed=[])) == []
+    assert [row.name for row in user_summary.rows(data[["total_cost"]])] == ["total_cost"]  # nothing over time
+
+
+def test_a_user_s_run_that_failed_everywhere_is_shown_up_to_its_failures(tmp_path):
+    data = a_run(2)
+    data["result_code"][:] = 1
+    data["failed_at"] = ("seed", np.array([150, 200]))
+    text = write(paper_run.folder(tmp_path / "lost", data=data, kind="run")).read_text()
+    assert totals(text) == []
+    assert "These seeds are left out because one of their runs failed: 0, 1." in text
+    assert text.count('class="plot"') == 1
+    (figure,) = user_figures.on_page(data).values()
+    assert figure.axes[0].x.range == (0, 210)  # a row is recorded at every tenth step
 
 
 def test_the_paper_s_simulation_with_one_seed_and_one_period_has_fewer_numbers(tmp_path):
