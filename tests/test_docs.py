@@ -48,6 +48,7 @@ NO_EXAMPLE = {
     "Final",
     "GradientCheck",
     "GuardInfo",
+    "History",
     "Info",
     "LearningRates",
     "LocalRegret",

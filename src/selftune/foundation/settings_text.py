@@ -29,7 +29,7 @@ def show(self: Any) -> str:
         >>> import jax.numpy as jnp, selftune as st
         >>> st.MGAPS(learning_rate=0.05, constraint=st.Box(0.0, [5.0, 50.0]))
         MGAPS(learning_rate=0.05, constraint=Box(low=0.0, high=[5.0, 50.0]))
-        >>> st.Box(jnp.zeros(100), 1.0)
+        >>> st.Box(jnp.zeros(100, "float32"), 1.0)
         Box(low=float32[100], high=1.0)
     """
     fields = [
