@@ -106,6 +106,7 @@ def test_rows_after_a_failure_are_left_out():
     assert np.nanmax(np.abs(line.y)) < 10
     assert figure.axes[0].x.range == (0, 61)  # the run ends there
     assert [rule.x for rule in figure.axes[0].rules] == [60]
+    drawings.check(run_figures.overview(dataset(x=x, cost=x[:, 0] ** 2, guard=np.ones(100, int), failed_at=0)))
     both = np.stack([x, random(100, 1)])
     line = all_series(run_figures.overview(dataset(x=both, failed_at=np.array([60, -1]))))["$x$[0]"]
     assert len(line.y) == 100

@@ -14,6 +14,7 @@ import xarray as xr
 from ..control.guard import Decision
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from . import matplotlib_figures
 from .figure import Axes, Axis, Figure, Rule, Series, literal
 from .style import BLUE, GREEN, GREY, ORANGE, PALETTE, VERMILLION
 
@@ -58,8 +59,6 @@ COLORS = {Decision.SAVED: GREEN, Decision.STILL: GREY} | dict.fromkeys(
 
 def plot(dataset: xr.Dataset, fields: Sequence[str] | None = None, *, dt: Any = None, every: Any = None) -> Any:
     """Return the figure for matplotlib; `Run.plot` explains the arguments."""
-    from . import matplotlib_figures
-
     return matplotlib_figures.draw(overview(dataset, fields, dt=dt, every=every))
 
 
@@ -187,7 +186,6 @@ def _axes(dataset: xr.Dataset, name: str, time: _Time) -> list[Axes]:
     if name == "cost":
         return [_cost(values[..., 0], time, title, rules)]
     labels = _labels(dataset[name])
-    groups = _groups(values)
     return [
         Axes(
             [
@@ -200,7 +198,7 @@ def _axes(dataset: xr.Dataset, name: str, time: _Time) -> list[Axes]:
             about=f"{literal(name)} over time",
             rules=rules,
         )
-        for group in groups
+        for group in _groups(values)
     ]
 
 
@@ -303,8 +301,8 @@ def _cost(values: np.ndarray, time: _Time, title: str, rules: list[Rule]) -> Axe
         floor = float(known.min() / 30)
         parts = {name: getattr(series, name) for name in ("y", "low", "high") if getattr(series, name) is not None}
         top = float(np.nanmax(np.concatenate([known, *parts.values()])))
-        clipped = {name: np.maximum(part, floor) for name, part in parts.items()}
-        series = Series(series.x, clipped.pop("y"), BLUE, "cost", width=0.7, opacity=0.45, **clipped)
+        clipped: Any = {name: np.maximum(part, floor) for name, part in parts.items()}
+        series = replace(series, **clipped)
         axis = Axis("cost", is_log=True, range=(floor, 1.5 * top))
     over = f"moving average over {width * time.every * time.stride:,} steps"
     lines = [Series(time.middles(), average, VERMILLION, over, width=1.3)] if width > 1 else []
