@@ -355,6 +355,16 @@ def test_in_a_browser_every_plot_is_drawn_in_its_place_without_a_complaint(page,
     assert answer == {"plots": 19, "drawn": 19, "beyond": 0, "wide": 0}
 
 
+def test_in_a_browser_the_plots_of_a_user_s_run_are_drawn_too(tmp_path):
+    data = a_run(3)
+    data["cost"] = (("seed", "time"), np.geomspace(1.0, 1e-3, 90).reshape(30, 3).T)
+    data["guard"] = (("seed", "time"), np.full((3, 30), float(st.Decision.LIMITED)))
+    page = write(paper_run.folder(tmp_path / "mine", data=data, kind="run"))
+    answer, console = browser.look(page, tmp_path, DRAWN)
+    assert console == []
+    assert answer == {"plots": 3, "drawn": 3, "beyond": 0, "wide": 0}
+
+
 RESIZED = """new Promise((give) => {
     const plots = [...document.querySelectorAll(".plot")];
     const sizes = () => plots.map((plot) => plot.querySelector(".main-svg").getBoundingClientRect());
