@@ -108,8 +108,23 @@ def test_run(config, done):
     result = json.loads(given.stdout)
     assert result["failed_seeds"] == {}
     assert result["manifest"]["state"] == "complete"
+    assert result["report"] == str(done / "report.html")
     assert result["total_cost"]["low"] <= result["total_cost"]["mean"] <= result["total_cost"]["high"]
     assert invoke("run", config, "-o", done, "--quiet").output == ""
+
+
+def test_run_draws_and_writes_a_report_and_report_does_so_again(config, done):
+    files = [done / "report.html", done / "figures" / "run.png", done / "figures" / "run.pdf"]
+    before = [path.read_bytes() for path in files]
+    assert 'class="plot"' in files[0].read_text()
+    for path in files:
+        path.unlink()
+    result = invoke("report", done)
+    assert (result.exit_code, result.stdout) == (0, f"report  {files[0]}\n")
+    assert [path.read_bytes() for path in files] == before
+    files[1].unlink()
+    assert f"report  {files[0]}" in invoke("run", config, "-o", done).stdout  # the run is complete, but not its figures
+    assert files[1].read_bytes() == before[1]
 
 
 def test_compare_divides_seed_by_seed(config, done):

@@ -49,6 +49,7 @@ NO_EXAMPLE = {
     "Final",
     "GradientCheck",
     "GuardInfo",
+    "History",
     "Info",
     "LearningRates",
     "LocalRegret",

@@ -20,6 +20,8 @@ from selftune.experiments.paper import certificate_file
 from selftune.experiments.paper import figures as paper_figures
 from selftune.experiments.paper import page as paper_page
 from selftune.experiments.registry import StoredRun
+from selftune.experiments.user import figures as user_figures
+from selftune.experiments.user import summary as user_summary
 from selftune.reporting import pages
 from selftune.storage.manifest import StoreError
 from tests import browser, paper_run
@@ -152,7 +154,7 @@ def test_a_hostile_name_of_a_folder_and_of_a_variable_are_text(tmp_path):
     text = write(paper_run.folder(tmp_path / HOSTILE, data=data, kind="run")).read_text()
     assert HOSTILE not in text
     assert f"<h1>{Markup.escape(HOSTILE)}</h1>" in text
-    assert f"{HOSTILE} over time, mean over seeds" in attributes(text)
+    assert f"{HOSTILE} over time" in attributes(text)
 
 
 def test_an_experiment_is_added_by_its_folder_alone(tmp_path, monkeypatch):
@@ -260,6 +262,46 @@ def test_a_run_of_anything(tmp_path):
     assert "chosen here" not in text
 
 
+def test_the_numbers_of_a_user_s_run():
+    """Against NumPy; the band's own numbers are tested elsewhere."""
+    generator = np.random.default_rng(0)
+    cost, theta = generator.normal(size=(3, 40)), generator.normal(size=(3, 40, 2))
+    data = xr.Dataset(
+        {
+            "cost": (("seed", "time"), cost),
+            "theta": (("seed", "time", "parameter"), theta),
+            "total_cost": ("seed", cost.sum(axis=1)),
+            "result_code": ("seed", np.zeros(3, np.int32)),
+        }
+    )
+    rows = {row.name: row for row in user_summary.rows(data)}
+    expected = {
+        "total_cost": cost.sum(axis=1),
+        "mean cost, first tenth": cost[:, :4].mean(axis=1),
+        "mean cost, last tenth": cost[:, -4:].mean(axis=1),
+        "θ[0] at the end": theta[:, -1, 0],
+        "θ[1] at the end": theta[:, -1, 1],
+    }
+    assert list(rows) == list(expected)
+    for name, values in expected.items():
+        row = rows[name]
+        np.testing.assert_allclose([row.band.mean, row.low, row.high], [values.mean(), values.min(), values.max()])
+    assert user_summary.rows(data.isel(seed=[])) == []
+    assert [row.name for row in user_summary.rows(data[["total_cost"]])] == ["total_cost"]  # nothing over time
+
+
+def test_a_user_s_run_that_failed_everywhere_is_shown_up_to_its_failures(tmp_path):
+    data = a_run(2)
+    data["result_code"][:] = 1
+    data["failed_at"] = ("seed", np.array([150, 200]))
+    text = write(paper_run.folder(tmp_path / "lost", data=data, kind="run")).read_text()
+    assert totals(text) == []
+    assert "These seeds are left out because one of their runs failed: 0, 1." in text
+    assert text.count('class="plot"') == 1
+    (figure,) = user_figures.on_page(data).values()
+    assert figure.axes[0].x.range == (0, 210)  # a row is recorded at every tenth step
+
+
 def test_the_paper_s_simulation_with_one_seed_and_one_period_has_fewer_numbers(tmp_path):
     data = paper_run.dataset().isel(seed=[0], period=[0])
     text = write(paper_run.folder(tmp_path / "one", data=data)).read_text()
@@ -311,6 +353,16 @@ def test_in_a_browser_every_plot_is_drawn_in_its_place_without_a_complaint(page,
     answer, console = browser.look(page, tmp_path, DRAWN, width=width)
     assert console == []
     assert answer == {"plots": 19, "drawn": 19, "beyond": 0, "wide": 0}
+
+
+def test_in_a_browser_the_plots_of_a_user_s_run_are_drawn_too(tmp_path):
+    data = a_run(3)
+    data["cost"] = (("seed", "time"), np.geomspace(1.0, 1e-3, 90).reshape(30, 3).T)
+    data["guard"] = (("seed", "time"), np.full((3, 30), float(st.Decision.LIMITED)))
+    page = write(paper_run.folder(tmp_path / "mine", data=data, kind="run"))
+    answer, console = browser.look(page, tmp_path, DRAWN)
+    assert console == []
+    assert answer == {"plots": 3, "drawn": 3, "beyond": 0, "wide": 0}
 
 
 RESIZED = """new Promise((give) => {

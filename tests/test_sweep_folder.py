@@ -19,6 +19,8 @@ def test_the_same_bits_with_one_worker_and_many_and_in_parts(tmp_path, engine):
     one = st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "one", workers=1)
     many = st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "many", workers=3)
     assert one.manifest.checksums == many.manifest.checksums
+    points, names = len(one.design.points), ", ".join(one.design.names)
+    assert repr(one) == f"<Sweep of {points} points × 4 seeds, grid over {names}, in {one.folder}; complete>"
 
     told = []
 
@@ -31,6 +33,7 @@ def test_the_same_bits_with_one_worker_and_many_and_in_parts(tmp_path, engine):
         st.sweep(controller, scenario, GRID, 4, **options, folder=tmp_path / "parts", workers=1, progress=stop)
     partly = st.Sweep(tmp_path / "parts")
     assert not partly.is_complete
+    assert repr(partly) == repr(one).replace(f"{one.folder}; complete", f"{partly.folder}; not complete")
     with pytest.raises(StoreError, match=r"the run is not complete \(\d+ of 12 tasks\)"):
         StoredRun.open(tmp_path / "parts")
     codes = partly.to_dataset().result_code

@@ -98,6 +98,15 @@ def test_the_others_against_sums_by_hand(one):
     assert numbers(str(one["surrogate"])) == shown([STEPS, *halves(one["surrogate"].value), *halves(norm)])
 
 
+def test_the_representation_has_the_small_numbers_and_the_shapes_of_the_others(one):
+    static = one["static"]
+    text = repr(static)
+    assert text.startswith(
+        f"StaticRegret(\n  regret={float(static.regret)},\n  cumulative=float64[{STEPS}],\n  theta=["
+    )
+    assert f"minimum={float(static.minimum)}" in text
+
+
 def test_a_traced_result_and_a_batch_can_be_printed(one):
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf, 3 * leaf if leaf.dtype == float else leaf]), one)
     seen = []

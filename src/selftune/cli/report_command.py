@@ -14,7 +14,7 @@ def report(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run's report again. For reproduce, bench robots and sweep, also draw the figures again."""
+    """Write a run's report and draw its figures again."""
     screen = Screen(quiet, as_json)
     with refusing():
         from ..experiments.registry import StoredRun

@@ -17,11 +17,12 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run your own controller on a scenario, once for each seed."""
+    """Run your own controller on a scenario, once for each seed, and write a report."""
     screen = Screen(quiet, as_json)
     with refusing():
         from ..experiments import user
         from ..experiments.registry import StoredRun
+        from ..experiments.report import present
         from ..experiments.user.config import Loaded
         from ..storage import store
 
@@ -35,13 +36,16 @@ def run(
         stored = StoredRun.open(folder)
         if reused:
             say_reused(screen, folder, stored.manifest)
+        with screen.progress("drawing and writing") as progress:
+            report = present(stored, progress, anew=not reused)
         dataset, cost = stored.dataset, stored.summary
         failed = {int(seed): int(code) for seed, code in zip(dataset.seed, dataset.result_code, strict=True) if code}
         screen.show(f"total cost over {loaded.config.scenario.steps:,} steps, {dataset.sizes['seed']} seeds: {cost}")
-        screen.show(f"data    {folder / 'data.zarr'}")
+        screen.show(f"data    {folder / 'data.zarr'}\nreport  {report}")
         screen.give(
             {
                 "folder": str(folder),
+                "report": str(report),
                 "total_cost": cost,
                 "failed_seeds": failed,
                 "manifest": stored.manifest,

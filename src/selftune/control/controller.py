@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float, PyTree
 
 from ..estimators.base import AbstractEstimator, EstimatorInfo
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.system import AbstractSystem
@@ -73,6 +73,8 @@ class Controller(eqx.Module):
         >>> print(bool(state.theta[0] > 1.0), bool(state.a_hat[0] > 0.0))
         True True
     """
+
+    __repr__ = settings_text.show
 
     system: AbstractSystem
     tuner: AbstractTuner

@@ -15,7 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..problem.projected_step import constraint_of
 from .controller import Controller
@@ -138,6 +138,8 @@ class Guard(eqx.Module):
         >>> str(st.Decision(5))
         'refused, limited'
     """
+
+    __repr__ = settings_text.show
 
     x_limit: float | tuple[float, ...] | None = _limit("x_limit")
     f_limit: float | tuple[float, ...] | None = _limit("f_limit")

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
+from ..foundation import settings_text
 from ..problem.system import AbstractSystem
 
 
@@ -19,6 +20,8 @@ class EstimatorInfo(eqx.Module):
 class AbstractEstimator(eqx.Module):
     r"""EST of the meta-framework (Algorithm "Meta-Framework"): it holds only settings; the state is passed from call to
     call."""
+
+    __repr__ = settings_text.show
 
     is_oracle: ClassVar[bool] = False
     """Whether `Controller.reveal` gives this estimator $a^*_t$ before each step."""

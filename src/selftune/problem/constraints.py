@@ -11,7 +11,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from . import _metric_projection
 
@@ -36,6 +36,8 @@ class AbstractConstraint(eqx.Module):
         >>> print(Nonnegative().project_in_metric(jnp.array([-1.0, 2.0]), P))  # v + P λ, with λ = (1, 0)
         [0.  2.5]
     """
+
+    __repr__ = settings_text.show
 
     @abc.abstractmethod
     def project(self, v: PyTree) -> PyTree:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 
 
@@ -19,6 +19,8 @@ class AbstractProcess(eqx.Module):
     `process(key, steps, shape)` returns an array (steps, \*shape). `process.stream(key, shape)` represents the same
     numbers without storing them. Randomness is counter-based: the draw of step t depends only on `key` and t.
     """
+
+    __repr__ = settings_text.show
 
     @abc.abstractmethod
     def draw(self, key: PRNGKeyArray, t: Int[Array, ""], shape: tuple[int, ...], dtype: Any) -> Array:
@@ -68,6 +70,8 @@ class _Memoryless(AbstractProcess):
 
 class Stream(eqx.Module):
     """A process with its key and shape, from which a simulation draws step by step; see `AbstractProcess.stream`."""
+
+    __repr__ = settings_text.show
 
     process: AbstractProcess
     key: PRNGKeyArray

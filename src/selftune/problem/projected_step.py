@@ -82,8 +82,7 @@ def check_inside(name: str, value: PyTree, constraint: AbstractConstraint) -> No
         expected = f"a value that fits its constraint, {type(constraint).__name__}"
         raise ArgumentError(name, expected, arguments.describe_tree(value), str(error)) from None
     if arguments.is_known(inside) and not bool(inside):
-        text = eqx.tree_pformat(constraint, short_arrays=False)
-        raise ArgumentError(name, f"a point of its constraint, {text}", f"{value}")
+        raise ArgumentError(name, f"a point of its constraint, {constraint!r}", f"{value}")
 
 
 @eqx.filter_jit

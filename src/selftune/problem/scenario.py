@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from .noise import AbstractProcess, Stream, is_stream, sample
 from .system import AbstractSystem
@@ -46,6 +46,8 @@ class Scenario(eqx.Module):
         >>> len(scenario), len(scenario[:1000])
         (100000, 1000)
     """
+
+    __repr__ = settings_text.show
 
     x0: Float[Array, " n"]
     a_star: PyTree

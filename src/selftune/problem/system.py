@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from . import _tracing
 from .memory import Memory, as_memory
@@ -43,6 +43,8 @@ class AbstractSystem(eqx.Module):
     `step`, `control`, `linearize` and `sensitivity` are functions of the **loop state**: the state x of the plant,
     followed by the numbers of the policy's memory. `join` and `split` convert. Without a memory, the loop state is x.
     """
+
+    __repr__ = settings_text.show
 
     dynamics: eqx.AbstractVar[Callable[..., Any]]
     residual: eqx.AbstractVar[Callable[..., Any]]
@@ -410,6 +412,9 @@ class MatchedSystem(System):
 class _MatchedDynamics(eqx.Module):
     phi: Callable[..., Any]
 
+    def __repr__(self) -> str:
+        return settings_text.value(self.phi)
+
     def __call__(self, x, u, f, t):
         return self.phi(x, u + f, t)
 
@@ -417,6 +422,9 @@ class _MatchedDynamics(eqx.Module):
 class _CancellingPolicy(eqx.Module):
     actuation: Callable[..., Any]
     given_as: ClassVar[str] = "actuation"
+
+    def __repr__(self) -> str:
+        return settings_text.value(self.actuation)
 
     def __call__(self, x, theta, f, t):
         return -f + self.actuation(x, theta, t)

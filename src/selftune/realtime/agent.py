@@ -6,9 +6,10 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -20,13 +21,19 @@ from ..control.contexts import context
 from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
 from ..control.guarded_step import GuardedState
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError, StoreError
 from ..native.choice import Engine, check_engine, run_with
 from ..native.lowering.from_jaxpr import leaf_names
 from ..simulation.run import Result
 from ..storage import files
 from .engines import XLA, Context, Native
+from .history import History
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..simulation.run_dataset import Names
 
 FORMAT = "selftune agent"
 VERSION = 3
@@ -58,6 +65,7 @@ class Agent:
       transition and the loop needs no other call.
     - `make_context`: a function `(step, **signals) -> t` that makes the context from the number of the step and the
       keyword arguments of `act`, such as `reference=…`. By default you give the context itself.
+    - `history`: how many of the last steps the agent keeps for `history` and `plot`; 0 keeps none.
 
     !!! Example
 
@@ -94,10 +102,12 @@ class Agent:
         guard: Guard | None = None,
         infer: bool = False,
         make_context: Callable[..., Any] | None = None,
+        history: int = 0,
     ):
         check_engine(engine)
         arguments.instance("infer", infer, bool)
         self._infers, self._make_context = infer, make_context
+        self._past: deque[Any] = deque(maxlen=arguments.whole("history", history))
         guard = Guard() if guard is None else guard
         state = guarded_step.start(controller, guard, x, theta, a_hat, context(t))
         self.controller, self.guard = controller, guard
@@ -131,7 +141,10 @@ class Agent:
             self._step, self._next = self._next, self._next + 1
         if self._infers and self._acted:
             self._engine.observe_state(measured)
+        used = self._engine.kept_state() if self._past.maxlen else None
         u, self._code = self._engine.act(measured, now)
+        if used is not None:
+            self._past.append((self._step, measured.tobytes(), used, self._engine.kept_info()))
         self._acted = self._told = True
         if self._engine.decisions & _NOTABLE != self._seen:
             self._log()
@@ -190,6 +203,7 @@ class Agent:
         self._next = int(state.t) if self._context.is_counted else 0
         self._step, self._code = self._next, 0
         self._acted = self._told = False
+        self._past.clear()
         self._forget_log()
 
     @property
@@ -241,6 +255,56 @@ class Agent:
         """How many calls were refused so far. After a refused `act`, its observation is not counted again."""
         return int(self._engine.state().refused)
 
+    def history(self, n: int | None = None) -> History:
+        """Return the last n steps as arrays; by default all steps that the agent keeps.
+
+        The agent must have been made with `history=…`. `reset` and `load` forget the kept steps, and `save` does not
+        write them.
+
+        !!! Example
+
+            >>> import jax.numpy as jnp, numpy as np, selftune as st
+            >>> system = st.MatchedSystem(
+            ...     dynamics=lambda x, v, t: x + 0.1 * v,
+            ...     residual=lambda x, a, t: a,
+            ...     actuation=lambda x, theta, t: -theta * x,
+            ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+            ... )
+            >>> controller = st.Controller(system, st.MGAPS(0.1), st.GradientEstimator(0.1))
+            >>> agent = st.Agent(controller, x=np.ones(1), theta=np.ones(1), a_hat=np.zeros(1), history=100)
+            >>> for t in range(5):
+            ...     u = agent.act(np.ones(1))
+            >>> history = agent.history(3)
+            >>> history.step.tolist(), history.theta.shape, bool((history.u[-1] == u).all())
+            ([2, 3, 4], (3, 1), True)
+        """
+        if not self._past.maxlen:
+            raise RuntimeError("history: expected an agent that keeps steps, such as Agent(..., history=1000)")
+        if not self._past:
+            raise RuntimeError("history: expected to come after an act of this agent")
+        kept = list(self._past)[-len(self._past) if n is None else -arguments.count("n", n) :]
+        steps, measured, states, infos = map(list, zip(*kept, strict=True))
+        x = np.frombuffer(b"".join(measured), self._dtype).reshape(-1, self._n).copy()
+        state, info = self._engine.rows(states, infos)
+        return History(np.asarray(steps), x, state, info, self.engine)
+
+    def plot(
+        self,
+        fields: Sequence[str] | None = None,
+        *,
+        names: "Names | None" = None,
+        dt: float | None = None,
+        every: int | None = None,
+    ) -> "Figure":
+        """Return a matplotlib figure of the kept steps. The arguments are those of `Run.plot`."""
+        return self.history().plot(fields, names=names, dt=dt, every=every)
+
+    def __repr__(self) -> str:
+        parts = f"{self.controller.tuner!r} and {self.controller.estimator!r}, {self.engine} engine"
+        theta, a_hat = (settings_text.value(value) for value in (self.theta, self.a_hat))
+        refused = f", {self.refused:,} refused" if self.refused else ""
+        return f"<Agent of {parts}; next step {self._next}, θ = {theta}, â = {a_hat}{refused}; {self.result.message}>"
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the agent's whole state to a file: arrays, and JSON that describes them. `path` is replaced only after
         everything is written."""
@@ -278,6 +342,7 @@ class Agent:
         for name in _REMEMBERED:
             setattr(self, f"_{name}", about[name])
         self._told = False
+        self._past.clear()
         self._forget_log()
         return self
 

@@ -130,6 +130,24 @@ class Native:
     def info(self) -> Info:
         return jax.tree.unflatten(self._info_structure, [part.copy() for part in (self._u, *self._info_parts)])
 
+    def kept_state(self) -> bytes:
+        """Return the state in the form in which a history keeps it; `rows` reads it."""
+        return self._record.tobytes()
+
+    def kept_info(self) -> tuple[bytes, bytes]:
+        return self._u.tobytes(), self._info.tobytes()
+
+    def rows(self, states: list[bytes], infos: list[tuple[bytes, bytes]]) -> tuple[GuardedState, Info]:
+        """Return kept states and infos as pytrees whose leaves have a leading axis."""
+        records = np.frombuffer(b"".join(states), self._record.dtype)
+        names = records.dtype.names or ()
+        leaves = [records[name].astype(dtype) for name, dtype in zip(names, self._dtypes, strict=True)]
+        us, reports = zip(*infos, strict=True)
+        u = np.frombuffer(b"".join(us), self._u.dtype).reshape(-1, self._u.size)
+        report = np.frombuffer(b"".join(reports), self._info.dtype)
+        info = [u.copy(), *(report[name].copy() for name in report.dtype.names or ())]
+        return jax.tree.unflatten(self._structure, leaves), jax.tree.unflatten(self._info_structure, info)
+
 
 def _struct(members: list[Field]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return the memory of a C struct, and views of its members."""
@@ -206,6 +224,18 @@ class XLA:
 
     def info(self) -> Info:
         return jax.tree.map(np.array, self._report.unpack(self._last)[1])
+
+    def kept_state(self) -> Any:
+        """Return the state in the form in which a history keeps it; `rows` reads it."""
+        return self._packed  # JAX's arrays do not change
+
+    def kept_info(self) -> Any:
+        return self._last
+
+    def rows(self, states: list[Any], infos: list[Any]) -> tuple[GuardedState, Info]:
+        """Return kept states and infos as pytrees whose leaves have a leading axis."""
+        state, info = (jax.tree.map(lambda *rows: np.stack(rows), *kept) for kept in (states, infos))
+        return self._packing.unpack(state), self._report.unpack(info)[1]
 
 
 # This option makes a single call of a small program two to five times as fast; it applies to these programs only.

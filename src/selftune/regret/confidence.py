@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 
 _COLUMNS = 1024
@@ -13,6 +13,8 @@ _COLUMNS = 1024
 
 class Bands(eqx.Module):
     """The mean over seeds and its interval, with the shape of one seed's values."""
+
+    __repr__ = settings_text.show
 
     mean: Float[Array, "..."]
     low: Float[Array, "..."]

@@ -2,6 +2,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..foundation import settings_text
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from ..simulation.run import Run
@@ -11,6 +12,8 @@ from .companion_trajectory import companion
 
 class ExactModelGap(eqx.Module):
     """The companion trajectory of a run, and the run's distance to it; row t belongs to step t."""
+
+    __repr__ = settings_text.show
 
     x: Float[Array, "T n"]
     r"""$\tilde x_t$."""

@@ -5,7 +5,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..foundation.executors import Progress
 from ..problem import projected_step
@@ -23,6 +23,8 @@ class LocalRegret(eqx.Module):
     `print` shows the regret with numbers for comparison: the regret per step in each half of the run, the exponent of
     its growth, and the same numbers for $\theta_0$ held fixed.
     """
+
+    __repr__ = settings_text.show
 
     cumulative: Float[Array, " T"]
     r"""$R^L_\eta(t+1) = \sum_{\tau \le t} \|\nabla_{\Theta,\eta} F_\tau(\theta_\tau)\|^2$."""

@@ -3,7 +3,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from ..simulation.run import Run
@@ -12,6 +12,8 @@ from . import _text, run_inputs
 
 class ModelMismatch(eqx.Module):
     """The errors of the model along a run; row t belongs to step t."""
+
+    __repr__ = settings_text.show
 
     mismatch: Float[Array, " T"]
     r"""$\varepsilon_t$."""

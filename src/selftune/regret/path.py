@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem, MatchedSystem
@@ -15,6 +15,8 @@ from . import _text, run_inputs
 
 class PathLengths(eqx.Module):
     """How much the environment varies over a scenario."""
+
+    __repr__ = settings_text.show
 
     w: Float[Array, ""]
     r"""$V_w = \sum_{t \ge 1} \|w_t - w_{t-1}\|$."""

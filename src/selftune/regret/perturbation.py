@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
@@ -17,6 +17,8 @@ from . import _text, run_inputs
 
 class Perturbations(eqx.Module):
     """The effect of the inexact model on the updates of θ; row t belongs to step t."""
+
+    __repr__ = settings_text.show
 
     perturbation: Float[Array, "T d"]
     r"""$\zeta_t$, flat in θ."""

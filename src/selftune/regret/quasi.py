@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..simulation.run import Run
 from . import _text, run_inputs
@@ -11,6 +11,8 @@ from . import _text, run_inputs
 
 class QuasiRegret(eqx.Module):
     """The cost minus the cost of a reference run; row t belongs to step t."""
+
+    __repr__ = settings_text.show
 
     difference: Float[Array, " T"]
     """$c_t - c^{ref}_t$."""

@@ -7,7 +7,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
@@ -22,6 +22,8 @@ _AGREE = 1e-6
 
 class StaticRegret(eqx.Module):
     """The cost of a run minus the cost of the best fixed θ in hindsight."""
+
+    __repr__ = settings_text.show
 
     regret: Float[Array, ""]
     r"""$R^S(T)$."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..foundation.executors import Meter, Progress, Threads
 from ..problem.scenario import Scenario
@@ -21,6 +21,8 @@ from .companion_trajectory import companion
 
 class Surrogate(eqx.Module):
     """F_t(θ_t) and ∇F_t(θ_t); row t belongs to step t."""
+
+    __repr__ = settings_text.show
 
     value: Float[Array, " T"]
     gradient: Float[Array, "T d"]

@@ -1,5 +1,6 @@
 """Figures for print: PNG and PDF, in colours for colour-blind readers too."""
 
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,20 @@ def save(
     return saved
 
 
+class Drawing(matplotlib.figure.Figure):
+    """A figure that notebooks show as an image. It does not belong to pyplot, so no window opens."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=100)
+        return file.getvalue()
+
+
 @matplotlib.rc_context(STYLE)
-def draw(figure: Figure) -> matplotlib.figure.Figure:
+def draw(figure: Figure) -> Drawing:
     count, columns = len(figure.axes), min(figure.columns, len(figure.axes))
     rows = -(-count // columns)
-    drawn = matplotlib.figure.Figure(figsize=(figure.width, 0.45 + figure.height * rows), layout="constrained")
+    drawn = Drawing(figsize=(figure.width, 0.45 + figure.height * rows), layout="constrained")
     grid = drawn.subplots(
         rows, columns, sharex="col" if figure.share_x else False, sharey=figure.share_y, squeeze=False
     )

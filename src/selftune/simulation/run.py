@@ -1,5 +1,8 @@
 """The results of a simulation: the recorded rows, the final state, and how the run ended."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,8 +11,15 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ..control import result_codes
 from ..control.run_fields import RunFields
-from ..foundation import arguments
+from ..foundation import arguments, extras
+from ..foundation.errors import ArgumentError
 from .diagnosis import AT_BOUND, Diagnosis, diagnose, find_signs, is_worse, tenths
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+    from .run_dataset import Names
 
 
 class Result(eqx.Module):
@@ -120,6 +130,95 @@ class Run(RunFields, eqx.Module):
         """
         return diagnose(self)
 
+    def to_dataset(self, *, names: "Names | None" = None) -> "xr.Dataset":
+        r"""Return the recorded fields as an `xarray.Dataset`, with named axes; needs the extra `experiments`.
+
+        The coordinate `time` is the number of the step. θ and $\hat a$ are flat along `parameter` and
+        `model_parameter`; if they are pytrees, these coordinates have the names of the leaves. A batch of runs has the
+        dimension `run` (two batch axes: `run_0` and `run_1`). `result_code` and `failed_at` say how each run ended; do
+        not use rows past `failed_at`. The attributes have the engine, the result, the number of steps and the stride.
+
+        **Arguments:** `names`, names for the components of a field, such as `{"x": ["angle", "speed"]}`.
+
+        !!! Example
+
+            >>> import jax.numpy as jnp, selftune as st
+            >>> system = st.System(
+            ...     dynamics=lambda x, u, f, t: x + 0.1 * (u + f),
+            ...     residual=lambda x, a, t: a,
+            ...     policy=lambda x, theta, f, t: -theta["gain"] * x - f,
+            ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+            ... )
+            >>> controller = st.Controller(system, st.MGAPS(0.1), st.GradientEstimator(0.1))
+            >>> scenario = st.Scenario(jnp.ones(1), jnp.ones((50, 1)), jnp.zeros((50, 1)))
+            >>> run = st.simulate(controller, scenario, theta={"gain": jnp.ones(1)}, a_hat=jnp.zeros(1))
+            >>> dataset = run.to_dataset(names={"x": ["position"]})
+            >>> dict(dataset.theta.sizes), dataset.parameter.values.tolist(), dataset.state.values.tolist()
+            ({'time': 50, 'parameter': 1}, ['gain[0]'], ['position'])
+        """
+        if not self._is_known():
+            raise ArgumentError("run", "a run whose numbers are known", "a run that JAX is tracing")
+        batch, start = np.shape(self.outcome.code), np.unique(np.asarray(self.final.t)) - self.steps
+        rows = -(-self.steps // self.stride)
+        return extras.load("simulation.run_dataset", asked_for="run.to_dataset()").make(
+            self.recorded,
+            (start[0] if start.size == 1 else 0) + self.stride * np.arange(rows),
+            batch,
+            names=names,
+            others={
+                "result_code": (self.outcome.code, "How the run ended; 0 is ok."),
+                "failed_at": (self.outcome.step, "The step of the failure; -1 if there was none."),
+            },
+            attrs={
+                "title": f"{self._about()}: {self.result.message}",
+                "engine": self.engine,
+                "result": self.result.message,
+                "steps": self.steps,
+                "stride": self.stride,
+            },
+        )
+
+    def plot(
+        self,
+        fields: Sequence[str] | None = None,
+        *,
+        names: "Names | None" = None,
+        dt: float | None = None,
+        every: int | None = None,
+    ) -> "Figure":
+        r"""Return a matplotlib figure of the run over time; needs the extra `experiments`. It is not shown or saved.
+
+        Components of very different size have their own plots. If there are more rows than a screen can show, a line is
+        the mean over an interval of rows, and a shade goes from the smallest to the largest value, so that no peak is
+        lost. For a batch of runs, lines are medians over the runs, and shades cover all runs. Rows after a failure are
+        left out.
+
+        **Arguments:**
+
+        - `fields`: the fields to draw; by default states, controls, θ, â, the cost and the guard's decisions.
+        - `names`: as in `to_dataset`.
+        - `dt`: the length of a step in seconds. The axis then has seconds in place of steps.
+        - `every`: the number of rows in an interval. The default is the smallest number that fits on a screen.
+
+        !!! Example
+
+            >>> import jax.numpy as jnp, selftune as st
+            >>> system = st.System(
+            ...     dynamics=lambda x, u, f, t: x + 0.1 * (u + f),
+            ...     residual=lambda x, a, t: a,
+            ...     policy=lambda x, theta, f, t: -theta * x - f,
+            ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+            ... )
+            >>> controller = st.Controller(system, st.MGAPS(0.1), st.GradientEstimator(0.1))
+            >>> scenario = st.Scenario(jnp.ones(1), jnp.ones((50, 1)), jnp.zeros((50, 1)))
+            >>> run = st.simulate(controller, scenario, theta=jnp.ones(1), a_hat=jnp.zeros(1))
+            >>> figure = run.plot(names={"x": ["position"]}, dt=0.1)  # figure.savefig("run.png") saves it
+            >>> [axes.get_ylabel() for axes in figure.axes]
+            ['$x$', '$u$', '$θ$', '$\\hat a$', 'cost']
+        """
+        drawing = extras.load("reporting.run_figures", asked_for="run.plot()")
+        return drawing.plot(self.to_dataset(names=names), fields, dt=dt, every=every)
+
     def __repr__(self) -> str:
         names = ", ".join(name for name, value in self.recorded.items() if value is not None)
         batch = "".join(f"{size} × " for size in np.shape(self.outcome.code))
@@ -131,11 +230,15 @@ class Run(RunFields, eqx.Module):
             return repr(self)
         if np.ndim(self.outcome.code) == 0:
             return str(self.diagnosis)
-        text = f"{np.size(self.outcome.code)} runs of {self.steps:,} steps, {self.engine} engine: {self.result.message}"
+        text = f"{self._about()}: {self.result.message}"
         if self.result.costs is not None:
             first, last = np.median(np.reshape(self.result.costs, (-1, 2)), axis=0)
             text += f"\n  mean cost    {first:.4g} in the first tenth, {last:.4g} in the last (medians over the runs)"
         return text
+
+    def _about(self) -> str:
+        runs = f"{np.size(self.outcome.code)} runs" if np.ndim(self.outcome.code) else "Run"
+        return f"{runs} of {self.steps:,} steps, {self.engine} engine"
 
     def _is_known(self) -> bool:
         return all(map(arguments.is_known, jax.tree.leaves(self)))

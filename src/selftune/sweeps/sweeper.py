@@ -201,6 +201,13 @@ class Sweep:
     def is_complete(self) -> bool:
         return self._store.complete
 
+    def __repr__(self) -> str:
+        design, seeds = self.design, len(self.seeds)
+        over = f" over {', '.join(design.names)}" if design.names else ""
+        state = "complete" if self.is_complete else "not complete"
+        runs = f"{len(design.points):,} point{'s' * (len(design.points) != 1)} × {seeds:,} seed{'s' * (seeds != 1)}"
+        return f"<Sweep of {runs}, {design.kind}{over}, in {self.folder}; {state}>"
+
     def to_dataset(self) -> "xr.Dataset":
         """The results of all finished tasks, verified. A grid has a dimension for each setting, other designs `point`.
 

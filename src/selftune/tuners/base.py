@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
+from ..foundation import settings_text
 from ..problem.system import AbstractSystem
 
 
@@ -28,6 +29,8 @@ class AbstractTuner(eqx.Module):
 
     To add a tuner, subclass, declare the settings as fields and implement the two methods: `docs/add-a-tuner.md`.
     """
+
+    __repr__ = settings_text.show
 
     @abc.abstractmethod
     def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> PyTree:

@@ -306,29 +306,6 @@ def bounds(certificate: dict, noise: str) -> Figure:
     )
 
 
-def traces(dataset: xr.Dataset) -> dict[str, Figure]:
-    """Each variable over time of any dataset, with its mean and band over seeds."""
-    figures: dict[str, Figure] = {}
-    for name, values in dataset.data_vars.items():
-        if not {"seed", "time"} <= set(values.dims) or values.dtype.kind not in "fiu" or not values.sizes["seed"]:
-            continue
-        thinned = datasets.thin(values.transpose("seed", "time", ...))
-        columns = thinned.values.reshape(*thinned.shape[:2], -1)
-        label, count = literal(str(name)), columns.shape[-1]
-        series = [
-            banded(thinned.time, statistics.band(columns[..., i]), color, label if count == 1 else f"{label}[{i}]")
-            for i, color in zip(range(count), PALETTE, strict=False)
-        ]
-        about = literal(str(values.attrs.get("long_name", ""))).rstrip(".")
-        more = "" if len(series) == count else f" The first {len(series)} of {count} components."
-        figures[f"trace-{len(figures)}"] = Figure(
-            label,
-            f"{f'{about}. ' if about else ''}Mean over seeds, with its 95 % band.{more}",
-            [Axes(series, _time(dataset), Axis(label), about=f"{label} over time, mean over seeds")],
-        )
-    return figures
-
-
 FIGURES: dict[str, Callable[[xr.Dataset], Figure]] = {
     "overview": overview,
     "parameters": parameters,

@@ -1,10 +1,8 @@
-"""The page about a run of a user's configuration: every recorded variable over time."""
-
-import xarray as xr
+"""The page about a run of a user's configuration: its numbers, and every recorded field over time."""
 
 from ...reporting import datasets, pages, plotly_figures, statistics
-from ..paper import figures
-from ..registry import Experiment, StoredRun
+from ..registry import Experiment, Progress, StoredRun
+from . import figures, summary
 
 
 def render(run: StoredRun) -> str:
@@ -16,23 +14,20 @@ def render(run: StoredRun) -> str:
         seeds=dataset.sizes.get("seed", 1),
         steps=datasets.steps(dataset) if "time" in dataset.sizes else None,
         failed=failed,
-        totals=_totals(dataset),
-        panels=plotly_figures.panels(figures.traces(dataset)),
+        totals=summary.rows(dataset),
+        panels=plotly_figures.panels(figures.on_page(run.dataset)),
         about=pages.about(run.manifest, "selftune run CONFIG.toml"),
     )
+
+
+def _draw(run: StoredRun, progress: Progress) -> None:
+    figures.draw_all(run.dataset, run.folder / "figures", progress=progress)
 
 
 EXPERIMENT = Experiment(
     summarize=lambda run: statistics.interval(run.dataset.total_cost),
     render=render,
+    draw=_draw,
+    figures=lambda run: figures.files(run.dataset, run.folder / "figures"),
     plant_settings=("system", "scenario"),
 )
-
-
-def _totals(dataset: xr.Dataset) -> list[tuple[str, statistics.Band, float, float]]:
-    """The variables that have one number for each seed, such as the total cost: mean, minimum and maximum."""
-    return [
-        (str(name), statistics.band(values.values), float(values.min()), float(values.max()))
-        for name, values in dataset.data_vars.items()
-        if values.dims == ("seed",) and values.dtype.kind == "f" and values.size
-    ]

@@ -1,0 +1,75 @@
+"""The last steps of an `Agent`: the values that each step used, as arrays."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..control.run_fields import FIELDS, RunFields, Step
+from ..foundation import extras
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+    from ..simulation.run_dataset import Names
+
+
+class History(RunFields):
+    """Steps of an agent, the oldest first. Row i of an array is the value used at the step `step[i]`.
+
+    The fields are those of `Run`, without `f` and `innovation`. `x` is the measurement as `act` received it;
+    if only a part of the state is measured, `x` is the estimated state and `measured` the measurement. `guard`
+    has the decisions at `act`. If a measurement was refused, only `x`, `u`, `theta`, `a_hat` and `guard` of its row are
+    meaningful.
+    """
+
+    recorded: dict[str, Any]
+    engine: str
+    step: np.ndarray
+    """The number of each step, (n,)."""
+
+    def __init__(self, step: np.ndarray, x: np.ndarray, state: Any, info: Any, engine: str):
+        x_hat, measured = (x, None) if info.x_hat is None else (info.x_hat, x)
+        unknown: Any = _Unknown()
+        used = Step(x_hat, state, info, unknown.f, unknown, info.guard.decisions, measured)
+        values = {name: field.value(used) for name, field in FIELDS.items()}
+        self.recorded = {name: value for name, value in values.items() if value is not None}
+        self.engine, self.step = engine, step
+
+    def to_dataset(self, *, names: "Names | None" = None) -> "xr.Dataset":
+        """Return the steps as an `xarray.Dataset`, as `Run.to_dataset` does; `time` is the number of the step."""
+        about = {"title": f"The last {len(self):,} steps of an agent, {self.engine} engine", "engine": self.engine}
+        made = extras.load("simulation.run_dataset", asked_for="history.to_dataset()")
+        return made.make(self.recorded, self.step, names=names, attrs=about)
+
+    def plot(
+        self,
+        fields: Sequence[str] | None = None,
+        *,
+        names: "Names | None" = None,
+        dt: float | None = None,
+        every: int | None = None,
+    ) -> "Figure":
+        """Return a matplotlib figure of the steps. The arguments are those of `Run.plot`."""
+        drawing = extras.load("reporting.run_figures", asked_for="history.plot()")
+        return drawing.plot(self.to_dataset(names=names), fields, dt=dt, every=every)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def __repr__(self) -> str:
+        steps = f"{self.step[0]} to {self.step[-1]}"
+        return f"<History of {len(self)} steps, {steps}; recorded: {', '.join(self.recorded)}>"
+
+    def __getattr__(self, name: str) -> Any:
+        # A field that is missing raises an AttributeError, after which Python calls this method.
+        why = "an agent does not keep it" if name in FIELDS else f"expected one of step, {', '.join(FIELDS)}"
+        raise AttributeError(f"{name}: {why}")
+
+
+class _Unknown:
+    """Values that an agent does not have when it acts: each of them is None."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
