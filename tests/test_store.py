@@ -43,6 +43,11 @@ def begin(folder, **changes):
     return RunStore.begin(folder, **(dict(kind="test", settings=SETTINGS, layout=LAYOUT) | changes))
 
 
+def redo(folder):
+    with begin(folder) as store:
+        store.redo((0, 0))
+
+
 def run(folder, tasks=None):
     with begin(folder) as store:
         for task in store.tasks if tasks is None else tasks:
@@ -235,7 +240,7 @@ def _swap(path):
 )
 def test_harm_is_found_and_named(complete, file, harm, message):
     harm(complete / file)
-    for use in (begin, open_run):
+    for use in (redo, open_run):
         with pytest.raises(StoreError, match=message):
             use(complete)
 
@@ -248,6 +253,17 @@ def test_a_marker_of_another_run_is_found(complete):
     assert json.loads(path.read_text())["task"] == "noise=outside,seed=2"
     with pytest.raises(StoreError, match=r"array cost: tasks/ and manifest\.json do not belong together"):
         open_run(complete)
+
+
+def test_a_complete_run_is_verified_when_it_is_read_and_not_before(complete, monkeypatch):
+    """Its data is read only once when a command finds that the run is complete and shows it."""
+    verified = []
+    verify = RunStore.verify
+    monkeypatch.setattr(RunStore, "verify", lambda store, **options: verified.append(store) or verify(store, **options))
+    with begin(complete) as store:
+        assert store.complete
+    open_run(complete)
+    assert len(verified) == 1
 
 
 def test_harm_is_found_before_a_run_is_continued(tmp_path):

@@ -23,7 +23,7 @@ from zarr.core.sync import sync as zarr_sync
 from selftune.storage import object_store
 from selftune.storage.manifest import StoreError
 from selftune.storage.store import Layout, RunStore, Variable, open_run, read_manifest, set_aside
-from tests.test_store import arrays, begin, contents, run
+from tests.test_store import arrays, begin, contents, redo, run
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +255,7 @@ def _remove(path):
 def test_harm_is_found_and_named(tmp_path, file, harm, message):
     url = f"memory:/{tmp_path}"
     harm(UPath(run(url), file))
-    for use in (begin, open_run):
+    for use in (redo, open_run):
         with pytest.raises(StoreError, match=message):
             use(url)
     assert ".lock" not in {path.name for path in UPath(url).iterdir()}
@@ -266,7 +266,7 @@ def test_harm_is_found_on_s3(complete):
     good = path.read_bytes()
     _flip(path)
     with pytest.raises(StoreError, match="task noise=inside,seed=2, array x: "):
-        begin(complete)
+        redo(complete)
     path.write_bytes(good)
     open_run(complete)
 

@@ -41,6 +41,7 @@ from .problem.system import MatchedSystem as MatchedSystem
 from .problem.system import System as System
 from .problem.system import infer_residual as infer_residual
 from .realtime.agent import Agent as Agent
+from .regret import AutoWindow as AutoWindow
 from .regret import Bands as Bands
 from .regret import ExactModelGap as ExactModelGap
 from .regret import LocalRegret as LocalRegret

@@ -44,6 +44,7 @@ def sweep(
         from ..experiments.sweep.config import SweepConfig
         from ..storage import files, store
         from ..sweeps.summary import failures, in_words, points, standings
+        from ..sweeps.sweeper import Sweep
         from ..sweeps.sweeper import sweep as run_sweep
         from . import tables
 
@@ -55,6 +56,7 @@ def sweep(
         reused = is_complete(folder) and not redo_failed
         if executor is not None:
             loaded.pack_modules()
+        is_begun = files.is_created(folder / "data.zarr", "zarr.json")
         screen.note(f"{len(loaded.design.points)} settings, {len(loaded.loaded.config.run.seed_list)} seeds")
         with screen.progress("simulating") as progress, stoppable(screen):
             done = run_sweep(
@@ -63,7 +65,7 @@ def sweep(
                 executor=executor,
                 workers=workers,
                 retries=retries,
-                redo="failed" if redo_failed else (),
+                redo=Sweep(given).failed_tasks() if redo_failed and is_begun else (),
                 progress=progress,
             )
         if reused:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,7 +52,7 @@ def sweep(
     stride: int = 1,
     lanes: int | None = None,
     retries: int = 2,
-    redo: Literal["failed"] | Iterable[int] = (),
+    redo: Sequence[int] = (),
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> "Sweep":
@@ -84,7 +84,7 @@ def sweep(
     - `lanes`: the largest number of runs in a task; by default as many as fit in 256 MB and about a second.
     - `retries`: how often a task is tried again if it raises an error; then it is recorded as failed. If a worker of a
       cluster dies, Dask runs its tasks on other workers.
-    - `redo`: tasks to compute again: their numbers, or `"failed"`.
+    - `redo`: the numbers of tasks to compute again, such as `Sweep(folder).failed_tasks()`.
     - `workers`: the number of tasks that run at the same time in this process; by default the number of cores.
     - `progress`: called with (done, total), in runs.
 
@@ -200,6 +200,10 @@ class Sweep:
     @property
     def is_complete(self) -> bool:
         return self._store.complete
+
+    def failed_tasks(self) -> list[int]:
+        """The numbers of the tasks that raised an error at every try. `sweep` computes them again with `redo`."""
+        return [task for (task,) in self._store.failures()]
 
     def to_dataset(self) -> "xr.Dataset":
         """The results of all finished tasks, verified. A grid has a dimension for each setting, other designs `point`.
@@ -351,25 +355,22 @@ def _layout(plan: Plan) -> "Layout":
     return Layout(task_dims=("task",), coords=coords, variables=variables)
 
 
-def _check_redo(redo: Any) -> list[int] | Literal["failed"]:
-    if isinstance(redo, str):
-        if redo == "failed":
-            return "failed"
-    elif isinstance(redo, (Sequence, np.ndarray)):
-        return [arguments.whole("redo", i) for i in redo]
-    raise ArgumentError("redo", "'failed' or the numbers of tasks", arguments.describe(redo))
+def _check_redo(redo: Any) -> list[int]:
+    if isinstance(redo, str) or not isinstance(redo, (Sequence, np.ndarray)):
+        raise ArgumentError("redo", "the numbers of tasks", arguments.describe(redo))
+    return [arguments.whole("redo", i) for i in redo]
 
 
-def _mark_as_not_done(store: "RunStore", redo: list[int] | Literal["failed"]) -> None:
+def _mark_as_not_done(store: "RunStore", redo: list[int]) -> None:
     """Mark the tasks as not done. All numbers are checked first, so that an invalid one changes nothing."""
     from ..storage.store import StoreError, computed_otherwise
 
-    tasks = list(store.failures()) if isinstance(redo, str) else [(i,) for i in redo]
-    if beyond := [i for (i,) in tasks if i >= len(store.tasks)]:
+    if beyond := [i for i in redo if i >= len(store.tasks)]:
         raise ArgumentError("redo", f"tasks below {len(store.tasks)}", f"{beyond[0]}")
-    if tasks and (texts := computed_otherwise(store.manifest)):
+    if not redo:
+        return
+    if texts := computed_otherwise(store.manifest):
         raise StoreError(
             f"{store.folder}: redo: computed by other code; one sweep may not mix both: {'; '.join(texts)}"
         )
-    for task in tasks:
-        store.redo(task)
+    store.redo(*((i,) for i in redo))

@@ -10,7 +10,7 @@ from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from ..problem.constraints import Ball
 from ..problem.scenario import Scenario
-from ..regret import path_lengths
+from ..regret import AutoWindow, path_lengths
 from ..simulation.run import Run
 from .certificate import Certificate
 from .claims import Claims
@@ -32,7 +32,7 @@ def certify(
     noise: Noise | None = None,
     variation: float | None = None,
     key: PRNGKeyArray | None = None,
-    window: int | str | None = "auto",
+    window: int | AutoWindow | None = AutoWindow(),
 ) -> Certificate:
     r"""Check the paper's theorems on a run.
 
@@ -116,7 +116,7 @@ def _matched_claims(
     contraction: Contraction | None,
     variation: float | None,
     key: PRNGKeyArray | None,
-    window: int | str | None,
+    window: int | AutoWindow | None,
 ) -> Claims:
     needs_key = [
         name

@@ -12,7 +12,7 @@ from jaxtyping import PRNGKeyArray
 from ..control.controller import Controller
 from ..foundation import arguments
 from ..problem.scenario import Scenario
-from ..regret import surrogate
+from ..regret import AutoWindow, surrogate
 from ..simulation.run import Run
 from . import multi_step
 from .constants import Constants, Contraction, Sets
@@ -54,7 +54,7 @@ def suggest_learning_rate(
     contraction: Contraction | None = None,
     key: PRNGKeyArray,
     directions: int = 4,
-    window: int | str | None = "auto",
+    window: int | AutoWindow | None = AutoWindow(),
 ) -> LearningRates:
     r"""Suggest η for M-GAPS: the limit of Lemma "matched-disturbance robustness", and a value measured on a run.
 

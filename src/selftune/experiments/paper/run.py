@@ -297,7 +297,6 @@ def _local_regret(settings: Settings, nature: st.Scenario, ours: st.Run) -> st.L
         theta,
         learning_rate=settings.learning_rate,
         constraint=settings.constraint,
-        window="auto",
-        tolerance=tolerance,
+        window=st.AutoWindow(tolerance),
         workers=1,  # seeds run in parallel already
     )
