@@ -93,5 +93,5 @@ def test_findings_are_kept_and_read_back(tmp_path):
     page = run.write(tmp_path, {"gaps": second})
     assert run.read(tmp_path) == {"gradient-errors": first, "gaps": second}
     text = page.read_text()
-    assert text.count('background:white" alt=') == 2
+    assert [text.count(f'class="plot" id="{name}-0"') for name in ("gradient-errors", "gaps")] == [1, 1]
     assert "All 22 checks hold." in text

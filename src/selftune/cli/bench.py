@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from . import tables
-from .options import Fresh, Json, Out, Quiet, end, failed_checks, is_complete, say_reused
+from .options import Fresh, Json, Out, Quiet, begin, end, failed_checks, say_reused
 from .screen import Screen, refusing, stoppable
 
 app = typer.Typer(no_args_is_help=True, help="Compare tuners on systems other than the paper's example.")
@@ -50,12 +50,9 @@ def robots(
     with refusing():
         from ..experiments import robots as experiment
         from ..experiments.registry import StoredRun
-        from ..storage import store
 
         settings = _settings(robots, seeds, seconds)
-        if fresh and (aside := store.set_aside(out)):
-            screen.note(f"the earlier run in {out} was moved to {aside}")
-        reused = is_complete(out)
+        reused = begin(screen, out, fresh)
         screen.note(", ".join(f"{name} = {value}" for name, value in vars(settings).items()))
         with screen.progress("driving") as progress, stoppable(screen):
             experiment.compute(settings, out, workers=workers, progress=progress)

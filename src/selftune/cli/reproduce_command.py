@@ -12,11 +12,11 @@ from .options import (
     Out,
     Quiet,
     Workers,
+    begin,
     end,
     failed_checks,
     failed_findings,
     failed_runs,
-    is_complete,
     say_reused,
 )
 from .screen import Screen, refusing, stoppable
@@ -45,12 +45,9 @@ def reproduce(
     with refusing():
         from ..experiments import paper
         from ..experiments.registry import StoredRun
-        from ..storage import store
 
         settings = _paper_settings(seeds, periods, period)
-        if fresh and (aside := store.set_aside(out)):
-            screen.note(f"the earlier run in {out} was moved to {aside}")
-        reused = is_complete(out)
+        reused = begin(screen, out, fresh)
         screen.note(_describe_settings(settings))
         with screen.progress("simulating") as progress, stoppable(screen):
             paper.compute(settings, out, workers=workers, progress=progress)

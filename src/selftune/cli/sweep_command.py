@@ -5,7 +5,7 @@ from typing import Annotated, cast
 
 import typer
 
-from .options import Fresh, Json, Quiet, end, is_complete, say_reused
+from .options import Fresh, Json, Quiet, begin, end, say_reused
 from .screen import Screen, refusing, stoppable
 
 
@@ -42,7 +42,7 @@ def sweep(
     with refusing():
         from ..experiments.registry import StoredRun
         from ..experiments.sweep.config import SweepConfig
-        from ..storage import files, store
+        from ..storage import files
         from ..sweeps.summary import failures, in_words, points, standings
         from ..sweeps.sweeper import Sweep
         from ..sweeps.sweeper import sweep as run_sweep
@@ -51,9 +51,7 @@ def sweep(
         loaded = SweepConfig(config)
         given = out or str(Path("results") / config.stem)
         folder = files.as_folder(given)
-        if fresh and (aside := store.set_aside(folder)):
-            screen.note(f"the earlier run in {folder} was moved to {aside}")
-        reused = is_complete(folder) and not redo_failed
+        reused = begin(screen, folder, fresh) and not redo_failed
         if executor is not None:
             loaded.pack_modules()
         is_begun = files.is_created(folder / "data.zarr", "zarr.json")

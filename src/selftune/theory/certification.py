@@ -14,7 +14,7 @@ from ..regret import AutoWindow, path_lengths
 from ..simulation.run import Run
 from .certificate import Certificate
 from .claims import Claims
-from .constants import Constants, Contraction, Sets, _number
+from .constants import Constants, Contraction, Sets, number
 from .estimator_claims import Noise, estimator_rows
 from .joint import Joint
 from .measure import TheoryProblem, residual_variation
@@ -134,6 +134,6 @@ def _matched_claims(
         sets = problem.sets
         own = residual_variation(problem.system, problem.scenario, Ball(sets.x_radius), sets.a, keys[2])
         variation = float(sampled) + float(own)
-    variation = _number("variation", variation)
+    variation = number("variation", variation)
     measured = problem.measure(window)
     return Claims(problem, measured, constants, contraction, variation=variation, variation_source=source)

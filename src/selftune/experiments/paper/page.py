@@ -48,7 +48,7 @@ def render(run: StoredRun) -> str:
         panels=plotly_figures.panels(figures.make_figures(dataset)),
         certified_run=theory.get("settings", {}),
         certificates=[_certificate(certificate, noise) for noise, certificate in theory["certificates"].items()],
-        findings=rates_page.findings(run.folder, rates.read(run.folder)),
+        findings=rates_page.findings(rates.read(run.folder)),
         about=pages.about(run.manifest, _command(settings), set(settings) - set(given(settings))),
     )
 
