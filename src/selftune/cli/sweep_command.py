@@ -25,7 +25,7 @@ def sweep(
     ] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often a failed task is tried again.")] = 2,
     redo_failed: Annotated[
-        bool, typer.Option("--redo-failed", help="Compute the tasks that are recorded as failed again.")
+        bool, typer.Option("--redo-failed", help="Also repeat the tasks that an earlier call recorded as failed.")
     ] = False,
     data_only: Annotated[bool, typer.Option("--data-only", help="Write no figures and no report.")] = False,
     fresh: Fresh = False,

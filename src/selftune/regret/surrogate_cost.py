@@ -55,7 +55,7 @@ class Surrogate(eqx.Module):
     gradient_error: Float[Array, " T"]
     """The estimated error of `gradient`, in the Euclidean norm."""
     window: Int[Array, " T"]
-    """The number of steps that the rollout began back; t if the rollout began at step 0."""
+    """How many steps before step t the rollout began; t if the rollout began at step 0."""
 
     @_text.printed
     def __str__(self) -> str:

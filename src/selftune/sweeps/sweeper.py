@@ -63,9 +63,9 @@ def sweep(
     value of other settings, such as integers and strings, has its own program. A point that raises an error or
     diverges does not stop the others; its reason is recorded.
 
-    Seed s is `jax.random.key(s)` for `make_scenario` at every point, so comparisons between points are paired. A
-    `make_controller` with a parameter `key` has a key of its own. The random draws depend on nothing else: results are
-    bit-identical on one core, on many cores and on a cluster of the same CPU type.
+    For seed s, `make_scenario` gets the key `jax.random.key(s)` at every point, so comparisons between points are
+    paired. If `make_controller` has a parameter `key`, it gets another key, which also depends only on s. So the
+    results are bit-identical on one core, on many cores and on a cluster of the same CPU type.
 
     **Arguments:**
 
@@ -77,8 +77,8 @@ def sweep(
     - `theta`, `a_hat`: θ₀ and â₀, as for `simulate`, or functions of settings.
     - `folder`: where the results are stored, task by task; a folder, or an address that fsspec supports.
     - `executor`: None runs in this process, on all cores. The address of a Dask scheduler ("tcp://…"), or a
-      `dask.distributed.Client`, runs the same tasks on the cluster; functions are sent, modules must be installed
-      there.
+      `dask.distributed.Client`, runs the same tasks on the cluster. The functions of your script are sent to
+      the workers; modules must be installed there.
     - `engine`, `plant`, `guard`, `limit`: as for `simulate`.
     - `record`, `stride`: more fields of `Run` to store, at steps 0, stride, 2·stride, …
     - `lanes`: the largest number of runs in a task; by default as many as fit in 256 MB and about a second.
@@ -206,11 +206,17 @@ class Sweep:
         return [task for (task,) in self._store.failures()]
 
     def to_dataset(self) -> "xr.Dataset":
-        """The results of all finished tasks, verified. A grid has a dimension for each setting, other designs `point`.
+        """The results of all finished tasks, verified.
 
-        `mean_cost`: the mean cost of a step, NaN if the run failed. `part_cost`: the same in each of up to 20 equal
-        parts of the run. `theta_end`. `result_code`: 0 ok, 1 diverged, 2 a number stopped being finite, 3 raised an
-        error, −1 not done yet. `failed_at`, and `reason` in words. The recorded fields, with `time`. All have `seed`.
+        A grid has a dimension for each setting; another design has the dimension `point`. Every variable also has the
+        dimension `seed`:
+
+        - `mean_cost`: the mean cost of a step, NaN if the run failed; `part_cost`: the same in each of up to 20 equal
+          parts of the run;
+        - `theta_end`: θ after the last step;
+        - `result_code`: 0 ok, 1 diverged, 2 a number stopped being finite, 3 raised an error, −1 not done yet;
+        - `failed_at`: the step of the failure, −1 if there was none; `reason`: the reason in words;
+        - the recorded fields, which have the dimension `time`.
         """
         return _dataset(self)
 

@@ -68,7 +68,7 @@ def _check(run: StoredRun) -> None:
     try:
         quantities.check(run.dataset)
     except ValueError as error:
-        raise StoreError(f"{run.folder}: cannot be reported on: {error}") from None
+        raise StoreError(f"{run.folder}: no report can be made: {error}") from None
 
 
 EXPERIMENT = Experiment(
