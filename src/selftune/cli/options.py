@@ -36,6 +36,12 @@ def say_reused(screen: Screen, folder: Any, manifest: Any) -> None:
         screen.note(f"computed by other code ({text}); --fresh computes it again")
 
 
+def show_files(screen: Screen, folder: Any, report: Path | None, results: dict[str, Any]) -> None:
+    """Print where the data and the report are; as JSON, also the results."""
+    screen.show(f"data    {folder}/data.zarr" + ("" if report is None else f"\nreport  {report}"))
+    screen.give({"folder": str(folder), "report": None if report is None else str(report), **results})
+
+
 def failed_checks(summary: Any) -> list[str]:
     """A message for each failed check of a summary."""
     return [f"check: {c.name}: expected {c.expected}, got {c.measured}" for c in summary.checks if c.holds is False]

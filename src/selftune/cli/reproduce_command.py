@@ -18,6 +18,7 @@ from .options import (
     failed_findings,
     failed_runs,
     say_reused,
+    show_files,
 )
 from .screen import Screen, refusing, stoppable
 
@@ -72,15 +73,7 @@ def reproduce(
             *(part for one in findings.values() for part in tables.finding(one)),
         ]:
             screen.show(part)
-        screen.show(f"data    {out / 'data.zarr'}" + ("" if report is None else f"\nreport  {report}"))
-        screen.give(
-            {
-                "folder": str(out),
-                "report": None if report is None else str(report),
-                "manifest": stored.manifest,
-                "summary": stored.summary,
-            }
-        )
+        show_files(screen, out, report, {"manifest": stored.manifest, "summary": stored.summary})
     faults = failed_checks(stored.summary)
     for noise, one in certificates.items():
         violated = [row["name"] for row in one["rows"] if row.get("verdict") == "VIOLATED"]

@@ -5,7 +5,7 @@ from typing import Annotated, cast
 
 import typer
 
-from .options import Fresh, Json, Quiet, begin, end, say_reused
+from .options import Fresh, Json, Quiet, begin, end, say_reused, show_files
 from .screen import Screen, refusing, stoppable
 
 
@@ -82,14 +82,5 @@ def sweep(
         else:
             for part in tables.sweep(chosen, standings(found, 10)):
                 screen.show(part)
-        screen.show(f"data    {folder}/data.zarr" + ("" if report is None else f"\nreport  {report}"))
-        screen.give(
-            {
-                "folder": given,
-                "report": None if report is None else str(report),
-                "best": chosen,
-                "failed": failed,
-                "manifest": done.manifest,
-            }
-        )
+        show_files(screen, given, report, {"best": chosen, "failed": failed, "manifest": done.manifest})
     end(screen, [f"{in_words(one.setting)}: {one.failed} of {one.runs} runs: {one.reason}" for one in failed])
