@@ -6,7 +6,7 @@ import pytest
 
 from selftune.experiments.rates import figures, gradient_errors, run, switches, truncation
 from selftune.experiments.rates.finding import DEVELOPMENT_SEEDS
-from tests import drawings
+from tests import browser, drawings
 
 FIRST = DEVELOPMENT_SEEDS[0]
 
@@ -95,3 +95,6 @@ def test_findings_are_kept_and_read_back(tmp_path):
     text = page.read_text()
     assert [text.count(f'class="plot" id="{name}-0"') for name in ("gradient-errors", "gaps")] == [1, 1]
     assert "All 22 checks hold." in text
+    lines = "[...document.querySelectorAll('.plot')].map((plot) => plot.querySelectorAll('.lines > .js-line').length)"
+    drawn, console = browser.look(page, tmp_path, lines)
+    assert (drawn, console) == ([8, 8], [])  # three estimators with their bands, the bound and the trivial bound
