@@ -66,10 +66,10 @@ def sweep(
                 redo=Sweep(given).failed_tasks() if redo_failed and is_begun else (),
                 progress=progress,
             )
-        if reused:
-            say_reused(screen, folder, done.manifest)
         # The place may be in an object store; then no page is written.
         stored, report = StoredRun(cast(Path, folder), done.manifest, done.to_dataset()), None
+        if reused:
+            say_reused(screen, folder, done.manifest)
         found, chosen = points(stored.dataset), stored.summary
         failed = failures(found)
         if not data_only and isinstance(folder, Path):
