@@ -268,7 +268,6 @@ def test_empty_scenario():
     [
         ({"window": 101}, "window: expected at most the scenario's 100 steps, got 101"),
         ({"window": 0}, "window: expected a whole number >= 1"),
-        ({"window": "wide"}, "window: expected None, a whole number of steps or an AutoWindow"),
         ({"thetas": jnp.ones((99, 1))}, "thetas: expected 100 rows"),
         ({"thetas": jnp.full((100, 1), jnp.nan)}, "thetas: expected finite numbers"),
         ({"thetas": jnp.ones((100, 2))}, r"theta: expected another shape, such as \(1,\)"),
@@ -289,6 +288,7 @@ def test_bad_input_is_refused_by_name(change, message):
         ({"scenario": None}, "scenario: expected a Scenario"),
         ({"system": None}, "system: expected a System"),
         ({"progress": 3}, "progress: expected a function"),
+        ({"window": "wide"}, "window: expected None, a whole number of steps or an AutoWindow"),
     ],
 )
 def test_things_of_the_wrong_kind_are_refused(change, message):
@@ -309,6 +309,7 @@ def test_auto_cannot_be_traced():
         jax.jit(lambda thetas: st.surrogate(system, scenario, thetas, window=auto).value)(jnp.ones((50, 1)))
 
 
+@pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("tolerance", [0.0, np.inf, np.nan, True, "small"])
 def test_a_tolerance_is_a_number_above_zero(tolerance):
     with pytest.raises(st.ArgumentError, match="tolerance: expected a finite number > 0"):
