@@ -3,7 +3,7 @@
     python -m benchmarks.regret
 
 1. Exact: nanoseconds a lane-step (T²/2 of them for T steps), on one core and on all, at T = 20,000.
-2. `window="auto"`, tolerance 1e-9, at T = 200,000, against the exact one at T = 20,000 scaled up by 10² = 100.
+2. `window=AutoWindow(1e-9)`, at T = 200,000, against the exact one at T = 20,000 scaled up by 10² = 100.
 
 Compilation is not counted. All is measured in one run, in turns, so that a busy machine hits all alike.
 """
@@ -49,7 +49,7 @@ def main() -> None:
         last["exact"] = st.surrogate(example, short, thetas[:SHORT], workers=workers)
 
     def auto() -> None:
-        last["auto"] = st.surrogate(example, long, thetas, window="auto", tolerance=1e-9)
+        last["auto"] = st.surrogate(example, long, thetas, window=st.AutoWindow(1e-9))
 
     # What a lane-step cannot do without here: the residual's sines and the cosines of its derivative, and nothing else.
     fixed = st.Controller(example, st.Fixed(), st.Known())

@@ -327,7 +327,7 @@ def test_what_is_no_complete_run_is_refused(tmp_path):
     with pytest.raises(StoreError, match="not complete"):
         write(begun)
     broken = paper_run.folder(tmp_path / "broken", data=paper_run.dataset().drop_vars("theta"))
-    with pytest.raises(StoreError, match="cannot be reported on: dataset: expected a variable 'theta'"):
+    with pytest.raises(StoreError, match="no report can be made: dataset: expected a variable 'theta'"):
         write(broken)
     assert not [path for path in tmp_path.rglob("*report*") if path.suffix == ".html"]
 

@@ -43,6 +43,11 @@ def begin(folder, **changes):
     return RunStore.begin(folder, **(dict(kind="test", settings=SETTINGS, layout=LAYOUT) | changes))
 
 
+def redo(folder):
+    with begin(folder) as store:
+        store.redo((0, 0))
+
+
 def run(folder, tasks=None):
     with begin(folder) as store:
         for task in store.tasks if tasks is None else tasks:
@@ -199,43 +204,43 @@ def test_a_bad_manifest_is_refused(complete, text, message):
             use(complete)
 
 
-def _truncate(path):
+def truncate(path):
     path.write_bytes(path.read_bytes()[:-3])
 
 
-def _flip(path):
+def flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    path.write_bytes(bytes(data))
 
 
-def _remove(path):
+def remove(path):
     path.unlink()
 
 
-def _swap(path):
+def swap(path):
     path.write_bytes(path.with_name("noise-0_seed-1.json").read_bytes())
 
 
 @pytest.mark.parametrize(
     ("file", "harm", "message"),
     [
-        ("data.zarr/x/c/1/2/0", _truncate, "task noise=inside,seed=2, array x: "),
-        ("data.zarr/x/c/1/2/0", _flip, "task noise=inside,seed=2, array x: "),
-        ("data.zarr/x/c/0/1/0", _remove, r"task noise=outside,seed=1, array x: damaged \(checksum"),
-        ("data.zarr/cost/c/1/0", _truncate, "task noise=outside,seed=1, array cost: "),
-        ("data.zarr/seed/c/0", _remove, "coordinate seed: damaged"),
-        ("data.zarr/x/zarr.json", _truncate, r"data\.zarr: cannot be read"),
-        ("data.zarr/seed/zarr.json", _remove, r"data\.zarr: cannot be read"),
-        ("data.zarr/zarr.json", _remove, r"data\.zarr: cannot be read"),
-        ("tasks/noise-0_seed-2.json", _remove, r"noise-0_seed-2\.json: missing in a complete run"),
-        ("tasks/noise-0_seed-2.json", _truncate, r"not the marker of task noise=outside,seed=2"),
-        ("tasks/noise-0_seed-2.json", _swap, r"not the marker of task noise=outside,seed=2"),
+        ("data.zarr/x/c/1/2/0", truncate, "task noise=inside,seed=2, array x: "),
+        ("data.zarr/x/c/1/2/0", flip, "task noise=inside,seed=2, array x: "),
+        ("data.zarr/x/c/0/1/0", remove, r"task noise=outside,seed=1, array x: damaged \(checksum"),
+        ("data.zarr/cost/c/1/0", truncate, "task noise=outside,seed=1, array cost: "),
+        ("data.zarr/seed/c/0", remove, "coordinate seed: damaged"),
+        ("data.zarr/x/zarr.json", truncate, r"data\.zarr: cannot be read"),
+        ("data.zarr/seed/zarr.json", remove, r"data\.zarr: cannot be read"),
+        ("data.zarr/zarr.json", remove, r"data\.zarr: cannot be read"),
+        ("tasks/noise-0_seed-2.json", remove, r"noise-0_seed-2\.json: missing in a complete run"),
+        ("tasks/noise-0_seed-2.json", truncate, r"not the marker of task noise=outside,seed=2"),
+        ("tasks/noise-0_seed-2.json", swap, r"not the marker of task noise=outside,seed=2"),
     ],
 )
 def test_harm_is_found_and_named(complete, file, harm, message):
     harm(complete / file)
-    for use in (begin, open_run):
+    for use in (redo, open_run):
         with pytest.raises(StoreError, match=message):
             use(complete)
 
@@ -250,9 +255,20 @@ def test_a_marker_of_another_run_is_found(complete):
         open_run(complete)
 
 
+def test_a_complete_run_is_verified_when_it_is_read_and_not_before(complete, monkeypatch):
+    """Its data is read only once when a command finds that the run is complete and shows it."""
+    verified = []
+    verify = RunStore.verify
+    monkeypatch.setattr(RunStore, "verify", lambda store, **options: verified.append(store) or verify(store, **options))
+    with begin(complete) as store:
+        assert store.complete
+    open_run(complete)
+    assert len(verified) == 1
+
+
 def test_harm_is_found_before_a_run_is_continued(tmp_path):
     folder = run(tmp_path / "begun", tasks=[(0, 0), (0, 1)])
-    _flip(folder / "data.zarr/x/c/0/1/0")
+    flip(folder / "data.zarr/x/c/0/1/0")
     with pytest.raises(StoreError, match="task noise=outside,seed=1, array x"):
         begin(folder)
 

@@ -23,7 +23,7 @@ from zarr.core.sync import sync as zarr_sync
 from selftune.storage import object_store
 from selftune.storage.manifest import StoreError
 from selftune.storage.store import Layout, RunStore, Variable, open_run, read_manifest, set_aside
-from tests.test_store import arrays, begin, contents, run
+from tests.test_store import arrays, begin, contents, flip, redo, remove, run, truncate
 
 
 @pytest.fixture(scope="module")
@@ -225,37 +225,23 @@ def test_half_made_arrays_are_made_again(tmp_path, local, monkeypatch, cut):
     assert stored(url) == contents(local)
 
 
-def _truncate(path):
-    path.write_bytes(path.read_bytes()[:-3])
-
-
-def _flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-
-
-def _remove(path):
-    path.unlink()
-
-
 @pytest.mark.parametrize(
     ("file", "harm", "message"),
     [
-        ("data.zarr/x/c/1/2/0", _flip, "task noise=inside,seed=2, array x: "),
-        ("data.zarr/x/c/0/1/0", _remove, r"task noise=outside,seed=1, array x: damaged \(checksum"),
-        ("data.zarr/seed/c/0", _remove, "coordinate seed: damaged"),
-        ("data.zarr/zarr.json", _remove, r"data\.zarr: cannot be read"),
-        ("data.zarr/zarr.json", _truncate, r"data\.zarr: cannot be read"),
-        ("tasks/noise-0_seed-2.json", _remove, r"noise-0_seed-2\.json: missing in a complete run"),
-        ("tasks/noise-0_seed-2.json", _truncate, r"not the marker of task noise=outside,seed=2"),
-        ("manifest.json", _truncate, r"manifest\.json: not readable as JSON"),
+        ("data.zarr/x/c/1/2/0", flip, "task noise=inside,seed=2, array x: "),
+        ("data.zarr/x/c/0/1/0", remove, r"task noise=outside,seed=1, array x: damaged \(checksum"),
+        ("data.zarr/seed/c/0", remove, "coordinate seed: damaged"),
+        ("data.zarr/zarr.json", remove, r"data\.zarr: cannot be read"),
+        ("data.zarr/zarr.json", truncate, r"data\.zarr: cannot be read"),
+        ("tasks/noise-0_seed-2.json", remove, r"noise-0_seed-2\.json: missing in a complete run"),
+        ("tasks/noise-0_seed-2.json", truncate, r"not the marker of task noise=outside,seed=2"),
+        ("manifest.json", truncate, r"manifest\.json: not readable as JSON"),
     ],
 )
 def test_harm_is_found_and_named(tmp_path, file, harm, message):
     url = f"memory:/{tmp_path}"
     harm(UPath(run(url), file))
-    for use in (begin, open_run):
+    for use in (redo, open_run):
         with pytest.raises(StoreError, match=message):
             use(url)
     assert ".lock" not in {path.name for path in UPath(url).iterdir()}
@@ -264,9 +250,9 @@ def test_harm_is_found_and_named(tmp_path, file, harm, message):
 def test_harm_is_found_on_s3(complete):
     path = UPath(complete, "data.zarr", "x", "c", "1", "2", "0")
     good = path.read_bytes()
-    _flip(path)
+    flip(path)
     with pytest.raises(StoreError, match="task noise=inside,seed=2, array x: "):
-        begin(complete)
+        redo(complete)
     path.write_bytes(good)
     open_run(complete)
 

@@ -167,7 +167,7 @@ def test_in_single_precision(tmp_path):
         ({"lanes": 0}, "lanes: expected a whole number >= 1"),
         ({"retries": -1}, "retries: expected a whole number >= 0"),
         ({"limit": -1.0}, "limit: expected a number > 0"),
-        ({"redo": "all"}, "redo: expected 'failed' or the numbers"),
+        ({"redo": "all"}, "redo: expected the numbers of tasks"),
         ({"redo": [99]}, "redo: expected tasks below"),
         ({"executor": 3}, "executor: expected None, the address"),
         ({"theta": jnp.ones((2, 2, 2))}, r"theta: expected another shape, such as \(1,\)"),

@@ -92,7 +92,8 @@ def test_a_task_that_raises_is_tried_again_then_recorded_and_can_be_redone(tmp_p
     monkeypatch.undo()
     again = st.sweep(controller, scenario, GRID, 4, **options)
     assert int((again.to_dataset().result_code == 3).sum()) == 2  # it is recorded, and so done
-    redone = st.sweep(controller, scenario, GRID, 4, **options, redo="failed")
+    assert again.failed_tasks() == [unlucky.task]
+    redone = st.sweep(controller, scenario, GRID, 4, **options, redo=again.failed_tasks())
     assert redone.manifest.checksums == right.manifest.checksums
     one = st.sweep(controller, scenario, GRID, 4, **options, redo=[0])
     assert one.manifest.checksums == right.manifest.checksums

@@ -52,6 +52,7 @@ from .problem.system import System as System
 from .problem.system import infer_residual as infer_residual
 from .realtime.agent import Agent as Agent
 from .realtime.history import History as History
+from .regret import AutoWindow as AutoWindow
 from .regret import Bands as Bands
 from .regret import ExactModelGap as ExactModelGap
 from .regret import LocalRegret as LocalRegret

@@ -6,7 +6,7 @@ import pytest
 
 from selftune.experiments.rates import figures, gradient_errors, run, switches, truncation
 from selftune.experiments.rates.finding import DEVELOPMENT_SEEDS
-from tests import drawings
+from tests import browser, drawings
 
 FIRST = DEVELOPMENT_SEEDS[0]
 
@@ -93,5 +93,8 @@ def test_findings_are_kept_and_read_back(tmp_path):
     page = run.write(tmp_path, {"gaps": second})
     assert run.read(tmp_path) == {"gradient-errors": first, "gaps": second}
     text = page.read_text()
-    assert text.count('background:white" alt=') == 2
+    assert [text.count(f'class="plot" id="{name}-0"') for name in ("gradient-errors", "gaps")] == [1, 1]
     assert "All 22 checks hold." in text
+    lines = "[...document.querySelectorAll('.plot')].map((plot) => plot.querySelectorAll('.lines > .js-line').length)"
+    drawn, console = browser.look(page, tmp_path, lines)
+    assert (drawn, console) == ([8, 8], [])  # three estimators with their bands, the bound and the trivial bound

@@ -296,7 +296,7 @@ class TestFolder:
         path = tmp_path / "scalar"
         path.write_text("")
         for overwrite in (False, True):
-            with pytest.raises(StoreError, match="expected a folder, and it is a file"):
+            with pytest.raises(StoreError, match="expected a folder, got a file"):
                 self.export(path, overwrite=overwrite)
 
 

@@ -165,7 +165,7 @@ def test_error_estimate_is_infinite_where_the_loop_does_not_contract():
     F = st.surrogate(system, scenario, jnp.linspace(0, 1, 200)[:, None], window=50)
     assert np.isinf(F.gradient_error[100:]).all()
     assert not F.gradient_error[:100].any()
-    auto = st.surrogate(system, scenario, jnp.linspace(0, 1, 200)[:, None], window="auto")
+    auto = st.surrogate(system, scenario, jnp.linspace(0, 1, 200)[:, None], window=st.AutoWindow())
     assert (np.asarray(auto.window) == np.arange(200)).all()  # no window would do, so all is exact
 
 
@@ -185,7 +185,7 @@ def test_windows_starting_from_the_companions_sensitivity_err_less_than_from_zer
 @pytest.mark.parametrize(("name", "tolerance"), [("paper", 1e-6), ("jumps", 1e-4), ("fast", 1e-6), ("planar", 1e-8)])
 def test_auto_keeps_its_tolerance(name, tolerance):
     case, true = windowed_case(name), exact(name)
-    F = st.surrogate(*case, window="auto", tolerance=tolerance)
+    F = st.surrogate(*case, window=st.AutoWindow(tolerance))
     assert np.abs(F.value - true.value).max() <= tolerance
     assert np.linalg.norm(F.gradient - true.gradient, axis=1).max() <= tolerance
     t = np.arange(len(case.scenario))
@@ -197,7 +197,7 @@ def test_auto_keeps_its_tolerance(name, tolerance):
 
 def test_workers_change_nothing():
     case = windowed_case("planar")
-    for options in ({}, {"window": 50}, {"window": "auto"}):
+    for options in ({}, {"window": 50}, {"window": st.AutoWindow()}):
         one, three = (st.surrogate(*case, **options, workers=workers) for workers in (1, 3))
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):
             np.testing.assert_array_equal(a, b)
@@ -268,11 +268,9 @@ def test_empty_scenario():
     [
         ({"window": 101}, "window: expected at most the scenario's 100 steps, got 101"),
         ({"window": 0}, "window: expected a whole number >= 1"),
-        ({"window": "wide"}, "window: expected None, a whole number of steps or 'auto'"),
         ({"thetas": jnp.ones((99, 1))}, "thetas: expected 100 rows"),
         ({"thetas": jnp.full((100, 1), jnp.nan)}, "thetas: expected finite numbers"),
         ({"thetas": jnp.ones((100, 2))}, r"theta: expected another shape, such as \(1,\)"),
-        ({"tolerance": 0.0}, "tolerance: expected a finite number > 0"),
         ({"workers": 0}, "workers: expected a whole number >= 1"),
     ],
 )
@@ -290,6 +288,7 @@ def test_bad_input_is_refused_by_name(change, message):
         ({"scenario": None}, "scenario: expected a Scenario"),
         ({"system": None}, "system: expected a System"),
         ({"progress": 3}, "progress: expected a function"),
+        ({"window": "wide"}, "window: expected None, a whole number of steps or an AutoWindow"),
     ],
 )
 def test_things_of_the_wrong_kind_are_refused(change, message):
@@ -305,6 +304,13 @@ def test_a_scenario_without_a_star_is_refused():
 
 
 def test_auto_cannot_be_traced():
-    scenario = paper_scenario(0, 50)
+    system, scenario, auto = scalar_system(), paper_scenario(0, 50), st.AutoWindow()
     with pytest.raises(ValueError, match="window: expected a whole number under jit and vmap"):
-        jax.jit(lambda thetas: st.surrogate(scalar_system(), scenario, thetas, window="auto").value)(jnp.ones((50, 1)))
+        jax.jit(lambda thetas: st.surrogate(system, scenario, thetas, window=auto).value)(jnp.ones((50, 1)))
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize("tolerance", [0.0, np.inf, np.nan, True, "small"])
+def test_a_tolerance_is_a_number_above_zero(tolerance):
+    with pytest.raises(st.ArgumentError, match="tolerance: expected a finite number > 0"):
+        st.AutoWindow(tolerance)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from . import tables
-from .options import Fresh, Json, Out, Quiet, end, failed_checks, is_complete, say_reused
+from .options import Fresh, Json, Out, Quiet, begin, end, failed_checks, say_reused, show_files
 from .screen import Screen, refusing, stoppable
 
 app = typer.Typer(no_args_is_help=True, help="Compare tuners on systems other than the paper's example.")
@@ -50,12 +50,9 @@ def robots(
     with refusing():
         from ..experiments import robots as experiment
         from ..experiments.registry import StoredRun
-        from ..storage import store
 
         settings = _settings(robots, seeds, seconds)
-        if fresh and (aside := store.set_aside(out)):
-            screen.note(f"the earlier run in {out} was moved to {aside}")
-        reused = is_complete(out)
+        reused = begin(screen, out, fresh)
         screen.note(", ".join(f"{name} = {value}" for name, value in vars(settings).items()))
         with screen.progress("driving") as progress, stoppable(screen):
             experiment.compute(settings, out, workers=workers, progress=progress)
@@ -69,15 +66,7 @@ def robots(
                 report = present(stored, progress, anew=not reused)
         for part in tables.robots(stored.summary):
             screen.show(part)
-        screen.show(f"data    {out / 'data.zarr'}" + ("" if report is None else f"\nreport  {report}"))
-        screen.give(
-            {
-                "folder": str(out),
-                "report": None if report is None else str(report),
-                "manifest": stored.manifest,
-                "summary": stored.summary,
-            }
-        )
+        show_files(screen, out, report, {"manifest": stored.manifest, "summary": stored.summary})
     end(screen, failed_checks(stored.summary))
 
 

@@ -27,7 +27,7 @@ def compare(
 ) -> None:
     """Compare runs by total cost. Ratios are paired by seed if system and scenario are the same.
 
-    For a sweep: compare the values of one setting, each at its best, with differences paired by seed.
+    For a sweep: compare the values of one setting, each with its best other settings. Differences are paired by seed.
     """
     screen = Screen(quiet, as_json)
     with refusing():

@@ -1,4 +1,4 @@
-"""What all commands share: options, the check for a complete folder, and the exit code."""
+"""What all commands share: options, the start in a folder, and the exit code."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,10 +18,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an
 Workers = Annotated[int | None, typer.Option(min=1, help="Number of threads. Default: the number of cores.")]
 
 
-def is_complete(folder: Any) -> bool:
+def begin(screen: Screen, folder: Any, fresh: bool) -> bool:
+    """With `fresh`, rename the folder of an earlier run. Return whether the folder has a complete run."""
     from ..storage import files
-    from ..storage.store import read_manifest
+    from ..storage.store import read_manifest, set_aside
 
+    if fresh and (aside := set_aside(folder)):
+        screen.note(f"the earlier run in {folder} was moved to {aside}")
     return files.exists(folder / "manifest.json") and read_manifest(folder).state == "complete"
 
 
@@ -31,6 +34,12 @@ def say_reused(screen: Screen, folder: Any, manifest: Any) -> None:
     screen.note(f"{folder}: complete already; verified")
     for text in computed_otherwise(manifest):
         screen.note(f"computed by other code ({text}); --fresh computes it again")
+
+
+def show_files(screen: Screen, folder: Any, report: Path | None, results: dict[str, Any]) -> None:
+    """Print where the data and the report are; as JSON, also the results."""
+    screen.show(f"data    {folder}/data.zarr" + ("" if report is None else f"\nreport  {report}"))
+    screen.give({"folder": str(folder), "report": None if report is None else str(report), **results})
 
 
 def failed_checks(summary: Any) -> list[str]:

@@ -12,12 +12,13 @@ from .options import (
     Out,
     Quiet,
     Workers,
+    begin,
     end,
     failed_checks,
     failed_findings,
     failed_runs,
-    is_complete,
     say_reused,
+    show_files,
 )
 from .screen import Screen, refusing, stoppable
 
@@ -45,12 +46,9 @@ def reproduce(
     with refusing():
         from ..experiments import paper
         from ..experiments.registry import StoredRun
-        from ..storage import store
 
         settings = _paper_settings(seeds, periods, period)
-        if fresh and (aside := store.set_aside(out)):
-            screen.note(f"the earlier run in {out} was moved to {aside}")
-        reused = is_complete(out)
+        reused = begin(screen, out, fresh)
         screen.note(_describe_settings(settings))
         with screen.progress("simulating") as progress, stoppable(screen):
             paper.compute(settings, out, workers=workers, progress=progress)
@@ -75,15 +73,7 @@ def reproduce(
             *(part for one in findings.values() for part in tables.finding(one)),
         ]:
             screen.show(part)
-        screen.show(f"data    {out / 'data.zarr'}" + ("" if report is None else f"\nreport  {report}"))
-        screen.give(
-            {
-                "folder": str(out),
-                "report": None if report is None else str(report),
-                "manifest": stored.manifest,
-                "summary": stored.summary,
-            }
-        )
+        show_files(screen, out, report, {"manifest": stored.manifest, "summary": stored.summary})
     faults = failed_checks(stored.summary)
     for noise, one in certificates.items():
         violated = [row["name"] for row in one["rows"] if row.get("verdict") == "VIOLATED"]

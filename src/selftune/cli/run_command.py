@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Fresh, Json, Quiet, Workers, end, failed_runs, is_complete, say_reused
+from .options import Fresh, Json, Quiet, Workers, begin, end, failed_runs, say_reused
 from .screen import Screen, refusing, stoppable
 
 
@@ -24,13 +24,10 @@ def run(
         from ..experiments.registry import StoredRun
         from ..experiments.report import present
         from ..experiments.user.config import Loaded
-        from ..storage import store
 
         loaded = Loaded(config)
         folder = out or Path("results") / config.stem
-        if fresh and (aside := store.set_aside(folder)):
-            screen.note(f"the earlier run in {folder} was moved to {aside}")
-        reused = is_complete(folder)
+        reused = begin(screen, folder, fresh)
         with screen.progress("simulating") as progress, stoppable(screen):
             user.compute(loaded, folder, workers=workers, progress=progress)
         stored = StoredRun.open(folder)

@@ -5,7 +5,7 @@ from typing import Annotated, cast
 
 import typer
 
-from .options import Fresh, Json, Quiet, end, is_complete, say_reused
+from .options import Fresh, Json, Quiet, begin, end, say_reused, show_files
 from .screen import Screen, refusing, stoppable
 
 
@@ -25,7 +25,7 @@ def sweep(
     ] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often a failed task is tried again.")] = 2,
     redo_failed: Annotated[
-        bool, typer.Option("--redo-failed", help="Compute the tasks that are recorded as failed again.")
+        bool, typer.Option("--redo-failed", help="Also repeat the tasks that an earlier call recorded as failed.")
     ] = False,
     data_only: Annotated[bool, typer.Option("--data-only", help="Write no figures and no report.")] = False,
     fresh: Fresh = False,
@@ -42,19 +42,19 @@ def sweep(
     with refusing():
         from ..experiments.registry import StoredRun
         from ..experiments.sweep.config import SweepConfig
-        from ..storage import files, store
+        from ..storage import files
         from ..sweeps.summary import failures, in_words, points, standings
+        from ..sweeps.sweeper import Sweep
         from ..sweeps.sweeper import sweep as run_sweep
         from . import tables
 
         loaded = SweepConfig(config)
         given = out or str(Path("results") / config.stem)
         folder = files.as_folder(given)
-        if fresh and (aside := store.set_aside(folder)):
-            screen.note(f"the earlier run in {folder} was moved to {aside}")
-        reused = is_complete(folder) and not redo_failed
+        reused = begin(screen, folder, fresh) and not redo_failed
         if executor is not None:
             loaded.pack_modules()
+        is_begun = files.is_created(folder / "data.zarr", "zarr.json")
         screen.note(f"{len(loaded.design.points)} settings, {len(loaded.loaded.config.run.seed_list)} seeds")
         with screen.progress("simulating") as progress, stoppable(screen):
             done = run_sweep(
@@ -63,13 +63,13 @@ def sweep(
                 executor=executor,
                 workers=workers,
                 retries=retries,
-                redo="failed" if redo_failed else (),
+                redo=Sweep(given).failed_tasks() if redo_failed and is_begun else (),
                 progress=progress,
             )
-        if reused:
-            say_reused(screen, folder, done.manifest)
         # The place may be in an object store; then no page is written.
         stored, report = StoredRun(cast(Path, folder), done.manifest, done.to_dataset()), None
+        if reused:
+            say_reused(screen, folder, done.manifest)
         found, chosen = points(stored.dataset), stored.summary
         failed = failures(found)
         if not data_only and isinstance(folder, Path):
@@ -82,14 +82,5 @@ def sweep(
         else:
             for part in tables.sweep(chosen, standings(found, 10)):
                 screen.show(part)
-        screen.show(f"data    {folder}/data.zarr" + ("" if report is None else f"\nreport  {report}"))
-        screen.give(
-            {
-                "folder": given,
-                "report": None if report is None else str(report),
-                "best": chosen,
-                "failed": failed,
-                "manifest": done.manifest,
-            }
-        )
+        show_files(screen, given, report, {"best": chosen, "failed": failed, "manifest": done.manifest})
     end(screen, [f"{in_words(one.setting)}: {one.failed} of {one.runs} runs: {one.reason}" for one in failed])

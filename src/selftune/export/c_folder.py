@@ -128,7 +128,7 @@ def _dtype_name(dtype: Any) -> str:
 def _check_folder(folder: Path, overwrite: bool) -> dict[str, list[str]]:
     """Return the checksums of the files of an earlier export; raise `StoreError` for other or changed files."""
     if folder.exists() and not folder.is_dir():
-        raise StoreError(f"{folder}: expected a folder, and it is a file")
+        raise StoreError(f"{folder}: expected a folder, got a file")
     if not folder.is_dir() or not any(folder.iterdir()):
         return {}
     try:

@@ -41,7 +41,7 @@ class StoreError(InputError):
 
 
 class OverwriteError(StoreError):
-    """Files that would be lost. `problem` says which ones; `permission` says how the user allows to overwrite them."""
+    """Files that would be lost. `problem` says which ones; `permission` says how the user can allow it."""
 
     def __init__(self, problem: str, permission: str = "give overwrite=True"):
         super().__init__(problem, permission)

@@ -16,5 +16,6 @@ from .quasi import QuasiRegret as QuasiRegret
 from .quasi import quasi_regret as quasi_regret
 from .static import StaticRegret as StaticRegret
 from .static import static_regret as static_regret
+from .surrogate_cost import AutoWindow as AutoWindow
 from .surrogate_cost import Surrogate as Surrogate
 from .surrogate_cost import surrogate as surrogate

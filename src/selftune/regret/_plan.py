@@ -40,7 +40,7 @@ class RolloutPlan(NamedTuple):
         return lanes
 
     def windows(self) -> np.ndarray:
-        """The number of steps that the rollout of each lane begins back."""
+        """How many steps before lane t its rollout begins."""
         lanes = np.arange(self.steps)
         for (first, window), (a, b) in zip(self.blocks, self.counted(), strict=True):
             lanes[first + a : first + b] = window

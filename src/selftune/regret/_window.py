@@ -161,8 +161,9 @@ def estimate(lanes: Windowed, window: Array, n: int) -> Errors:
 def _memory(recent: Float[Array, "kinds lanes"], rate: Float[Array, " lanes"]) -> Float[Array, "kinds lanes"]:
     """The distance to assume for lane t: the largest of the recent lanes, or the decayed distance of an older lane.
 
-    The lanes of the last window together saw all changes of θ since one and a half windows. Older changes are visible
-    in none of them, because the companion and the lanes forget them together: they decay at the lanes' own rate.
+    The lanes of the last window together saw all changes of θ in the last one and a half windows. Older changes are
+    visible in none of them, because the companion and the lanes forget them together: they decay at the lanes' own
+    rate.
     """
 
     def step(before, inputs):

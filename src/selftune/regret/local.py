@@ -13,7 +13,7 @@ from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from . import _text, run_inputs
-from .surrogate_cost import Surrogate
+from .surrogate_cost import AutoWindow, Surrogate
 from .surrogate_cost import surrogate as compute_surrogate
 
 
@@ -75,8 +75,7 @@ def local_regret(
     *,
     learning_rate: float,
     constraint: AbstractConstraint | None = None,
-    window: int | str | None = None,
-    tolerance: float = 1e-9,
+    window: int | AutoWindow | None = None,
     surrogate: Surrogate | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -91,7 +90,7 @@ def local_regret(
 
     **Arguments:**
 
-    - `thetas`, `window`, `tolerance`, `workers`, `progress`: as in `surrogate`.
+    - `thetas`, `window`, `workers`, `progress`: as in `surrogate`.
     - `learning_rate`: η > 0, a number; usually the tuner's.
     - `constraint`: Θ; None is all of $\mathbb R^d$.
     - `surrogate`: the result of `surrogate` for the same system, scenario and thetas, to avoid computing it again.
@@ -120,9 +119,7 @@ def local_regret(
     scenario = run_inputs.problem(system, scenario)
     thetas = run_inputs.rows("thetas", thetas, scenario)
     if surrogate is None:
-        surrogate = compute_surrogate(
-            system, scenario, thetas, window=window, tolerance=tolerance, workers=workers, progress=progress
-        )
+        surrogate = compute_surrogate(system, scenario, thetas, window=window, workers=workers, progress=progress)
     elif not isinstance(surrogate, Surrogate):
         raise ArgumentError("surrogate", "a result of `surrogate`", arguments.describe(surrogate))
     elif surrogate.gradient.shape != (len(scenario), run_inputs.width(thetas)):

@@ -34,7 +34,7 @@ def quasi_regret(run: Run, reference_run: Run) -> QuasiRegret:
 
     $$\sum_{\tau \le t} c_\tau - \sum_{\tau \le t} c^{ref}_\tau$$
 
-    Unlike for a regret, the reference need not be optimal: it may be a fixed gain, an oracle, another tuner.
+    Unlike for a regret, the reference need not be optimal: it may be a fixed gain, an oracle or another tuner.
 
     !!! Example
 

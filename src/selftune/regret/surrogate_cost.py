@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -19,6 +20,30 @@ from ._window import Errors, Windowed, estimate, windowed_block
 from .companion_trajectory import companion
 
 
+@dataclass(frozen=True)
+class AutoWindow:
+    """For each part of a run, the smallest window whose estimated errors are at most `tolerance`.
+
+    The rollouts are exact where no window is long enough. The choice needs known numbers, so it does not work under
+    `jit` and `vmap`.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> st.AutoWindow(1e-6)
+        AutoWindow(tolerance=1e-06)
+    """
+
+    tolerance: float = 1e-9
+    """The largest error of F and of ‖∇F‖, in their own units, without rounding errors."""
+
+    def __post_init__(self) -> None:
+        # Without JAX: a default of `certify` is made when the package is imported.
+        value = self.tolerance
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < np.inf:
+            raise ArgumentError("tolerance", "a finite number > 0", arguments.describe(value))
+
+
 class Surrogate(eqx.Module):
     """F_t(θ_t) and ∇F_t(θ_t); row t belongs to step t."""
 
@@ -32,7 +57,7 @@ class Surrogate(eqx.Module):
     gradient_error: Float[Array, " T"]
     """The estimated error of `gradient`, in the Euclidean norm."""
     window: Int[Array, " T"]
-    """The number of steps that the rollout began back; t if the rollout began at step 0."""
+    """How many steps before step t the rollout began; t if the rollout began at step 0."""
 
     @_text.printed
     def __str__(self) -> str:
@@ -53,8 +78,7 @@ def surrogate(
     scenario: Scenario,
     thetas: PyTree,
     *,
-    window: int | str | None = None,
-    tolerance: float = 1e-9,
+    window: int | AutoWindow | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Surrogate:
@@ -73,14 +97,12 @@ def surrogate(
     `gradient_error` estimate how much of it may be left. The estimates come from measurements, not from a proof: how
     much each rollout forgets of a push, and how far it is from the companion. Steps before 2H are exact.
 
-    Works under `jit` and `vmap`, on one core and without `window="auto"`.
+    Works under `jit` and `vmap`, on one core and without `AutoWindow`.
 
     **Arguments:**
 
     - `thetas`: $\theta_{0:T-1}$, a pytree with a leading axis T, such as `run.theta`.
-    - `window`: None: exact; H: a whole number of steps from 1 to T; or `"auto"`: for each part of the run the smallest
-      H whose estimated errors are below `tolerance`, and exact rollouts if there is no such H.
-    - `tolerance`: for `"auto"`: the largest error of F and of ‖∇F‖, in their own units, without rounding errors.
+    - `window`: None: exact; H: a whole number of steps from 1 to T; or an `AutoWindow`, which chooses H.
     - `workers`: the number of threads; None: one for each core.
     - `progress`: called with (done, total), in steps of rollouts.
 
@@ -98,33 +120,35 @@ def surrogate(
         ... )
         >>> thetas = jnp.linspace(0.0, 0.5, 500)[:, None]
         >>> exact = st.surrogate(system, scenario, thetas)
-        >>> near = st.surrogate(system, scenario, thetas, window="auto", tolerance=1e-6)
+        >>> near = st.surrogate(system, scenario, thetas, window=st.AutoWindow(1e-6))
         >>> bool(jnp.all(jnp.abs(near.value - exact.value) <= near.value_error)), bool(near.value_error.max() < 2e-6)
         (True, True)
     """
     scenario = run_inputs.problem(system, scenario)
     thetas = run_inputs.rows("thetas", thetas, scenario)
     threads, meter = Threads(workers), Meter(progress)
-    tolerance_ = arguments.positive("tolerance", tolerance)
     steps, d = len(scenario), run_inputs.width(thetas)
-    auto = isinstance(window, str)
-    if auto and window != "auto":
-        raise ArgumentError("window", "None, a whole number of steps or 'auto'", f"{window!r}")
-    if window is not None and not auto and arguments.count("window", window) > steps:
-        raise ArgumentError("window", f"at most the scenario's {steps} steps", f"{window}")
     traced = run_inputs.is_traced(scenario, thetas, system)
-    if auto and traced:
-        raise ArgumentError("window", "a whole number under jit and vmap", "'auto', which needs known numbers")
+    if isinstance(window, AutoWindow):
+        if traced:
+            raise ArgumentError(
+                "window", "a whole number under jit and vmap", "an AutoWindow, which needs known numbers"
+            )
+    elif window is not None:
+        if not isinstance(window, int | np.integer):
+            raise ArgumentError("window", "None, a whole number of steps or an AutoWindow", arguments.describe(window))
+        window = arguments.count("window", window)
+        if window > steps:
+            raise ArgumentError("window", f"at most the scenario's {steps} steps", f"{window}")
     run_inputs.check_shapes(system, scenario, thetas)
     scenario = scenario.of_loop_state(system)
     n = scenario.x0.shape[0]
     work = _Work(system, scenario, thetas, lanes_for(n, d, steps), None if traced else threads, meter)
     if window is None:
         return work.exact_only()
-    if not auto:
-        steps_back = int(window)  # pyright: ignore[reportArgumentType]
-        return work.windowed(fixed(steps_back, steps, lanes_for_window(n, d, steps, steps_back)))[0]
-    return _auto(work, float(tolerance_))
+    if isinstance(window, AutoWindow):
+        return _auto(work, float(window.tolerance))
+    return work.windowed(fixed(window, steps, lanes_for_window(n, d, steps, window)))[0]
 
 
 def _auto(work: "_Work", tolerance: float) -> Surrogate:

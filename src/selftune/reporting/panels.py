@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 
 class Plot(NamedTuple):
-    """One plot: the id of its element, its title, a description for screen readers, and the figure."""
+    """One plot: the id of its element, its title as HTML, a description for screen readers, and the figure."""
 
     name: str
     title: str

@@ -45,7 +45,7 @@ def panels(figures: Mapping[str, Figure]) -> list[Panel]:
             _plain(figure.title),
             to_html(figure.caption),
             [
-                Plot(f"{name}-{i}", _plain(axes.title), _plain(f"{axes.about} {axes.title}".strip()), draw(axes))
+                Plot(f"{name}-{i}", to_html(axes.title), _plain(f"{axes.about} {axes.title}".strip()), draw(axes))
                 for i, axes in enumerate(figure.axes)
             ],
         )

@@ -75,7 +75,7 @@ class Interval(BaseModel):
 
 
 class Check(BaseModel):
-    """A condition on a measured value. `holds` is None if the settings are not those that the condition is for."""
+    """A condition on a measured value. `holds` is None if the condition is not for the settings of the run."""
 
     name: str
     expected: str

@@ -82,8 +82,7 @@ def policy(x, theta, f, t):
     thrust = half + _soft_clamp(MASS * jnp.sum(force * R[:, 2]) - half, half)
 
     # The attitude has its third axis along the force, and its first axis without a y component. The desired rates
-    # follow
-    # from the reference's jerk.
+    # follow from the reference's jerk.
     z = _unit(force)
     y = _unit(jnp.cross(z, jnp.array([1.0, 0.0, 0.0], x.dtype)))
     wanted_R = jnp.stack([jnp.cross(y, z), y, z], axis=1)
@@ -173,8 +172,7 @@ def make() -> Robot:
         theta=_gains(4.5, 0.8, 32.0, 8.0, 0.7, 0.8),
         power=np.full(10, 0.5),
         # The plant's lag and delay reduce damping that the model has. Θ is limited so that the inner loop stays fast
-        # and
-        # damped enough for the outer loop, even with a payload of 60 %.
+        # and damped enough for the outer loop, even with a payload of 60 %.
         theta_box=Box(_gains(1.5, 0.35, 16.0, 3.0, 0.7, 0.35), _gains(6.0, 1.5, 46.0, 15.0, 1.5, 1.5)),
         parameters=PARAMETERS,
         a_hat=np.zeros(6),

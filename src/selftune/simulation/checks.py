@@ -347,8 +347,8 @@ def check_contraction(
 
     The scenario is run with constant θ and â. A tangent is propagated along the trajectory through
     $\partial \hat g / \partial x$, as in `Fixed(contraction_memory=...)`. ρ is its mean growth per step, according to
-    the *model*. For a linear time-invariant loop, ρ is the largest modulus of an eigenvalue. ρ does not contain the
-    transient of a loop that contracts only in the end; $\bar C$ of `sample_contraction` does.
+    the *model*. For a linear time-invariant loop, ρ is the largest modulus of an eigenvalue. If a loop
+    expands first and contracts only later, ρ does not show the expansion; $\bar C$ of `sample_contraction` does.
 
     **Arguments:**
 

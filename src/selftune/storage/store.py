@@ -67,7 +67,8 @@ class RunStore:
 
         A run is continued only if settings, versions, sources, platform and commit are the same as at its start. Only
         then is the result bit-identical to that of an uninterrupted run. Finished tasks are verified first. A complete
-        run with the same settings is returned unchanged (`complete`), whatever code computed it.
+        run with the same settings is returned unchanged (`complete`), whatever code computed it; `dataset` and `redo`
+        verify it.
         """
         folder = files.as_folder(folder)
         path, names = folder / "manifest.json", files.names(folder)
@@ -100,7 +101,8 @@ class RunStore:
                     zarr_arrays.create(local, layout)
             store = cls(folder)
             store._check_layout(layout)
-            store.verify()
+            if not store.complete:
+                store.verify()
             store._lock = lock
         except BaseException:
             lock.close()
@@ -160,11 +162,14 @@ class RunStore:
         markers = zip(done, files.map_parallel(self.folder, self._marker, done), strict=True)
         return {task: marker["failed"] for task, marker in markers if "failed" in marker}
 
-    def redo(self, task: Task) -> None:
-        """Mark a task as not done. The run is not complete until the task is written again."""
-        files.write(self.folder / "manifest.json", files.as_json(self._as_running()))
-        files.remove(self._marker_path(task))
-        self.manifest = read_manifest(self.folder)
+    def redo(self, *tasks: Task) -> None:
+        """Mark tasks as not done. The run is not complete until they are written again; the others are verified."""
+        if self.complete:
+            self.verify()
+        self.manifest = self._as_running()
+        files.write(self.folder / "manifest.json", files.as_json(self.manifest))
+        for task in tasks:
+            files.remove(self._marker_path(task))
 
     def finish(self) -> Manifest:
         """Mark the run as complete, with checksums and result codes (the counts of the array `result_code`)."""

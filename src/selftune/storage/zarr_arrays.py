@@ -42,6 +42,18 @@ class Layout:
     def coordinate(self, name: str) -> np.ndarray:
         return np.asarray(self.coords[name])
 
+    def empty_task(self) -> dict[str, np.ndarray]:
+        """The arrays of one task, filled with NaN or −1, for a task that fills them part by part."""
+        arrays = {}
+        for name, variable in self.variables.items():
+            sizes = [len(self.coords[dim]) for dim in variable.dims if dim not in self.task_dims]
+            arrays[name] = np.full(sizes, _fill(variable.dtype), variable.dtype)
+        return arrays
+
+
+def _fill(dtype: str) -> float:
+    return np.nan if np.dtype(dtype).kind == "f" else -1
+
 
 def create(folder: Path, layout: Layout) -> None:
     """Create all arrays, empty, in a local folder."""
@@ -53,13 +65,12 @@ def create(folder: Path, layout: Layout) -> None:
     for name, variable in layout.variables.items():
         shape = tuple(len(layout.coords[dim]) for dim in variable.dims)
         chunks = tuple(1 if dim in layout.task_dims else len(layout.coords[dim]) for dim in variable.dims)
-        fill = np.nan if np.dtype(variable.dtype).kind == "f" else -1
         group.create_array(
             name,
             shape=shape,
             chunks=chunks,
             dtype=variable.dtype,
-            fill_value=fill,
+            fill_value=_fill(variable.dtype),
             dimension_names=variable.dims,
             attributes={"long_name": variable.text} if variable.text else {},
         )

@@ -95,7 +95,7 @@ class Best(BaseModel):
     def sure(self) -> str:
         """The uncertainty of the choice, in words."""
         if self.points - len(self.failed) == 1:
-            return "no other setting is without failed runs"
+            return "every other setting has a failed run" if self.failed else "there is no other setting"
         if self.chance is None:
             return "one seed gives no confidence interval"
         few = "; with so few seeds the interval of the cost is too narrow" if self.seeds < FEW else ""

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,7 +52,7 @@ def sweep(
     stride: int = 1,
     lanes: int | None = None,
     retries: int = 2,
-    redo: Literal["failed"] | Iterable[int] = (),
+    redo: Sequence[int] = (),
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> "Sweep":
@@ -63,9 +63,9 @@ def sweep(
     value of other settings, such as integers and strings, has its own program. A point that raises an error or
     diverges does not stop the others; its reason is recorded.
 
-    Seed s is `jax.random.key(s)` for `make_scenario` at every point, so comparisons between points are paired. A
-    `make_controller` with a parameter `key` has a key of its own. The random draws depend on nothing else: results are
-    bit-identical on one core, on many cores and on a cluster of the same CPU type.
+    For seed s, `make_scenario` gets the key `jax.random.key(s)` at every point, so comparisons between points are
+    paired. If `make_controller` has a parameter `key`, it gets another key, which also depends only on s. So the
+    results are bit-identical on one core, on many cores and on a cluster of the same CPU type.
 
     **Arguments:**
 
@@ -77,14 +77,14 @@ def sweep(
     - `theta`, `a_hat`: θ₀ and â₀, as for `simulate`, or functions of settings.
     - `folder`: where the results are stored, task by task; a folder, or an address that fsspec supports.
     - `executor`: None runs in this process, on all cores. The address of a Dask scheduler ("tcp://…"), or a
-      `dask.distributed.Client`, runs the same tasks on the cluster; functions are sent, modules must be installed
-      there.
+      `dask.distributed.Client`, runs the same tasks on the cluster. The functions of your script are sent to
+      the workers; modules must be installed there.
     - `engine`, `plant`, `guard`, `limit`: as for `simulate`.
     - `record`, `stride`: more fields of `Run` to store, at steps 0, stride, 2·stride, …
     - `lanes`: the largest number of runs in a task; by default as many as fit in 256 MB and about a second.
     - `retries`: how often a task is tried again if it raises an error; then it is recorded as failed. If a worker of a
       cluster dies, Dask runs its tasks on other workers.
-    - `redo`: tasks to compute again: their numbers, or `"failed"`.
+    - `redo`: the numbers of tasks to compute again, such as `Sweep(folder).failed_tasks()`.
     - `workers`: the number of tasks that run at the same time in this process; by default the number of cores.
     - `progress`: called with (done, total), in runs.
 
@@ -208,12 +208,22 @@ class Sweep:
         runs = f"{len(design.points):,} point{'s' * (len(design.points) != 1)} × {seeds:,} seed{'s' * (seeds != 1)}"
         return f"<Sweep of {runs}, {design.kind}{over}, in {self.folder}; {state}>"
 
-    def to_dataset(self) -> "xr.Dataset":
-        """The results of all finished tasks, verified. A grid has a dimension for each setting, other designs `point`.
+    def failed_tasks(self) -> list[int]:
+        """The numbers of the tasks that raised an error at every try. `sweep` computes them again with `redo`."""
+        return [task for (task,) in self._store.failures()]
 
-        `mean_cost`: the mean cost of a step, NaN if the run failed. `part_cost`: the same in each of up to 20 equal
-        parts of the run. `theta_end`. `result_code`: 0 ok, 1 diverged, 2 a number stopped being finite, 3 raised an
-        error, −1 not done yet. `failed_at`, and `reason` in words. The recorded fields, with `time`. All have `seed`.
+    def to_dataset(self) -> "xr.Dataset":
+        """The results of all finished tasks, verified.
+
+        A grid has a dimension for each setting; another design has the dimension `point`. Every variable also has the
+        dimension `seed`:
+
+        - `mean_cost`: the mean cost of a step, NaN if the run failed; `part_cost`: the same in each of up to 20 equal
+          parts of the run;
+        - `theta_end`: θ after the last step;
+        - `result_code`: 0 ok, 1 diverged, 2 a number stopped being finite, 3 raised an error, −1 not done yet;
+        - `failed_at`: the step of the failure, −1 if there was none; `reason`: the reason in words;
+        - the recorded fields, which have the dimension `time`.
         """
         return _dataset(self)
 
@@ -358,25 +368,22 @@ def _layout(plan: Plan) -> "Layout":
     return Layout(task_dims=("task",), coords=coords, variables=variables)
 
 
-def _check_redo(redo: Any) -> list[int] | Literal["failed"]:
-    if isinstance(redo, str):
-        if redo == "failed":
-            return "failed"
-    elif isinstance(redo, (Sequence, np.ndarray)):
-        return [arguments.whole("redo", i) for i in redo]
-    raise ArgumentError("redo", "'failed' or the numbers of tasks", arguments.describe(redo))
+def _check_redo(redo: Any) -> list[int]:
+    if isinstance(redo, str) or not isinstance(redo, (Sequence, np.ndarray)):
+        raise ArgumentError("redo", "the numbers of tasks", arguments.describe(redo))
+    return [arguments.whole("redo", i) for i in redo]
 
 
-def _mark_as_not_done(store: "RunStore", redo: list[int] | Literal["failed"]) -> None:
+def _mark_as_not_done(store: "RunStore", redo: list[int]) -> None:
     """Mark the tasks as not done. All numbers are checked first, so that an invalid one changes nothing."""
     from ..storage.store import StoreError, computed_otherwise
 
-    tasks = list(store.failures()) if isinstance(redo, str) else [(i,) for i in redo]
-    if beyond := [i for (i,) in tasks if i >= len(store.tasks)]:
+    if beyond := [i for i in redo if i >= len(store.tasks)]:
         raise ArgumentError("redo", f"tasks below {len(store.tasks)}", f"{beyond[0]}")
-    if tasks and (texts := computed_otherwise(store.manifest)):
+    if not redo:
+        return
+    if texts := computed_otherwise(store.manifest):
         raise StoreError(
             f"{store.folder}: redo: computed by other code; one sweep may not mix both: {'; '.join(texts)}"
         )
-    for task in tasks:
-        store.redo(task)
+    store.redo(*((i,) for i in redo))

@@ -10,11 +10,11 @@ from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from ..problem.constraints import Ball
 from ..problem.scenario import Scenario
-from ..regret import path_lengths
+from ..regret import AutoWindow, path_lengths
 from ..simulation.run import Run
 from .certificate import Certificate
 from .claims import Claims
-from .constants import Constants, Contraction, Sets, _number
+from .constants import Constants, Contraction, Sets, number
 from .estimator_claims import Noise, estimator_rows
 from .joint import Joint
 from .measure import TheoryProblem, residual_variation
@@ -32,7 +32,7 @@ def certify(
     noise: Noise | None = None,
     variation: float | None = None,
     key: PRNGKeyArray | None = None,
-    window: int | str | None = "auto",
+    window: int | AutoWindow | None = AutoWindow(),
 ) -> Certificate:
     r"""Check the paper's theorems on a run.
 
@@ -116,7 +116,7 @@ def _matched_claims(
     contraction: Contraction | None,
     variation: float | None,
     key: PRNGKeyArray | None,
-    window: int | str | None,
+    window: int | AutoWindow | None,
 ) -> Claims:
     needs_key = [
         name
@@ -134,6 +134,6 @@ def _matched_claims(
         sets = problem.sets
         own = residual_variation(problem.system, problem.scenario, Ball(sets.x_radius), sets.a, keys[2])
         variation = float(sampled) + float(own)
-    variation = _number("variation", variation)
+    variation = number("variation", variation)
     measured = problem.measure(window)
     return Claims(problem, measured, constants, contraction, variation=variation, variation_source=source)

@@ -11,7 +11,7 @@ from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint
 
 
-def _number(name: str, value: Any, *, positive: bool = False, infinite: bool = False) -> float:
+def number(name: str, value: Any, *, positive: bool = False, infinite: bool = False) -> float:
     """A real number as a float. Raises `ValueError` if it is negative (with `positive`, also if zero) or not finite."""
     expected = f"a {'' if infinite else 'finite '}number {'>' if positive else '>='} 0"
     array = arguments.number(
@@ -48,7 +48,7 @@ class Sets:
 
     def __post_init__(self) -> None:
         for name in ("x_radius", "u_radius", "theta_step"):
-            object.__setattr__(self, name, _number(name, getattr(self, name), positive=True))
+            object.__setattr__(self, name, number(name, getattr(self, name), positive=True))
         for name in ("theta", "a"):
             projected_step.constraint(getattr(self, name), name)
 
@@ -101,7 +101,7 @@ class Constants:
 
     def __post_init__(self) -> None:
         for name in NAMES:
-            object.__setattr__(self, name, _number(name, getattr(self, name)))
+            object.__setattr__(self, name, number(name, getattr(self, name)))
         unknown = set(self.source) - set(NAMES)
         if unknown or not set(self.source.values()) <= {"given", "sampled"}:
             raise ArgumentError("source", "names of constants with 'given' or 'sampled'", f"{dict(self.source)}")
@@ -165,7 +165,7 @@ class Contraction:
 
     def __post_init__(self) -> None:
         for name, infinite in (("C_bar", True), ("rho", False), ("R_S", True), ("R_C", True)):
-            value = _number(name, getattr(self, name), positive=name != "R_S", infinite=infinite)
+            value = number(name, getattr(self, name), positive=name != "R_S", infinite=infinite)
             object.__setattr__(self, name, value)
         if self.C_bar < 1:
             raise ArgumentError("C_bar", "a number >= 1, because the case t = τ needs it", f"{self.C_bar}")

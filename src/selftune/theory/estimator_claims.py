@@ -11,7 +11,7 @@ from ..estimators import GradientEstimator
 from ..foundation.errors import ArgumentError
 from . import estimation
 from .claims import MATCHED_ONLY, ONE_RATE, Claims
-from .constants import _number
+from .constants import number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Noise:
 
     def __post_init__(self) -> None:
         for name in ("bound", "covariance"):
-            object.__setattr__(self, name, _number(name, getattr(self, name), positive=True))
+            object.__setattr__(self, name, number(name, getattr(self, name), positive=True))
         if self.covariance > self.bound**2:
             raise ArgumentError("covariance", f"at most bound², {self.bound**2}", f"{self.covariance}")
 

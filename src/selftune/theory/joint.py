@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, fields
 
-from .constants import _number
+from .constants import number
 from .matched import JointContraction, ModelLipschitz, Radii
 
 
@@ -63,7 +63,7 @@ class Joint:
         for each in fields(self):
             infinite = each.name == "perturbation_limit"
             positive = each.name in ("rho", "gamma", "y_radius")
-            value = _number(each.name, getattr(self, each.name), positive=positive, infinite=infinite)
+            value = number(each.name, getattr(self, each.name), positive=positive, infinite=infinite)
             object.__setattr__(self, each.name, value)
 
     @property

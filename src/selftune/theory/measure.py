@@ -18,7 +18,7 @@ from ..problem.constraints import Ball, Unconstrained
 from ..problem.projected_step import constraint_of
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem, MatchedSystem
-from ..regret import local_regret, model_mismatch, path_lengths, perturbations, run_inputs
+from ..regret import AutoWindow, local_regret, model_mismatch, path_lengths, perturbations, run_inputs
 from ..regret.companion_trajectory import companion
 from ..simulation.run import Run
 from ..tuners import GAPS, MGAPS
@@ -179,7 +179,7 @@ class TheoryProblem:
                 raise ArgumentError(name, f"{kind.__name__} or None", arguments.describe(value))
         return constants, contraction
 
-    def measure(self, window: Any) -> Measured:
+    def measure(self, window: int | AutoWindow | None) -> Measured:
         system, scenario, run, sets = self.system, self.scenario, self.run, self.sets
         mismatch = model_mismatch(system, scenario, run)
         zeta = perturbations(system, scenario, run, tuner=self.tuner)

@@ -14,7 +14,7 @@ from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from ..problem.projected_step import constraint_of
 from ..problem.scenario import Scenario
-from ..regret import run_inputs, surrogate
+from ..regret import AutoWindow, run_inputs, surrogate
 from ..simulation.run import Run
 from . import multi_step
 from .constants import Constants, Contraction, Sets
@@ -63,7 +63,7 @@ def suggest_learning_rate(
     contraction: Contraction | None = None,
     key: PRNGKeyArray,
     directions: int = 4,
-    window: int | str | None = "auto",
+    window: int | AutoWindow | None = AutoWindow(),
 ) -> LearningRates:
     r"""Suggest η for M-GAPS: the limit of Lemma "matched-disturbance robustness", and a value measured on a run.
 

@@ -1,16 +1,12 @@
 """The paper's simulation (`selftune reproduce`)."""
 
-from .run import ALGORITHMS as ALGORITHMS
 from .run import DELTA as DELTA
-from .run import GIVEN as GIVEN
 from .run import NOISES as NOISES
 from .run import Settings as Settings
 from .run import compute as compute
 from .run import controllers as controllers
 from .run import example_system as example_system
 from .run import given as given
-from .run import layout as layout
-from .run import one_seed as one_seed
 from .run import scenario as scenario
 
 KIND = "paper"

@@ -48,7 +48,7 @@ def render(run: StoredRun) -> str:
         panels=plotly_figures.panels(figures.make_figures(dataset)),
         certified_run=theory.get("settings", {}),
         certificates=[_certificate(certificate, noise) for noise, certificate in theory["certificates"].items()],
-        findings=rates_page.findings(run.folder, rates.read(run.folder)),
+        findings=rates_page.findings(rates.read(run.folder)),
         about=pages.about(run.manifest, _command(settings), set(settings) - set(given(settings))),
     )
 
@@ -68,7 +68,7 @@ def _check(run: StoredRun) -> None:
     try:
         quantities.check(run.dataset)
     except ValueError as error:
-        raise StoreError(f"{run.folder}: cannot be reported on: {error}") from None
+        raise StoreError(f"{run.folder}: no report can be made: {error}") from None
 
 
 EXPERIMENT = Experiment(

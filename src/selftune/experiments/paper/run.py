@@ -214,11 +214,7 @@ def layout(settings: Settings) -> "Layout":
 
 def one_seed(settings: Settings, seed: int, tell: Callable[[int], Any] = lambda work: None) -> dict[str, np.ndarray]:
     """All arrays of one seed. `tell` is called after each part, with its amount of work."""
-    shapes = layout(settings)
-    arrays: dict[str, np.ndarray] = {}
-    for name, variable in shapes.variables.items():
-        sizes = [len(shapes.coords[dim]) for dim in variable.dims if dim != "seed"]
-        arrays[name] = np.full(sizes, np.nan if variable.dtype != "int32" else -1, variable.dtype)
+    arrays = layout(settings).empty_task()
     rescaled = st.MGAPS(settings.learning_rate / DELTA**2, constraint=settings.constraint)
     for i, noise in enumerate(NOISES):
         nature = scenario(settings, jax.random.key(seed), noise)
@@ -297,7 +293,6 @@ def _local_regret(settings: Settings, nature: st.Scenario, ours: st.Run) -> st.L
         theta,
         learning_rate=settings.learning_rate,
         constraint=settings.constraint,
-        window="auto",
-        tolerance=tolerance,
+        window=st.AutoWindow(tolerance),
         workers=1,  # seeds run in parallel already
     )

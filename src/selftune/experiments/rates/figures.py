@@ -1,4 +1,4 @@
-"""A figure for each finding, as a description that is drawn for print."""
+"""A figure for each finding, as a description. The page shows the finding's title and claim above the figure."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -48,7 +48,7 @@ def rates(finding: Finding) -> Figure:
         title = f"{NAMES[name]}: slope {data['slopes'][name]['near']['mean']:.2f} $≤$ {POWERS[power]}"
         y = Axis(is_log=True, range=(np.min(by_start["near"]) / 2.5, None))
         axes.append(Axes(series, HORIZON, y, title))
-    return _figure(finding, [*axes, _compare(data)], columns=3, width=WIDE, height=2.0, share_x=False, legend_columns=4)
+    return Figure("", "", [*axes, _compare(data)], columns=3, width=WIDE, height=2.0, share_x=False, legend_columns=4)
 
 
 def _compare(data: dict[str, Any]) -> Axes:
@@ -82,7 +82,7 @@ def gradient_errors(finding: Finding) -> Figure:
     series.append(Series(horizons, data["trivial"], GREY, "trivial: $β_e^2 T$", width=0.8))
     x = Axis("$T$", is_log=True, ticks=(horizons, [f"{steps:,}" for steps in horizons]))
     y = Axis("E $∑_t ε_t'^{2}$", is_log=True)
-    return _figure(finding, [Axes(series, x, y)], height=3.25, legend_columns=1)
+    return Figure("", "", [Axes(series, x, y)], height=3.25, legend_columns=1)
 
 
 def gaps(finding: Finding) -> Figure:
@@ -117,7 +117,7 @@ def gaps(finding: Finding) -> Figure:
         ),
         Axes(costs, Axis("buffer $B$"), Axis(range=(0, None)), "time of a step, relative"),
     ]
-    return _figure(finding, axes, columns=3, width=WIDE, height=2.3, share_x=False, has_own_legends=True)
+    return Figure("", "", axes, columns=3, width=WIDE, height=2.3, share_x=False, has_own_legends=True)
 
 
 def switches(finding: Finding) -> Figure:
@@ -170,7 +170,7 @@ def switches(finding: Finding) -> Figure:
             "$∑ε_t^2$ with $N$ switches and its slope; dashed: $(1+α)/2$",
         ),
     ]
-    return _figure(finding, axes, columns=2, width=WIDE, height=2.1, share_x=False, has_own_legends=True)
+    return Figure("", "", axes, columns=2, width=WIDE, height=2.1, share_x=False, has_own_legends=True)
 
 
 def adversary(finding: Finding) -> Figure:
@@ -193,11 +193,7 @@ def adversary(finding: Finding) -> Figure:
         Axis("reached share of the bound", is_log=True),
         rules=[Rule(x=low, end=data["allowed"][0], color=SKY, label="Theorem 1 allows this $ϵ$")],
     )
-    return _figure(finding, [axes], height=2.95, legend_columns=2)
-
-
-def _figure(finding: Finding, axes: list[Axes], **layout: Any) -> Figure:
-    return Figure(finding.title, finding.claim, axes, **layout)
+    return Figure("", "", [axes], height=2.95, legend_columns=2)
 
 
 def _measured(x: np.ndarray, mean: Band, color: str, label: str, marker: str) -> Series:

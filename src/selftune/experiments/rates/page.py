@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from ...reporting import pages
+from ...reporting import pages, plotly_figures
 from ...storage import files
+from . import figures
 from .finding import Finding
 
 
 def write(folder: Path, stored: dict[str, Finding]) -> Path:
-    """Write `report.html`, which contains the figures of `folder`/figures, and return its path."""
+    """Write `report.html`, and return its path."""
     path = Path(folder) / "report.html"
     page = pages.render(
         "experiments/rates/page.html",
@@ -17,19 +18,19 @@ def write(folder: Path, stored: dict[str, Finding]) -> Path:
         eyebrow="selftune · Online Policy Optimization in Unknown Nonlinear Systems",
         failed=sum(len(finding.failed) for finding in stored.values()),
         checks=sum(len(finding.checks) for finding in stored.values()),
-        findings=findings(path.parent, stored),
+        findings=findings(stored),
     )
     files.write(path, page.encode())
     return path
 
 
-def findings(folder: Path, stored: dict[str, Finding]) -> list[dict[str, Any]]:
-    """The data of the template `finding.html`; without the figure if its file does not exist."""
+def findings(stored: dict[str, Finding]) -> list[dict[str, Any]]:
+    """The data of the template `finding.html`."""
     return [
         {
             "name": name,
             **{part: getattr(finding, part) for part in ("title", "claim", "columns", "rows", "checks")},
-            "image": pages.image(folder / "figures" / f"{finding.name}.png"),
+            "panels": plotly_figures.panels({name: figures.FIGURES[finding.name](finding)}),
         }
         for name, finding in stored.items()
     ]

@@ -189,8 +189,8 @@ def find(
         name="switches",
         title="Switches of a*",
         claim="After a switch of a* the gradient estimator recovers in a time that is proportional to 1/ι and does not "
-        "depend on the size of the switch. If the number of switches grows as T^α, and ι with it, then Σε² is "
-        "O(T^((1+α)/2)): sublinear if the switches become rarer.",
+        "depend on the size of the switch. If the number of switches grows as T^α and ι ~ T^((α−1)/2), then Σε² "
+        "is O(T^((1+α)/2)). This is sublinear if α < 1.",
         columns=["switches", "steps", "ι", "size", "steps to recover", "Σε²", "excess cost"],
         rows=rows,
         checks=checks,

@@ -192,9 +192,9 @@ def find(
     return Finding(
         name="gaps",
         title="GAPS against M-GAPS",
-        claim="With the exact model, M-GAPS is about as near to ∇F as GAPS with the best buffer, and the cost of a "
-        "step does not depend on T. To be as near, GAPS needs a buffer B that grows with ln T, and its cost grows with "
-        "B.",
+        claim="With the exact model, the gradient of M-GAPS is about as near to ∇F as that of GAPS with the best "
+        "buffer, and the time of a step does not depend on T. To be as accurate as M-GAPS, GAPS needs a buffer B that "
+        "grows with ln T, and the time of its step grows with B.",
         columns=["T", "η", "‖G − ∇F‖", *(f"‖G′ − ∇F‖, B = {b}" for b in _shown(buffers)), "B needed"],
         rows=rows,
         checks=checks,

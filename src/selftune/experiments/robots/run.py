@@ -251,11 +251,7 @@ def one_task(settings: Settings, task: "Task") -> dict[str, np.ndarray]:
     case, seed = task
     names = list({one.split()[0]: None for one in settings.cases})
     robots = {name: load(name) for name in names}
-    shapes = layout(settings, robots)
-    arrays: dict[str, np.ndarray] = {}
-    for name, variable in shapes.variables.items():
-        sizes = [len(shapes.coords[dim]) for dim in variable.dims if dim not in shapes.task_dims]
-        arrays[name] = np.full(sizes, np.nan if variable.dtype != "int32" else -1, variable.dtype)
+    arrays = layout(settings, robots).empty_task()
     name, _, condition = settings.cases[case].partition(" ")
     fill_arrays(settings, name, robots[name], condition, settings.first_seed + seed, arrays)
     return arrays

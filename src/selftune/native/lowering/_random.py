@@ -64,5 +64,5 @@ def _block(graph: Graph, k0: int, k1: int, x0: int, x1: int) -> tuple[int, int]:
 def key_data(value: jax.Array) -> np.ndarray:
     """Return the two words of a key; a generator other than Threefry raises `LoweringError`."""
     if (name := str(jax.random.key_impl(value))) != "fry" and "threefry" not in name:
-        raise LoweringError(f"random numbers of the generator {name}, only those of Threefry")
+        raise LoweringError(f"random numbers of the generator {name}; only those of Threefry are supported")
     return np.asarray(jax.random.key_data(value))
