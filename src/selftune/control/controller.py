@@ -6,12 +6,14 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PyTree
 
+from ..estimators.auto import AutoEstimator
 from ..estimators.base import AbstractEstimator, EstimatorInfo
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.system import AbstractSystem
 from ..tuners.base import AbstractTuner, TunerInfo
+from ..tuners.gauss_newton import GaussNewton
 
 
 class ControllerState(eqx.Module):
@@ -51,7 +53,9 @@ class Controller(eqx.Module):
     All methods are pure: they can be jitted (`jax.jit(controller.act)`), vmapped, scanned, or called one sample at
     a time.
 
-    **Arguments:** `system`, the model, policy and cost; `tuner`, ALG; `estimator`, EST.
+    **Arguments:** `system`, the model, policy and cost; `tuner`, ALG; `estimator`, EST. By default these are
+    `GaussNewton()` and `AutoEstimator()`, which need no numbers. Give them their sets, if you know bounds of θ and a:
+    `GaussNewton(constraint=…)`, `AutoEstimator(constraint=…)`.
 
     !!! Example
 
@@ -77,8 +81,8 @@ class Controller(eqx.Module):
     __repr__ = settings_text.show
 
     system: AbstractSystem
-    tuner: AbstractTuner
-    estimator: AbstractEstimator
+    tuner: AbstractTuner = eqx.field(default_factory=GaussNewton)
+    estimator: AbstractEstimator = eqx.field(default_factory=AutoEstimator)
 
     def __check_init__(self) -> None:
         for name, kind in {"system": AbstractSystem, "tuner": AbstractTuner, "estimator": AbstractEstimator}.items():

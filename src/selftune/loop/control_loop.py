@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..control.controller import Controller
@@ -33,7 +34,7 @@ from ..simulation.simulator import simulate
 from ..tuners.base import AbstractTuner
 from ..tuners.gauss_newton import GaussNewton
 from .references import AbstractReference, Steps, as_reference
-from .stability import Linear, Margins, linear_loop, margins_of
+from .stability import Linear, Margins, backed_off, linear_loop, margins_of
 from .tracking import Tracking
 
 NOISE = 1e-3
@@ -61,7 +62,8 @@ class Loop(eqx.Module):
     - `cost`: a `Tracking`, or a function `(error (q,), u (m,), rate of u (m,)) -> ()`.
     - `reference`: the wanted output in simulations: a reference of `selftune.references`, a number, an array with a row
       for each step, or a function of the time in seconds. By default the reference makes steps to random levels
-      between the output at rest and one scale above it. An agent gets its reference at each call: `agent.act(measurement, reference=r)`.
+      between the output at rest and one scale above it. An agent gets its reference at each call:
+      `agent.act(measurement, reference=r)`.
     - `noise`: the standard deviation of the sensor noise, a number or one for each output, in the output's units. By
       default 1/1000 of the output's scale. Simulations and the default observer use it.
     - `observer`: an observer of `selftune.policies`, which estimates the state from the outputs. It is needed if the
@@ -187,7 +189,7 @@ class Loop(eqx.Module):
         that its means contain several transients.
         """
         if tuner is None:
-            d = jax.flatten_util.ravel_pytree(self.theta)[0].size
+            d = ravel_pytree(self.theta)[0].size
             tuner = GaussNewton(constraint=self.constraint, memory=max(2000.0, 10 * self._period(), 200.0 * d))
         estimator = AutoEstimator(constraint=self.plant.a_constraint) if estimator is None else estimator
         return Controller(self.system, tuner, estimator)
@@ -345,8 +347,6 @@ class Loop(eqx.Module):
             >>> print(round(loop.margins(theta).gain_margin, 2))
             2.0
         """
-        from .stability import backed_off
-
         wanted = arguments.number("gain_margin", gain_margin, lambda v: v >= 1, "a number >= 1")
         delay = arguments.number("delay_margin", delay_margin, lambda v: v >= 0, "a number of seconds >= 0")
         theta = self.theta if theta is None else theta

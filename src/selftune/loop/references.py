@@ -1,7 +1,7 @@
 """Reference signals: the wanted values of the outputs over time.
 
-A reference is an object with `rows(key, steps, dt, q)`, which returns one row (q,) for each step. Random references need
-the key; the others ignore it.
+A reference is an object with `rows(key, steps, dt, q)`, which returns one row (q,) for each step. Random references
+need the key; the others ignore it.
 """
 
 import abc
@@ -207,7 +207,8 @@ class Function(AbstractReference):
 
         >>> import jax, jax.numpy as jnp
         >>> from selftune import references
-        >>> print(references.Function(lambda s: 1.0 - jnp.exp(-s)).rows(jax.random.key(0), steps=3, dt=1.0, q=1)[:, 0].round(2))
+        >>> soft = references.Function(lambda seconds: 1.0 - jnp.exp(-seconds))
+        >>> print(soft.rows(jax.random.key(0), steps=3, dt=1.0, q=1)[:, 0].round(2))
         [0.   0.63 0.86]
     """
 

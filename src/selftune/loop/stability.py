@@ -19,8 +19,8 @@ POINTS = 4000
 
 
 class Linear(NamedTuple):
-    """The open loop as $z_{t+1} = A z_t + B v_t$, $u_t = C z_t$: z is x and the memory, v is the plant's input, and u is
-    the control that the policy computes. The loop is closed by v = u."""
+    """The open loop as $z_{t+1} = A z_t + B v_t$, $u_t = C z_t$: z is x and the memory, v is the plant's input, and u
+    is the control that the policy computes. The loop is closed by v = u."""
 
     A: np.ndarray
     B: np.ndarray
