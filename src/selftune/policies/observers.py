@@ -128,8 +128,8 @@ class Luenberger(AbstractObserver):
             >>> A, C = [[1.0, 0.1], [0.0, 1.0]], [[1.0, 0.0]]
             >>> observer = policies.Luenberger.kalman(A, C, Q=[0.001, 0.1], R=0.01)
             >>> print(observer.gain(observer.theta).round(3))
-            [[0.736]
-             [4.855]]
+            [[0.77 ]
+             [4.798]]
         """
         A, C = (np.asarray(_matrices.matrix(n, v, (None, None))) for n, v in zip("AC", (A, C), strict=True))
         design = extras.load("policies._linear_design", asked_for="Luenberger.kalman")
