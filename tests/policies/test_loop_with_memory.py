@@ -155,7 +155,7 @@ def test_the_cascade_holds_its_outer_control_and_counts_through_refused_steps():
     cascade = LOOPS["Cascade"]
     memory, commands = cascade.memory.initial, []
     for t in range(7):
-        inputs = policies.Inputs.of(output=[0.1 * t], reference=[1.0], x=[0.1 * t, 0.0], dt=H)
+        inputs = policies.Inputs.of(output=[0.02 * t], reference=[0.3], x=[0.02 * t, 0.0], dt=H)
         _, memory = cascade(inputs, memory, cascade.theta)
         commands.append(float(memory["level_1"]["control"][0]))
     assert commands[0] == commands[1] == commands[2] != commands[3] == commands[4] == commands[5] != commands[6]
@@ -163,7 +163,7 @@ def test_the_cascade_holds_its_outer_control_and_counts_through_refused_steps():
     outer = policies.PID(6.0, 1.0, u_min=-3.0, u_max=3.0)
     own = outer.memory.initial
     for t in (0, 3, 6):
-        u, own = outer(policies.Inputs.of(output=[0.1 * t], reference=[1.0], dt=3 * H), own, outer.theta)
+        u, own = outer(policies.Inputs.of(output=[0.02 * t], reference=[0.3], dt=3 * H), own, outer.theta)
         np.testing.assert_allclose(u[0], commands[t], rtol=1e-12)
     before = memory
     _, after = cascade(policies.Inputs.of(output=[0.9], reference=[1.0], x=[0.9, 0.0], dt=H), before, cascade.theta)
@@ -182,7 +182,9 @@ def test_the_exported_c_replays(tmp_path):
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     printed = subprocess.run([folder / "replay"], capture_output=True, text=True, check=True).stdout
     # Recorded by the Agent in Python; the compiler may round sums differently.
-    assert float(re.fullmatch(r"largest difference: (\S+)\n", printed)[1]) < 1e-12
+    found = re.fullmatch(r"largest difference: (\S+)\n", printed)
+    assert found
+    assert float(found[1]) < 1e-12
 
 
 def test_agent_and_simulate_agree():

@@ -10,7 +10,6 @@ import selftune as st
 from selftune import policies
 
 H = 0.05
-Z = control.tf([1, 0], [1], H)
 
 
 def rollout(policy, plant, reference, theta=None, thetas=None, memory=None):
@@ -38,7 +37,7 @@ def sampled(*plant):
 
 
 def delayed(system, steps):
-    return control.ss(control.tf(system) * control.tf([1], [1] + [0] * steps, H))
+    return control.series(control.ss(control.tf([1], [1] + [0] * steps, H)), system)
 
 
 PLANTS = {
@@ -76,8 +75,8 @@ def test_the_step_response_is_that_of_python_control(name):
     time = H * np.arange(200)
     reference = np.where(time > 0, 1.0, 0.0)  # a first step without an error, so that a derivative of it is known
     expected = control.forced_response(closed, time, reference).outputs
-    A, B, C = plant.A, sign * plant.B, plant.C
-    y, _, _ = rollout(pid, (A, B, C), reference)
+    A, B, C = (np.asarray(matrix) for matrix in (plant.A, plant.B, plant.C))
+    y, _, _ = rollout(pid, (A, sign * B, C), reference)
     # Both sides round at each of 200 steps, in loops that amplify an error by less than 1000.
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-9)
     assert np.max(np.abs(expected)) > 0.3
@@ -86,10 +85,11 @@ def test_the_step_response_is_that_of_python_control(name):
 def test_lead_lag_is_that_of_python_control():
     lead = policies.LeadLag(gain=4.0, lead=1.2, lag=0.1)
     plant = PLANTS["double integrator"]
-    compensator = 4.0 * (1.2 * (Z - 1) / (H * Z) + 1) / (0.1 * (Z - 1) / (H * Z) + 1)
-    closed = control.minreal(control.feedback(control.tf(plant) * compensator, 1), 1e-6, verbose=False)
+    # (T s + 1) with s = (z − 1)/(h z) is ((T + h) z − T)/(h z).
+    compensator = control.ss(control.tf([4.0 * (1.2 + H), -4.0 * 1.2], [0.1 + H, -0.1], H))
+    closed = control.feedback(control.series(compensator, plant), 1)
     time = H * np.arange(200)
-    expected = control.forced_response(control.ss(closed), time, np.ones(200)).outputs
+    expected = control.forced_response(closed, time, np.ones(200)).outputs
     y, _, _ = rollout(lead, (plant.A, plant.B, plant.C), np.ones(200))
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-9)
 

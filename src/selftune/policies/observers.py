@@ -27,8 +27,16 @@ class AbstractObserver(eqx.Module):
 
     theta: eqx.AbstractVar[dict[str, Array]]
     constraint: eqx.AbstractVar[AbstractConstraint]
-    memory: eqx.AbstractVar[Memory]
-    parameters: eqx.AbstractVar[tuple[Parameter, ...]]
+
+    @property
+    @abc.abstractmethod
+    def memory(self) -> Memory:
+        """The first memory, and how a guard treats it."""
+
+    @property
+    @abc.abstractmethod
+    def parameters(self) -> tuple[Parameter, ...]:
+        """One description for each number of θ."""
 
     @property
     def growth(self) -> tuple[int, ...]:
@@ -152,9 +160,10 @@ class Luenberger(AbstractObserver):
 
     def estimate(self, measured: Array, memory: PyTree, theta: PyTree, t: Any) -> Array:
         predicted = memory["predicted"]
-        expected = (
-            self.measure(predicted, t) if callable(self.measure) else self.measure.astype(predicted.dtype) @ predicted
-        )
+        if callable(self.measure):
+            expected: Any = self.measure(predicted, t)
+        else:
+            expected = self.measure.astype(predicted.dtype) @ predicted
         return predicted + self.gain(theta).astype(predicted.dtype) @ (measured - expected)
 
     def update(
