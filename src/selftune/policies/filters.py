@@ -76,7 +76,7 @@ class LowPass(AbstractFilter):
 
     def __call__(self, signal: Array, memory: PyTree, theta: PyTree, dt: Array) -> tuple[Array, PyTree]:
         T = jnp.exp(theta["log_time_constant"])
-        before: Array = jnp.where(memory["started"] > 0, memory["value"], signal)
+        before: Any = jnp.where(memory["started"] > 0, memory["value"], signal)
         value = (T * before + dt * signal) / (T + dt)
         return value, {"value": value, "started": jnp.ones_like(memory["started"])}
 
@@ -142,8 +142,8 @@ class Notch(AbstractFilter):
         )
         a1, a2 = b1, (1 - 2 * width * g + g**2) / a0
         # At rest, the output is the signal; the first memory is that of a constant signal.
-        first: Array = jnp.where(memory["started"] > 0, memory["first"], (1 - b0) * signal)
-        second: Array = jnp.where(memory["started"] > 0, memory["second"], (b2 - a2) * signal)
+        first: Any = jnp.where(memory["started"] > 0, memory["first"], (1 - b0) * signal)
+        second: Any = jnp.where(memory["started"] > 0, memory["second"], (b2 - a2) * signal)
         value = b0 * signal + first
         after = {"first": b1 * signal - a1 * value + second, "second": b2 * signal - a2 * value}
         return value, {**after, "started": jnp.ones_like(memory["started"])}
