@@ -1,7 +1,5 @@
 """Every tuner, estimator and constraint keeps the contract; `selftune.testing` has the checks."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,7 +144,7 @@ def assert_inside(run, estimator, constraint):
 
 # Each tuner and each estimator at least once, each pair with a constraint.
 PAIRS = [
-    (list(TUNERS)[i % len(TUNERS)], list(ESTIMATORS)[(i + 2) % len(ESTIMATORS)], list(CONSTRAINTS)[i % len(CONSTRAINTS)])
+    tuple(list(table)[(i + shift) % len(table)] for table, shift in ((TUNERS, 0), (ESTIMATORS, 2), (CONSTRAINTS, 0)))
     for i in range(max(len(TUNERS), len(ESTIMATORS)))
 ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import selftune as st
-from selftune import models, testing
+from selftune import models, policies, testing
 
 pytestmark = pytest.mark.versions
 
@@ -31,6 +31,7 @@ THEORY = sorted(set(public(st.theory)) - set(NAMES))
 STEP = sorted(["LearningRate", *(n for n in public(st.projected_step) if defines(st.projected_step, n))])
 TESTING = public(testing)
 MODELS = public(models)
+POLICIES = public(policies)
 # What only comes back from calls, or is there to be subclassed, is shown in the examples of what makes it.
 NO_EXAMPLE = {
     "AbstractEstimator",
@@ -77,7 +78,7 @@ def test_docstring(name):
 
 def test_the_reference_lists_every_public_name_and_no_other():
     tables = (ROOT / "docs" / "reference.md").read_text().split("|---|---|")[1:]
-    for names, table in zip((NAMES, MODELS, THEORY, STEP, TESTING), tables, strict=True):
+    for names, table in zip((NAMES, MODELS, THEORY, STEP, POLICIES, TESTING), tables, strict=True):
         assert sorted(re.findall(r"`(\w+)`", table.split("\n\n")[0])) == names
 
 
@@ -89,14 +90,22 @@ def test_docstring_of_models(name):
     assert (">>>" in text) == (not name.startswith("Abstract") and name != "Parameter")
 
 
-@pytest.mark.parametrize("name", sorted(set(TESTING) - {"PROPERTIES"}))
+@pytest.mark.parametrize("name", sorted(set(TESTING) - {"PROPERTIES", "POLICY_PROPERTIES"}))
 def test_docstring_of_testing(name):
     text = inspect.getdoc(getattr(testing, name))
     assert text
     assert len(text) > 40
     # The examples of the cases show the properties.
-    properties = {check.__name__ for check in testing.PROPERTIES}
+    properties = {check.__name__ for check in testing.POLICY_PROPERTIES}
     assert (">>>" in text) == (name not in {"AbstractCase", *properties})
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_docstring_of_policies(name):
+    text = inspect.getdoc(getattr(policies, name))
+    assert text
+    assert len(text) > 40
+    assert (">>>" in text) == (not name.startswith("Abstract"))
 
 
 def test_docstring_of_the_projected_step():

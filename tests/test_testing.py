@@ -1,4 +1,4 @@
-"""`selftune.testing` finds each fault of a broken tuner, estimator or constraint, and says what to do."""
+"""`selftune.testing` finds each fault of a broken tuner, estimator, constraint or policy, and says what to do."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune import testing
+from selftune import policies, testing
 
 pytestmark = pytest.mark.versions
 CALLS: list[int] = []
@@ -56,6 +56,36 @@ class Constraint(st.AbstractConstraint):
 
     def contains(self, v):
         return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(v)]).all()
+
+
+class Policy(policies.AbstractPolicy):
+    """u = `change`(gain · error), and the memory, which is the last error, becomes `next_state(error)`."""
+
+    change: Callable[[Any], Any] = lambda u: u
+    next_state: Callable[[Any], Any] = lambda error: error
+    high: jax.Array = eqx.field(default=np.inf, converter=jnp.asarray)
+    names: int = 2
+    theta: dict[str, Any] = eqx.field(default_factory=lambda: {"gain": jnp.ones(2)})
+    constraint: st.AbstractConstraint = eqx.field(default_factory=st.Unconstrained)
+
+    @property
+    def memory(self):
+        return st.Memory(jnp.zeros(2))
+
+    @property
+    def limits(self):
+        return jnp.full(2, -jnp.inf), jnp.full(2, self.high)
+
+    @property
+    def parameters(self):
+        return (policies.Parameter("gain"),) * self.names
+
+    def gains(self, theta):
+        return theta
+
+    def __call__(self, inputs, memory, theta):
+        error = inputs.reference - inputs.output
+        return self.change(theta["gain"] * error + 0.0 * memory), self.next_state(error)
 
 
 class WithFloat(Tuner):
@@ -130,6 +160,7 @@ KINDS = {
     "tuner": (Tuner, testing.TunerCase, testing.check_tuner, "theta.bias"),
     "estimator": (Estimator, testing.EstimatorCase, testing.check_estimator, "a_hat.level"),
     "constraint": (Constraint, testing.ConstraintCase, testing.check_constraint, "project"),
+    "policy": (Policy, testing.PolicyCase, testing.check_policy, "u"),
 }
 
 
@@ -144,6 +175,7 @@ def test_a_good_part_passes(kind):
     make, _, check, _ = KINDS[kind]
     check(make())
     assert len(testing.PROPERTIES) == 6
+    assert len(testing.POLICY_PROPERTIES) == 10
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -249,6 +281,26 @@ def test_what_is_no_projection(project, contains, message):
     assert message in fault(testing.ConstraintCase(Broken()), testing.check_stays_in_set)
 
 
+@pytest.mark.parametrize(
+    ("broken", "check", "message"),
+    [
+        (dict(high=0.5), testing.check_stays_in_limits, "stays in the limits: u = "),
+        (dict(change=lambda u: u[:1]), testing.check_stays_in_limits, "stays in the limits: u = "),
+        (dict(change=lambda u: u / jnp.abs(u)), testing.check_finite, "finite: a number is not finite at step 0"),
+        (dict(next_state=jnp.log), testing.check_finite, "finite: a number is not finite"),
+        (dict(change=jax.lax.stop_gradient), testing.check_derivative, "derivative equals differences: derivative"),
+        (dict(names=3), testing.check_description, "description: parameters has 3 entries for 2 numbers"),
+        (dict(constraint=st.Box(3.0, 4.0)), testing.check_stays_in_set, "theta is outside of the set `constraint`"),
+        (dict(next_state=lambda error: error[:1]), testing.check_one_trace, "one trace only: memory is"),
+    ],
+    ids=["limit", "size", "division", "memory", "gradient", "names", "set", "memory's shape"],
+)
+def test_a_broken_policy(broken, check, message):
+    assert message in fault(testing.PolicyCase(Policy(**broken)), check)
+    with pytest.raises(AssertionError):
+        testing.check_policy(Policy(**broken))
+
+
 def test_a_problem_of_your_own():
     system = st.System(
         dynamics=lambda x, u, f, t: 0.5 * x + u + f,
@@ -263,6 +315,6 @@ def test_a_problem_of_your_own():
         testing.check_tuner(st.Fixed(), x=[1.0])
     with pytest.raises(ValueError, match="theta: expected a point of its constraint"):
         testing.check_tuner(st.MGAPS(0.1, constraint=st.Box(5.0, 6.0)))
-    for check in (testing.check_tuner, testing.check_estimator, testing.check_constraint):
-        with pytest.raises(ValueError, match=r"expected a subclass of selftune\.Abstract"):
+    for check in (testing.check_tuner, testing.check_estimator, testing.check_constraint, testing.check_policy):
+        with pytest.raises(ValueError, match=r"expected a subclass of selftune\.(policies\.)?Abstract"):
             check(3.0)

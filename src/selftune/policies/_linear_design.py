@@ -15,7 +15,8 @@ def lqr(A: Any, B: Any, Q: Any, R: Any) -> np.ndarray:
 
 def place(A: Any, B: Any, poles: Any) -> np.ndarray:
     """The K for which A − B K has these eigenvalues."""
-    return scipy.signal.place_poles(A, B, np.atleast_1d(poles)).gain_matrix
+    placed: Any = scipy.signal.place_poles(A, B, np.atleast_1d(poles))
+    return placed.gain_matrix
 
 
 def kalman(A: Any, C: Any, Q: Any, R: Any) -> np.ndarray:

@@ -76,20 +76,29 @@ class AbstractPolicy(eqx.Module):
 
     $$(u_t, s_{t+1}) = \pi(\text{inputs}_t, s_t, \theta_t)$$
 
-    A policy is a frozen module of settings. To add a policy, subclass, declare or compute the five attributes, and
-    implement `__call__` and `gains`. `selftune.testing.check_policy` checks it.
+    A policy is a frozen module of settings. To add a policy, subclass, declare θ and its constraint as fields, and
+    implement the properties, `__call__` and `gains`. `selftune.testing.check_policy` checks it.
     """
 
     theta: eqx.AbstractVar[dict[str, Any]]
     """The start parameters, in the policy's own coordinates, such as the logarithms of the gains."""
     constraint: eqx.AbstractVar[AbstractConstraint]
     """Θ, the set in which a tuner may move θ."""
-    memory: eqx.AbstractVar[Memory | None]
-    """The first memory, and how a guard treats it; None if the policy has no memory."""
-    limits: eqx.AbstractVar[tuple[Array, Array]]
-    """The least and the largest u, each (m,); infinite if there is no limit."""
-    parameters: eqx.AbstractVar[tuple[Parameter, ...]]
-    """One description for each number of θ, in the order of `jax.flatten_util.ravel_pytree`."""
+
+    @property
+    @abc.abstractmethod
+    def memory(self) -> Memory | None:
+        """The first memory, and how a guard treats it; None if the policy has no memory."""
+
+    @property
+    @abc.abstractmethod
+    def limits(self) -> tuple[Array, Array]:
+        """The least and the largest u, each (m,); infinite if there is no limit."""
+
+    @property
+    @abc.abstractmethod
+    def parameters(self) -> tuple[Parameter, ...]:
+        """One description for each number of θ, in the order of `jax.flatten_util.ravel_pytree`."""
 
     @property
     def growth(self) -> tuple[int, ...]:

@@ -51,6 +51,8 @@ class Cascade(AbstractPolicy):
         [1.]
     """
 
+    theta: dict[str, Any]
+    constraint: AbstractConstraint
     levels: tuple[AbstractPolicy, ...]
     states: tuple[tuple[int, ...], ...] = eqx.field(static=True)
     every: tuple[int, ...] = eqx.field(static=True)
@@ -68,6 +70,8 @@ class Cascade(AbstractPolicy):
         self.every = tuple(arguments.count("every", value) for value in every)
         if len(self.every) != len(levels):
             raise ArgumentError("every", f"an entry for each of the {len(levels)} levels", f"{every!r}")
+        self.theta = {name: level.theta for name, level in self._named.items()}
+        self.constraint = Product({name: level.constraint for name, level in self._named.items()})
         for index, outer in zip(self.states, levels[:-1], strict=True):
             if len(index) != (m := outer.limits[0].size):
                 raise ArgumentError("states", f"{m} components, one for each control of the outer level", f"{index}")
@@ -75,14 +79,6 @@ class Cascade(AbstractPolicy):
     @property
     def _named(self) -> dict[str, AbstractPolicy]:
         return {f"level_{i + 1}": level for i, level in enumerate(self.levels)}
-
-    @property
-    def theta(self) -> dict[str, Any]:
-        return {name: level.theta for name, level in self._named.items()}
-
-    @property
-    def constraint(self) -> AbstractConstraint:
-        return Product({name: level.constraint for name, level in self._named.items()})
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

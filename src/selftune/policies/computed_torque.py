@@ -17,7 +17,8 @@ from .base import AbstractPolicy, Inputs, Parameter
 class ComputedTorque(AbstractPolicy):
     r"""Computed torque for a robot with joint angles q.
 
-    $$u = \mathrm{limit}\left(\tau(q, \dot q, \ddot r + \omega^2 (r - q) + 2 \zeta \omega (\dot r - \dot q)) - \hat f\right)$$
+    $$u = \mathrm{limit}(\tau(q, \dot q, a) - \hat f), \qquad
+    a = \ddot r + \omega^2 (r - q) + 2 \zeta \omega (\dot r - \dot q)$$
 
     $\tau$ is the model's inverse dynamics: the torques for a wanted acceleration. With an exact model, each joint then
     moves like a mass with a spring and a damper, with natural frequency ω and damping ratio ζ. θ: the logarithms of ω

@@ -20,8 +20,11 @@ class AbstractFilter(eqx.Module):
     theta: eqx.AbstractVar[dict[str, Array]]
     """The start parameters: logarithms."""
     constraint: eqx.AbstractVar[AbstractConstraint]
-    parameters: eqx.AbstractVar[tuple[Parameter, ...]]
-    """One description for each number of θ."""
+
+    @property
+    @abc.abstractmethod
+    def parameters(self) -> tuple[Parameter, ...]:
+        """One description for each number of θ."""
 
     @abc.abstractmethod
     def start(self, size: int) -> dict[str, Array]:
@@ -73,7 +76,7 @@ class LowPass(AbstractFilter):
 
     def __call__(self, signal: Array, memory: PyTree, theta: PyTree, dt: Array) -> tuple[Array, PyTree]:
         T = jnp.exp(theta["log_time_constant"])
-        before = jnp.where(memory["started"] > 0, memory["value"], signal)
+        before: Any = jnp.where(memory["started"] > 0, memory["value"], signal)
         value = (T * before + dt * signal) / (T + dt)
         return value, {"value": value, "started": jnp.ones_like(memory["started"])}
 
@@ -139,8 +142,8 @@ class Notch(AbstractFilter):
         )
         a1, a2 = b1, (1 - 2 * width * g + g**2) / a0
         # At rest, the output is the signal; the first memory is that of a constant signal.
-        first = jnp.where(memory["started"] > 0, memory["first"], (1 - b0) * signal)
-        second = jnp.where(memory["started"] > 0, memory["second"], (b2 - a2) * signal)
+        first: Any = jnp.where(memory["started"] > 0, memory["first"], (1 - b0) * signal)
+        second: Any = jnp.where(memory["started"] > 0, memory["second"], (b2 - a2) * signal)
         value = b0 * signal + first
         after = {"first": b1 * signal - a1 * value + second, "second": b2 * signal - a2 * value}
         return value, {**after, "started": jnp.ones_like(memory["started"])}
@@ -181,6 +184,8 @@ class Filtered(AbstractPolicy):
         ['output: log time constant', 'log ki', 'log kp']
     """
 
+    theta: dict[str, Any]
+    constraint: AbstractConstraint
     policy: AbstractPolicy
     filters: dict[str, AbstractFilter]
     size: int = eqx.field(static=True)
@@ -201,18 +206,12 @@ class Filtered(AbstractPolicy):
             arguments.instance(name, value, AbstractFilter, optional=True)
         self.filters = {name: value for name, value in given.items() if value is not None}
         self.size = policy.limits[0].size if size is None else arguments.count("size", size)
+        self.theta = {name: part.theta for name, part in self._parts.items()}
+        self.constraint = Product({name: part.constraint for name, part in self._parts.items()})
 
     @property
     def _parts(self) -> dict[str, Any]:
         return {"policy": self.policy, **self.filters}
-
-    @property
-    def theta(self) -> dict[str, Any]:
-        return {name: part.theta for name, part in self._parts.items()}
-
-    @property
-    def constraint(self) -> AbstractConstraint:
-        return Product({name: part.constraint for name, part in self._parts.items()})
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

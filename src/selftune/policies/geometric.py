@@ -20,11 +20,11 @@ class Geometric(AbstractPolicy):
     A wanted force for the position, an attitude R_d with its third axis along this force, and torques for the attitude:
 
     $$F = m \left(\ddot r + \mathrm{limit}(\omega^2 (r - p) + 2 \zeta \omega (\dot r - v)) + g e_3\right) - \hat f,$$
-    $$\tau = J\, \mathrm{limit}(-\omega_R^2 e_R - 2 \zeta_R \omega_R (\Omega - \Omega_d)) + \Omega \times J \Omega, \qquad
-    e_R = \tfrac12 (R_d^\top R - R^\top R_d)^\vee$$
+    $$\tau = J\, \mathrm{limit}(-\omega_R^2 e_R - 2 \zeta_R \omega_R (\Omega - \Omega_d)) + \Omega \times J \Omega,
+    \qquad e_R = \tfrac12 (R_d^\top R - R^\top R_d)^\vee$$
 
-    The control is (thrust, torques). The smooth limit is $l \tanh(v / l)$. The first axis of R_d has no y component, and
-    the wanted rates Ω_d follow from the jerk.
+    The control is (thrust, torques). The smooth limit is $l \tanh(v / l)$. The first axis of R_d has no y component,
+    and the wanted rates Ω_d follow from the jerk.
 
     The policy reads position, velocity, rotation vector and body rates from the first 12 components of x. The reference
     has position, velocity, acceleration and jerk, 12 numbers; derivatives that are left out are 0.

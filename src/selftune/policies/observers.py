@@ -27,8 +27,16 @@ class AbstractObserver(eqx.Module):
 
     theta: eqx.AbstractVar[dict[str, Array]]
     constraint: eqx.AbstractVar[AbstractConstraint]
-    memory: eqx.AbstractVar[Memory]
-    parameters: eqx.AbstractVar[tuple[Parameter, ...]]
+
+    @property
+    @abc.abstractmethod
+    def memory(self) -> Memory:
+        """The first memory, and how a guard treats it."""
+
+    @property
+    @abc.abstractmethod
+    def parameters(self) -> tuple[Parameter, ...]:
+        """One description for each number of θ."""
 
     @property
     def growth(self) -> tuple[int, ...]:
@@ -128,8 +136,8 @@ class Luenberger(AbstractObserver):
             >>> A, C = [[1.0, 0.1], [0.0, 1.0]], [[1.0, 0.0]]
             >>> observer = policies.Luenberger.kalman(A, C, Q=[0.001, 0.1], R=0.01)
             >>> print(observer.gain(observer.theta).round(3))
-            [[0.736]
-             [4.855]]
+            [[0.77 ]
+             [4.798]]
         """
         A, C = (np.asarray(_matrices.matrix(n, v, (None, None))) for n, v in zip("AC", (A, C), strict=True))
         design = extras.load("policies._linear_design", asked_for="Luenberger.kalman")
@@ -152,9 +160,10 @@ class Luenberger(AbstractObserver):
 
     def estimate(self, measured: Array, memory: PyTree, theta: PyTree, t: Any) -> Array:
         predicted = memory["predicted"]
-        expected = (
-            self.measure(predicted, t) if callable(self.measure) else self.measure.astype(predicted.dtype) @ predicted
-        )
+        if callable(self.measure):
+            expected: Any = self.measure(predicted, t)
+        else:
+            expected = self.measure.astype(predicted.dtype) @ predicted
         return predicted + self.gain(theta).astype(predicted.dtype) @ (measured - expected)
 
     def update(

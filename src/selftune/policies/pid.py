@@ -112,8 +112,8 @@ class PID(AbstractPolicy):
         constraint: AbstractConstraint | None = None,
         units: tuple[str, str] = ("u", "y"),
     ):
-        m = np.size(np.broadcast_arrays(*map(np.asarray, (kp, ki, kd, feedforward)))[0])
         gains = _gains(kp=kp, ki=ki, kd=kd, feedforward=feedforward)
+        m = next(iter(gains.values())).size
         self.signs = {name: jnp.sign(gain) for name, gain in gains.items()}
         sizes = {name: jnp.abs(gain) for name, gain in gains.items()}
         if tune_times:

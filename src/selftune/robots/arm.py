@@ -8,7 +8,7 @@ payload, friction and disturbance.
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from ..foundation.errors import ArgumentError
+from ..policies import ComputedTorque, Inputs
 from ..problem.constraints import Box
 from ..problem.noise import Gaussian
 from ..problem.scenario import Scenario
@@ -158,10 +159,12 @@ def _solve(A: Array, v: Array) -> Array:
     return jnp.stack(out)
 
 
-def _soft_clamp(v: Array, limit: Array) -> Array:
-    """v limited smoothly to ±limit: 1.5 % below v at half the limit, 16 % below at the limit."""
-    share = v / limit
-    return v / jnp.sqrt(jnp.sqrt(1 + (share * share) ** 2))
+@cache
+def computed_torque(links: int, dtype: Any) -> ComputedTorque:
+    """The arm's policy, with numbers of this dtype."""
+    arm = ARMS[links]
+    with jax.ensure_compile_time_eval():  # the policy's settings are numbers, also if JAX is tracing
+        return ComputedTorque(partial(torques, arm.own), links, frequency=25.0, damping=1.0, u_max=arm.limits)
 
 
 @cache
@@ -189,12 +192,10 @@ def arm_system(links: int = 2) -> System:
         return constant - viscous * rate - coulomb * jnp.tanh(rate / SLIP) - carried
 
     def policy(x, theta, f, t):
-        q, rate, _ = jnp.split(x, 3)
-        frequency, ratio = jnp.split(jnp.exp(theta), 2)
-        wanted, wanted_rate, wanted_acceleration = arm.reference(t, x.dtype)
-        feedback = frequency * (frequency * (wanted - q) + 2 * ratio * (wanted_rate - rate))
-        command = torques(own, q, rate, wanted_acceleration + feedback) - f
-        return _soft_clamp(command, jnp.array(arm.limits, x.dtype))
+        frequency, damping = jnp.split(theta, 2)
+        reference = jnp.concatenate(arm.reference(t, x.dtype))
+        inputs = Inputs(x[:links], reference, x, f, jnp.asarray(DT, x.dtype), t)
+        return computed_torque(links, x.dtype)(inputs, None, {"log_damping": damping, "log_frequency": frequency})[0]
 
     def cost(x, u, theta, t):
         q, rate, torque = jnp.split(x, 3)

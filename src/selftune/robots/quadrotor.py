@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..foundation.rotations import rotation_matrix, rotation_rate
+from ..policies import Geometric, Inputs
 from ..problem.constraints import Box
 from ..problem.noise import Gaussian, PiecewiseConstant
 from ..problem.scenario import Scenario
@@ -66,35 +67,31 @@ def residual(x, a, t):
     return jnp.concatenate([a[:2], jnp.zeros_like(a[:1])]) - a[2:5] * x[3:6] - a[5] * load
 
 
+@cache
+def geometric(dtype: Any) -> Geometric:
+    """The policy, with numbers of this dtype."""
+    with jax.ensure_compile_time_eval():  # the policy's settings are numbers, also if JAX is tracing
+        return Geometric(
+            MASS,
+            MOMENTS,
+            gravity=GRAVITY,
+            acceleration_limit=ACCELERATION_LIMIT,
+            thrust_limit=THRUST_LIMIT,
+            angular_limit=ANGULAR_LIMIT,
+        )
+
+
 def policy(x, theta, f, t):
     """A thrust vector for the position, an attitude for the thrust vector, and torques for the attitude."""
-    p, v, r, body_rate = x[:12].reshape(4, 3)
-    gains = jnp.exp(theta)
-    frequency, ratio = gains[:3], gains[3:6]
-    tilt, yaw, tilt_ratio, yaw_ratio = gains[6:]
-    inertia, up = jnp.array(MOMENTS, x.dtype), jnp.array([0.0, 0.0, 1.0], x.dtype)
-    wanted, wanted_velocity, wanted_acceleration, wanted_jerk = reference(t, x.dtype)
-
-    feedback = frequency**2 * (wanted - p) + 2 * ratio * frequency * (wanted_velocity - v)
-    force = wanted_acceleration + _soft_clamp(feedback, ACCELERATION_LIMIT) - f / MASS + GRAVITY * up
-    R = rotation_matrix(r)
-    half = THRUST_LIMIT / 2
-    thrust = half + _soft_clamp(MASS * jnp.sum(force * R[:, 2]) - half, half)
-
-    # The attitude has its third axis along the force, and its first axis without a y component. The desired rates
-    # follow from the reference's jerk.
-    z = _unit(force)
-    y = _unit(jnp.cross(z, jnp.array([1.0, 0.0, 0.0], x.dtype)))
-    wanted_R = jnp.stack([jnp.cross(y, z), y, z], axis=1)
-    swing = wanted_R.T @ wanted_jerk / jnp.sum(force * z)
-    wanted_rate = jnp.stack([-swing[1], swing[0], swing[0] * z[1] / y[1]])
-    difference = wanted_R.T @ R
-    error = jnp.stack([difference[2, 1], difference[0, 2], difference[1, 0]])
-    error = (error - jnp.stack([difference[1, 2], difference[2, 0], difference[0, 1]])) / 2
-    stiffness = jnp.stack([tilt, tilt, yaw]) ** 2
-    damping = 2 * jnp.stack([tilt_ratio * tilt, tilt_ratio * tilt, yaw_ratio * yaw])
-    angular = _soft_clamp(-stiffness * error - damping * (body_rate - wanted_rate), jnp.array(ANGULAR_LIMIT, x.dtype))
-    return jnp.concatenate([thrust[None], inertia * angular + jnp.cross(body_rate, inertia * body_rate)])
+    inputs = Inputs(x[:3], jnp.concatenate(reference(t, x.dtype)), x, f, jnp.asarray(DT, x.dtype), t)
+    frequency, damping, attitude_frequency, attitude_damping = jnp.split(theta, (3, 6, 8))
+    gains = {
+        "log_frequency": frequency,
+        "log_damping": damping,
+        "log_attitude_frequency": attitude_frequency,
+        "log_attitude_damping": attitude_damping,
+    }
+    return geometric(x.dtype)(inputs, None, gains)[0]
 
 
 def cost(x, u, theta, t):
@@ -116,14 +113,6 @@ def start(dtype: Any = np.float64) -> np.ndarray:
     turns = 2 * np.pi / (LAP * DT)
     velocity = np.array(SIZE) * turns * np.array([1, 2, 1])
     return np.concatenate([np.zeros(3), velocity, np.zeros(6), [MASS * GRAVITY], np.zeros(3)]).astype(dtype)
-
-
-def _unit(v):
-    return v / jnp.sqrt(jnp.sum(v * v) + 1e-9)
-
-
-def _soft_clamp(v, limit):
-    return limit * jnp.tanh(v / limit)
 
 
 def _gains(position, position_ratio, tilt, yaw, tilt_ratio, yaw_ratio) -> np.ndarray:

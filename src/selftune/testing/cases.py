@@ -1,4 +1,4 @@
-"""A tuner, an estimator or a constraint together with the inputs on which its properties are checked."""
+"""A tuner, an estimator, a constraint or a policy together with the inputs on which its properties are checked."""
 
 import abc
 from functools import cached_property
@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from ..estimators.base import AbstractEstimator
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..policies.base import AbstractPolicy, Inputs
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint
 from ..problem.system import AbstractSystem, MatchedSystem
@@ -28,7 +29,7 @@ class AbstractCase(abc.ABC):
     """
 
     part: Any
-    """The tuner, estimator or constraint that is checked: a pytree."""
+    """The tuner, estimator, constraint or policy that is checked: a pytree."""
     rows: PyTree
     """The inputs of the steps; every leaf has the leading axes (batch, steps)."""
 
@@ -212,6 +213,76 @@ class ConstraintCase(AbstractCase):
     def step(self, part: Any, values: dict[str, PyTree], row: PyTree) -> tuple[dict[str, PyTree], PyTree]:
         point = part.project(row["v"])
         return {}, {"project": point, "contains": part.contains(point)}
+
+
+class PolicyCase(AbstractCase):
+    r"""A policy and the inputs of a few steps, for the functions of `POLICY_PROPERTIES`.
+
+    **Arguments:**
+
+    - `policy`: the policy.
+    - `output`, `reference`, `x`, `f`: values of the inputs of the policy. By default, output, x and f are vectors of
+      zeros with one number for each control, and the reference is the output plus 1. The values of the steps differ
+      from these by numbers between −0.2 and 0.2.
+    - `dt`: the sampling period, 0.01 by default. `t`: the context of a step; by default, the number of the step.
+
+    !!! Example
+
+        >>> from selftune import policies, testing
+        >>> testing.check_dtype_kept(testing.PolicyCase(policies.PID(kp=2.0, ki=1.0)))
+    """
+
+    def __init__(
+        self,
+        policy: AbstractPolicy,
+        *,
+        output: Any = None,
+        reference: Any = None,
+        x: Any = None,
+        f: Any = None,
+        dt: Any = 0.01,
+        t: Any = None,
+    ):
+        if not isinstance(policy, AbstractPolicy):
+            expected = "a subclass of selftune.policies.AbstractPolicy"
+            raise ArgumentError("policy", expected, arguments.describe(policy))
+        output = arguments.real_array("output", np.zeros(policy.limits[0].size) if output is None else output)
+        given = {"output": output, "reference": output + 1 if reference is None else reference}
+        given |= {"x": output if x is None else x, "f": 0 * output if f is None else f}
+        rows = {}
+        for shift, (name, value) in enumerate(given.items()):
+            leaf = _repeat(arguments.real_array(name, value).astype(output.dtype))
+            # Numbers of another phase for each input, so that the error varies too.
+            rows[name] = leaf + 0.2 * jnp.roll(irregular(leaf), shift).astype(leaf.dtype)
+        steps = jnp.broadcast_to(jnp.arange(STEPS, dtype=jnp.int32), (BATCH, STEPS))
+        rows["dt"] = _repeat(arguments.positive("dt", dt).astype(output.dtype))
+        rows["t"] = steps if t is None else _repeat(t)
+        theta = jax.tree.map(lambda leaf: leaf.astype(output.dtype), policy.theta)
+        super().__init__(policy, {"inputs": Inputs(**rows), "theta": _repeat(theta)})
+
+    def begin(self, part: Any, row: PyTree) -> dict[str, PyTree]:
+        return {"memory": None if part.memory is None else part.memory.start(row["inputs"].output.dtype)}
+
+    def step(self, part: Any, values: dict[str, PyTree], row: PyTree) -> tuple[dict[str, PyTree], PyTree]:
+        u, memory = part(row["inputs"], values["memory"], row["theta"])
+        return {"memory": memory}, {"u": u}
+
+    def restart(self, part: Any, values: dict[str, PyTree], row: PyTree) -> dict[str, PyTree]:
+        """Return the memory after a refused step and a rollback."""
+        if part.memory is None:
+            return values
+        changed, info = self.step(part, values, row)
+        memory = part.memory.refused(values["memory"], changed["memory"], info["u"])
+        return {"memory": part.memory.restored(memory, self.begin(part, row)["memory"])}
+
+    def outside(self, values: dict[str, PyTree]) -> list[str]:
+        return [] if bool(self.part.constraint.contains(self.part.theta)) else ["theta"]
+
+    def enlarged(self, row: PyTree, factor: float) -> PyTree:
+        """Return a row with output, reference and x times `factor`."""
+        inputs = row["inputs"]
+        larger = {name: factor * getattr(inputs, name) for name in ("output", "reference", "x")}
+        return {**row, "inputs": inputs._replace(**larger)}
 
 
 def irregular(like: jax.Array) -> jax.Array:

@@ -65,7 +65,7 @@ def check_one_trace(case: AbstractCase) -> None:
     """Check that JAX compiles a step once: neither later steps nor other numbers in the settings compile it again."""
     name = "one trace only"
     for path in _static_numbers(case.part):
-        _fail(case, name, f"the number {path} is static, so each value of it is compiled anew", _ARRAY_FIELD)
+        fail(case, name, f"the number {path} is static, so each value of it is compiled anew", _ARRAY_FIELD)
     first = case.begin(case.part, case.row(0, 0))
     _check_same_kind(case, name, first, first, "before the first step")
     values = first
@@ -76,13 +76,13 @@ def check_one_trace(case: AbstractCase) -> None:
     _check_same_kind(case, name, first, restarted, "after reset")
     case.compiled(case.part, restarted, case.row(1, 0))
     if case.compiled.traces > 1:
-        _fail(case, name, f"JAX traced the step {case.compiled.traces} times for values of the same kind", _PURE)
+        fail(case, name, f"JAX traced the step {case.compiled.traces} times for values of the same kind", _PURE)
     other = jax.tree.map(lambda leaf: _scaled(leaf, 1) if isinstance(leaf, float | complex) else leaf, case.part)
     other = _with_numbers(other, lambda leaf: _scaled(leaf, 1))
     case.compiled(other, first, case.row(0, 0))
     if case.compiled.traces > 1:
         fixed = [path for path, leaf in _leaves(case.part) if isinstance(leaf, float | complex)]
-        _fail(case, name, f"another value of {', '.join(fixed) or 'a setting'} compiles the step again", _ARRAY_FIELD)
+        fail(case, name, f"another value of {', '.join(fixed) or 'a setting'} compiles the step again", _ARRAY_FIELD)
 
 
 def check_dtype_kept(case: AbstractCase) -> None:
@@ -98,7 +98,7 @@ def check_dtype_kept(case: AbstractCase) -> None:
             for leaves in _attempt(case, name, problem, _CAST, _shapes, case, part, row):
                 for path, leaf in _leaves(_named(leaves)):
                     if _is_inexact(leaf) and leaf.dtype != dtype:
-                        _fail(case, name, f"{path} is {leaf.dtype.name} where the inputs are {dtype.__name__}", _CAST)
+                        fail(case, name, f"{path} is {leaf.dtype.name} where the inputs are {dtype.__name__}", _CAST)
 
 
 def check_round_trip(case: AbstractCase) -> None:
@@ -108,7 +108,7 @@ def check_round_trip(case: AbstractCase) -> None:
     for path, leaf in _leaves(before):
         if not eqx.is_array(leaf):
             advice = "Make the state an eqx.Module, a tuple or a dictionary of arrays."
-            _fail(case, name, f"{path} is not a jax.Array but {type(leaf).__name__}", advice)
+            fail(case, name, f"{path} is not a jax.Array but {type(leaf).__name__}", advice)
     advice = (
         "Declare everything that `init` and `update` use as a field of an eqx.Module, and set nothing else on self."
     )
@@ -129,7 +129,7 @@ def check_stays_in_set(case: AbstractCase) -> None:
         values, _ = case.compiled(case.part, values, case.row(t % BATCH, t % STEPS))
         for outside in case.outside(values):
             advice = "Return `self.constraint.project(...)` of the new value."
-            _fail(case, name, f"{outside} is outside of the set `constraint` after step {t}", advice)
+            fail(case, name, f"{outside} is outside of the set `constraint` after step {t}", advice)
 
 
 def _check_projection(case: ConstraintCase, name: str) -> None:
@@ -138,7 +138,7 @@ def _check_projection(case: ConstraintCase, name: str) -> None:
     projected = [project(case.part, v) for v in points]
     for v, point in zip(points, projected, strict=True):
         if not bool(case.part.contains(point)):
-            _fail(
+            fail(
                 case, name, f"contains(project(v)) is False for v = {v}", "Allow `contains` the rounding of `project`."
             )
         again = project(case.part, point)
@@ -148,7 +148,7 @@ def _check_projection(case: ConstraintCase, name: str) -> None:
             step, way = _flat(v) - _flat(point), _flat(other) - _flat(point)
             slack = np.sqrt(np.finfo(step.dtype).eps) * (1 + np.linalg.norm(_flat(v))) ** 2
             if step @ way > slack:
-                _fail(
+                fail(
                     case,
                     name,
                     f"project({v}) is {point}, but points of the set in the direction of {other} are nearer",
@@ -157,10 +157,11 @@ def _check_projection(case: ConstraintCase, name: str) -> None:
     if not np.any(
         np.isnan(_flat(project(case.part, jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), points[0]))))
     ):
-        _fail(case, name, "project(NaN) is a number", "Let NaN stay NaN, so that later checks find the failure.")
+        fail(case, name, "project(NaN) is a number", "Let NaN stay NaN, so that later checks find the failure.")
 
 
-def _fail(case: AbstractCase, name: str, problem: str, advice: str) -> NoReturn:
+def fail(case: AbstractCase, name: str, problem: str, advice: str) -> NoReturn:
+    """Raise the error of a property: the part, the property, the problem and what to do."""
     raise AssertionError(f"{type(case.part).__name__}: {name}: {problem}. {advice}")
 
 
@@ -203,7 +204,7 @@ def _check_close(
     """
     got, expected = (dict(_leaves(_named(tree))) for tree in (got, expected))
     if got.keys() != expected.keys():
-        _fail(
+        fail(
             case,
             name,
             f"{', '.join(sorted(got.keys() ^ expected.keys()))} is in only one of the two results {where}",
@@ -214,7 +215,7 @@ def _check_close(
     for path, leaf in got.items():
         a, b = (_plain(value) for value in (leaf, expected[path]))
         if a.shape != b.shape:
-            _fail(case, name, f"{path} has the shapes {a.shape} and {b.shape} {where}", advice)
+            fail(case, name, f"{path} has the shapes {a.shape} and {b.shape} {where}", advice)
         if not np.issubdtype(a.dtype, np.inexact):
             same = np.array_equal(a, b)
         else:
@@ -223,7 +224,7 @@ def _check_close(
             scale = np.max(np.abs(b), initial=0.0, where=np.isfinite(b))
             same = np.allclose(a, b, rtol=relative, atol=relative * scale + rounding, equal_nan=True)
         if not same:
-            _fail(case, name, f"{path} differs {where}: {a} and {b}", advice)
+            fail(case, name, f"{path} differs {where}: {a} and {b}", advice)
 
 
 def _named(tree: PyTree) -> PyTree:
@@ -240,13 +241,13 @@ def _check_same_kind(case: AbstractCase, name: str, first: PyTree, values: PyTre
     before, after = (dict(_leaves(tree)) for tree in (first, values))
     if jax.tree.structure(first) != jax.tree.structure(values):
         changed = ", ".join(sorted(before.keys() ^ after.keys())) or "a part"
-        _fail(case, name, f"the values {when} have another structure than the first ones: {changed}", _SAME_STATE)
+        fail(case, name, f"the values {when} have another structure than the first ones: {changed}", _SAME_STATE)
     for path, leaf in after.items():
         if not eqx.is_array(leaf):
-            _fail(case, name, f"{path} is not a jax.Array but {type(leaf).__name__} {when}", _SAME_STATE)
+            fail(case, name, f"{path} is not a jax.Array but {type(leaf).__name__} {when}", _SAME_STATE)
         kinds = [f"{kind.weak_type * 'weak '}{kind.str_short()}" for kind in map(jax.typeof, (before[path], leaf))]
         if kinds[0] != kinds[1]:
-            _fail(case, name, f"{path} is {kinds[1]} {when} and {kinds[0]} before the first step", _SAME_STATE)
+            fail(case, name, f"{path} is {kinds[1]} {when} and {kinds[0]} before the first step", _SAME_STATE)
 
 
 def _static_numbers(part: Any, prefix: str = "") -> Iterator[str]:
