@@ -36,7 +36,7 @@ class Problem:
     """A system, its estimator and Θ, several starts, and a function `(steps, seed) -> Scenario`."""
 
     name: str
-    system: st.System
+    system: st.AbstractSystem
     estimator: st.AbstractEstimator
     box: st.Box
     starts: dict[str, np.ndarray]
@@ -198,14 +198,16 @@ def measure(problem: Problem, theta: np.ndarray, tuner: st.AbstractTuner, seeds:
     def run(numbers: Any, scenarios: st.Scenario) -> dict[str, jax.Array]:
         def one(numbers: Any, scenario: st.Scenario) -> dict[str, jax.Array]:
             controller = st.Controller(problem.system, rest(numbers), problem.estimator)
-            start = dict(theta=jnp.asarray(theta), a_hat=jnp.asarray(problem.a_hat))
+            start: dict[str, Any] = dict(theta=jnp.asarray(theta), a_hat=jnp.asarray(problem.a_hat))
             done = st.simulate(controller, scenario, **start, record=("cost",))
             failed = done.outcome.code != 0
             cost = jnp.where(failed, jnp.inf, done.cost) / problem.cost_scale
             return {"total": cost.mean(), "last": cost[-len(cost) // 4 :].mean(), "failed": failed}
 
         over_seeds = jax.vmap(one, in_axes=(None, 0))
-        return over_seeds(numbers, scenarios) if numbers is None else jax.vmap(over_seeds, (0, None))(numbers, scenarios)
+        return (
+            over_seeds(numbers, scenarios) if numbers is None else jax.vmap(over_seeds, (0, None))(numbers, scenarios)
+        )
 
     return Scores({name: np.asarray(value) for name, value in run(numbers, scenarios).items()})
 
@@ -232,13 +234,16 @@ def box_widths(problem: Problem) -> jax.Array:
 def adagrad_norm(widths: jax.Array, factor: float = 0.1) -> optax.GradientTransformation:
     """AdaGrad-norm in the units of the box: θ ← θ − factor · D · W² G / √(Σ |W G|²), with D = √d, its diameter."""
 
-    def update(G, total, params=None):
-        g = widths * G
-        total = total + jnp.sum(g * g)
+    def init(params: Any) -> jax.Array:
+        return jnp.zeros((), params.dtype)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        g = widths * updates
+        total = state + jnp.sum(g * g)
         length = factor * math.sqrt(widths.size) / jnp.sqrt(jnp.maximum(total, 1e-30))
         return -length * widths * g, total
 
-    return optax.GradientTransformation(lambda params: jnp.zeros((), params.dtype), update)
+    return optax.GradientTransformation(init, update)
 
 
 def rivals(problem: Problem) -> dict[str, Any]:
@@ -301,10 +306,14 @@ def best_of(scores: Scores) -> int:
     return int(np.argmin(scores["total"].mean(axis=1)))
 
 
-HEADER = f"{'problem':22} {'start':12} {'tuner':26} {'rate':>8} {'total':>10} {'ratio':>7} {'last':>7} {'last*':>7} failed"
+HEADER = (
+    f"{'problem':22} {'start':12} {'tuner':26} {'rate':>8} {'total':>10} {'ratio':>7} {'last':>7} {'last*':>7} failed"
+)
 
 
-def report(problem: Problem, start: str, reference: Scores, results: dict[str, Scores], rates: np.ndarray = RATES) -> None:
+def report(
+    problem: Problem, start: str, reference: Scores, results: dict[str, Scores], rates: np.ndarray = RATES
+) -> None:
     """Print the ratios to the best rate: total, last quarter, and last quarter over the lowest one of any rate."""
     best = best_of(reference)
     total, last = (reference[name][best].mean() for name in ("total", "last"))
@@ -355,7 +364,9 @@ def main() -> None:
     options = parser.parse_args()
     seeds = list(range(options.first, options.first + options.seeds))
     with jax.enable_x64(True):
-        print(f"\n{options.seeds} seeds from {options.first}; ratios to the best learning rate of each problem and start")
+        print(
+            f"\n{options.seeds} seeds from {options.first}; ratios to the best learning rate of each problem and start"
+        )
         print(HEADER)
         for name in options.problems:
             problem = PROBLEMS[name]()

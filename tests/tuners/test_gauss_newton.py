@@ -45,9 +45,9 @@ def rollout_cost(system, x, a, steps):
 
     def cost(theta):
         state = x
-        for t in range(steps):
-            state, h = system.step(state, theta, a, t)
-        return h
+        for t in range(steps - 1):
+            state, _ = system.step(state, theta, a, t)
+        return system.step(state, theta, a, steps - 1)[1]
 
     return cost
 
@@ -211,7 +211,9 @@ class TestConstraints:
 
     def test_a_box_by_hand(self):
         """The free minimum is (−0.5, 0.6). With θ₀ at its bound 0, θ₁ = 0.6 + 0.9 · (−0.5) / 1 = 0.15."""
-        got = tuned(static_system(self.H, [-0.5, 0.6]), st.GaussNewton(constraint=st.Box(0.0, 1.0)), jnp.array([0.5, 0.9]))
+        got = tuned(
+            static_system(self.H, [-0.5, 0.6]), st.GaussNewton(constraint=st.Box(0.0, 1.0)), jnp.array([0.5, 0.9])
+        )
         np.testing.assert_allclose(got, [0.0, 0.15], atol=1e-6)
 
     def test_a_product_of_boxes_is_the_box(self):
@@ -232,7 +234,7 @@ class TestConstraints:
 
     def test_without_bounds(self):
         got = tuned(static_system(self.H, [-3.0, 40.0]), st.GaussNewton(), jnp.array([1.0, 1.0]))
-        np.testing.assert_allclose(got, [-3.0, 40.0], rtol=1e-5)
+        np.testing.assert_allclose(got, [-3.0, 40.0], rtol=1e-4)  # 10 memories: exp(−10)
 
     def test_a_box_of_width_zero_holds_its_number(self):
         tuner = st.GaussNewton(constraint=st.Box([0.3, -2.0], [0.3, 2.0]))
@@ -255,9 +257,7 @@ class TestConstraints:
 def planar_run(tuner, system=None, theta=(1.0, 2.0, 0.5, 0.3), engine="native", steps=2000, guard=None):
     controller = st.Controller(system or planar_system(), tuner, st.GradientEstimator(0.05))
     scenario = random_scenario(jax.random.key(5), steps, 2, 3, 2)
-    return st.simulate(
-        controller, scenario, theta=jnp.asarray(theta), a_hat=jnp.zeros(3), engine=engine, guard=guard
-    )
+    return st.simulate(controller, scenario, theta=jnp.asarray(theta), a_hat=jnp.zeros(3), engine=engine, guard=guard)
 
 
 BOX = st.Box([0.1, 0.1, 0.0, 0.0], [8.0, 8.0, 3.0, 3.0])
@@ -295,7 +295,9 @@ class TestInvariance:
 class TestEngines:
     @pytest.mark.parametrize("constraint", [BOX, st.Ball(4.0)], ids=["Box", "Ball"])
     def test_native_equals_xla(self, constraint):
-        native, xla = (planar_run(st.GaussNewton(constraint=constraint), engine=e, steps=300) for e in ("native", "xla"))
+        native, xla = (
+            planar_run(st.GaussNewton(constraint=constraint), engine=e, steps=300) for e in ("native", "xla")
+        )
         for name in ("theta", "x", "gradient", "y"):
             np.testing.assert_allclose(getattr(native, name), getattr(xla, name), rtol=1e-11, atol=1e-11)
 
@@ -308,7 +310,10 @@ class TestEngines:
         assert np.any(np.asarray(native.guard) & int(st.Decision.RESET))
 
     def test_fourteen_numbers(self):
-        system, scenario = random_system(jax.random.key(1), 4, 2, 2, 3, 14), random_scenario(jax.random.key(2), 60, 4, 3, 2)
+        system, scenario = (
+            random_system(jax.random.key(1), 4, 2, 2, 3, 14),
+            random_scenario(jax.random.key(2), 60, 4, 3, 2),
+        )
         controller = st.Controller(system, st.GaussNewton(constraint=st.Box(-1.0, 1.0)), st.GradientEstimator(0.05))
         start = dict(theta=jnp.zeros(14), a_hat=jnp.zeros(3))
         native, xla = (st.simulate(controller, scenario, **start, engine=e) for e in ("native", "xla"))
@@ -371,9 +376,12 @@ class TestBadNumbers:
         theta, tuner = jnp.array([0.5, 0.5]), st.GaussNewton(constraint=st.Box(0.0, 1.0))
         H = gauss_newton._curvature(kinked, jnp.zeros(1), jnp.zeros((1, 2)), theta, jnp.zeros(1), 0)
         assert not np.all(np.isfinite(H))
-        moved, state, _ = tuner.update(kinked, jnp.zeros(1), theta, jnp.zeros(1), 0, tuner.init(kinked, jnp.zeros(1), theta))
-        np.testing.assert_array_equal(state.curvature, 0.0)
-        assert moved[1] > 0.5 and np.all(np.isfinite(moved))
+        moved, state, _ = tuner.update(
+            kinked, jnp.zeros(1), theta, jnp.zeros(1), 0, tuner.init(kinked, jnp.zeros(1), theta)
+        )
+        np.testing.assert_array_equal(state.means.curvature, 0.0)
+        assert np.all(np.isfinite(moved))
+        assert moved[1] > 0.5
 
     @pytest.mark.parametrize("bad", [np.inf, np.nan, 1e200])
     def test_a_bad_sensitivity_does_not_enter_the_means(self, bad):
@@ -381,11 +389,10 @@ class TestBadNumbers:
         system, tuner = planar_system(), st.GaussNewton(constraint=BOX)
         theta, a, x = jnp.array([1.0, 2.0, 0.5, 0.3]), jnp.zeros(3), jnp.array([1.0, -1.0])
         _, good, _ = tuner.update(system, x, theta, a, 0, tuner.init(system, x, theta))
-        broken = gauss_newton.GaussNewtonState(jnp.full((2, 4), bad), *means(good), None)
+        broken = gauss_newton.GaussNewtonState(jnp.full((2, 4), bad), good.age, good.means, None)
         moved, state, _ = tuner.update(system, x, theta, a, 1, broken)
         assert np.all(np.isnan(moved)) == (not np.isfinite(bad))
-        for before, after in zip(means(good)[1:], means(state)[1:], strict=True):
-            np.testing.assert_array_equal(before, after)
+        jax.tree.map(np.testing.assert_array_equal, good.means, state.means)
         fresh = tuner.reset(system, x, theta, state)
         moved, state, _ = tuner.update(system, x, theta, a, 2, fresh)
         assert np.all(np.isfinite(ravel_pytree((moved, state))[0]))
@@ -400,9 +407,10 @@ class TestBadNumbers:
         steps, theta = rows(system, tuner, jnp.array([1.0, 2.0, 0.5, 0.3]), jnp.zeros(3), jnp.array([1.0, -1.0]), 5)
         state = steps[-1][4]
         fresh = tuner.reset(system, jnp.zeros(2), theta, state)
-        assert np.any(state.y) and not np.any(fresh.y)
-        for name in ("age", "curvature", "gradient", "square", "cost"):
-            np.testing.assert_array_equal(getattr(fresh, name), getattr(state, name))
+        assert np.any(state.y)
+        assert not np.any(fresh.y)
+        kept = lambda state: (state.age, state.means, state.contraction)
+        jax.tree.map(np.testing.assert_array_equal, kept(fresh), kept(state))
 
     @pytest.mark.parametrize(
         ("name", "bad"),
@@ -417,13 +425,11 @@ class TestBadNumbers:
             st.GaussNewton(constraint=(0.0, 1.0))
 
 
-def means(state):
-    return state.age, state.curvature, state.gradient, state.square, state.cost
-
-
 class TestMemory:
     def test_the_contraction_estimate_changes_nothing_else(self):
-        with_it, without = (planar_run(st.GaussNewton(constraint=BOX, contraction_memory=m), steps=100) for m in (50, None))
+        with_it, without = (
+            planar_run(st.GaussNewton(constraint=BOX, contraction_memory=m), steps=100) for m in (50, None)
+        )
         np.testing.assert_allclose(with_it.theta, without.theta, rtol=1e-12)
         assert with_it.contraction[-1] < 1
 
@@ -454,12 +460,13 @@ class TestMemory:
         warnings = [text for text in run.diagnosis.warnings() if "memory" in text]
         assert len(warnings) == warned
         if warned:
-            assert "time constant is 1,000 steps" in warnings[0] and "at least 19,990" in warnings[0]
+            assert "time constant is 1,000 steps" in warnings[0]
+            assert "at least 19,990" in warnings[0]
 
 
 def test_it_needs_no_learning_rate_on_a_small_loop():
-    """The best static gain of x⁺ = x + 0.1 (u + w), h = x² + r u² solves a scalar Riccati equation: P = 1 + P r / (r + 0.01 P)
-    in the form below. Scales of cost and noise that differ by 10¹² give the same gain."""
+    """The best static gain of x⁺ = x + 0.1 u + w with h = x² + r u² comes from a scalar Riccati equation. Units of the
+    cost that differ by 10¹² give the same gain."""
     dt, r = 0.1, 0.1
     P = 1.0
     for _ in range(1000):
@@ -475,6 +482,8 @@ def test_it_needs_no_learning_rate_on_a_small_loop():
         steps = 40_000
         scenario = st.Scenario(jnp.zeros(1), jnp.zeros((steps, 1)), st.Gaussian(0.3)(jax.random.key(0), steps, 1))
         controller = st.Controller(system, st.GaussNewton(constraint=st.Box(0.0, 15.0)), st.Frozen())
-        run = st.simulate(controller, scenario, theta=jnp.full(1, 0.2), a_hat=jnp.zeros(1), record=("theta",), stride=100)
+        run = st.simulate(
+            controller, scenario, theta=jnp.full(1, 0.2), a_hat=jnp.zeros(1), record=("theta",), stride=100
+        )
         # The mean over the second half: θ wanders by about √(τ/N) of the curvature's scale.
         assert np.mean(np.asarray(run.theta[200:])) == pytest.approx(best, rel=0.05)

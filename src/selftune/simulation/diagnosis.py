@@ -92,8 +92,8 @@ class Diagnosis:
             time = time_constant(self.contraction)
             if self.memory < TIME_CONSTANTS * time:
                 warnings.append(
-                    f"The tuner's memory of {self.memory:,.0f} steps is short for this closed loop, whose time constant "
-                    f"is {time:,.0f} steps (ρ̂ = {self.contraction:.6g}): set memory to at least "
+                    f"The tuner's memory of {self.memory:,.0f} steps is short for this closed loop, whose time "
+                    f"constant is {time:,.0f} steps (ρ̂ = {self.contraction:.6g}): set memory to at least "
                     f"{math.ceil(TIME_CONSTANTS * time):,}, see `suggest_memory`."
                 )
         return warnings
