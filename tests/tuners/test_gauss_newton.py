@@ -409,6 +409,21 @@ class TestBadNumbers:
         got = tuned(system, st.GaussNewton(constraint=st.Box(0.0, 1.0)), jnp.array([0.3, 0.4]), steps=50)
         np.testing.assert_array_equal(got, [0.3, 0.4])
 
+    def test_a_start_without_gradient(self):
+        """At rest with zero gains, u = 0 and the gradient is zero, but the curvature is a singular matrix."""
+        A, B = 0.9 * np.eye(4) + 0.08 * np.eye(4, k=1), np.eye(4, 2, k=-2)
+        system = st.System(
+            dynamics=lambda x, u, f, t: jnp.asarray(A) @ x + 0.1 * jnp.asarray(B) @ u,
+            residual=lambda x, a, t: 0 * x,
+            policy=lambda x, theta, f, t: -theta.reshape(2, 4) @ x,
+            cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        )
+        scenario = st.Scenario(jnp.zeros(4), jnp.zeros((3000, 1)), st.Gaussian(0.1)(jax.random.key(0), 3000, 4))
+        controller = st.Controller(system, st.GaussNewton(constraint=st.Box(-1.0, 1.0)), st.Frozen())
+        run = st.simulate(controller, scenario, theta=jnp.zeros(8), a_hat=jnp.zeros(1))
+        assert run.cost[-1000:].mean() < run.cost[500:1500].mean() * 1.5
+        assert np.abs(run.theta[-1]).max() > 0.1
+
     def test_reset_forgets_y_alone(self):
         system, tuner = planar_system(), st.GaussNewton(constraint=BOX, contraction_memory=50)
         steps, theta = rows(system, tuner, jnp.array([1.0, 2.0, 0.5, 0.3]), jnp.zeros(3), jnp.array([1.0, -1.0]), 5)

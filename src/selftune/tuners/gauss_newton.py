@@ -167,7 +167,8 @@ class GaussNewton(AbstractTuner):
         trace = jnp.sum(means.curvature[np.diagonal(place)])
         shown = means.square / (2 * jnp.where(trace > 0, trace, 1))
         v = prior * jnp.where(trace > 0, jnp.minimum(means.cost, shown), means.cost)
-        v = jnp.maximum(v, jnp.finfo(dtype).tiny)
+        # Where all gradients are zero, v would be zero; the pivots must stay above the rounding errors of C̄.
+        v = jnp.maximum(jnp.maximum(v, 16 * jnp.finfo(dtype).eps * trace), jnp.finfo(dtype).tiny)
         window = jnp.minimum(N, start * N + 0.5 * age)
         alpha = start * N / window
         R = (means.curvature + alpha * C)[place] + (1 + alpha) * v * jnp.eye(d, dtype=dtype)
