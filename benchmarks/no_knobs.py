@@ -3,6 +3,7 @@
 python -m benchmarks.no_knobs --seeds 4            every problem, from every start
 python -m benchmarks.no_knobs --rivals             other methods without a learning rate, or with a usual one
 python -m benchmarks.no_knobs --variants           the same problems with other units, sampling rates and boxes
+python -m benchmarks.no_knobs --speed              the time of a step
 
 The reference of a problem and a start is `MGAPS` with the learning rate of a half-decade grid that has the lowest total
 cost over all seeds. The model itself is the plant, and there is no guard.
@@ -13,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -27,6 +28,8 @@ from selftune.cli.example import cart as cart_example
 from selftune.robots import arm, car, quadrotor
 from selftune.robots.base import Robot
 
+from ._measure import interleaved
+
 RATES = 10.0 ** np.arange(-6.0, 3.25, 0.5)
 STARTS = (0.25, 0.5, 2.0)
 
@@ -36,7 +39,7 @@ class Problem:
     """A system, its estimator and Θ, several starts, and a function `(steps, seed) -> Scenario`."""
 
     name: str
-    system: st.System
+    system: st.AbstractSystem
     estimator: st.AbstractEstimator
     box: st.Box
     starts: dict[str, np.ndarray]
@@ -158,12 +161,12 @@ def pendulum(*, dt: float = 0.01, widen: float = 1.0) -> Problem:
 def of_robot(robot: Robot, *, widen: float = 1.0) -> Problem:
     """A robot of `selftune.robots`, with its estimator, and with its own model as the plant."""
     low, high = (np.asarray(bound) for bound in (robot.theta_box.low, robot.theta_box.high))
-    middle, half = (high + low) / 2, (high - low) / 2
+    more = (widen - 1) * (high - low) / 2
     return Problem(
         robot.name,
         robot.system,
         robot.controller().estimator,
-        st.Box(middle - widen * half, middle + widen * half),
+        st.Box(low - more, high + more),
         {_times(factor): robot.detuned(factor) for factor in STARTS},
         robot.a_hat,
         lambda steps, seed: robot.make_scenario(steps, jax.random.key(seed)).materialize(),
@@ -198,14 +201,16 @@ def measure(problem: Problem, theta: np.ndarray, tuner: st.AbstractTuner, seeds:
     def run(numbers: Any, scenarios: st.Scenario) -> dict[str, jax.Array]:
         def one(numbers: Any, scenario: st.Scenario) -> dict[str, jax.Array]:
             controller = st.Controller(problem.system, rest(numbers), problem.estimator)
-            start = dict(theta=jnp.asarray(theta), a_hat=jnp.asarray(problem.a_hat))
+            start: dict[str, Any] = dict(theta=jnp.asarray(theta), a_hat=jnp.asarray(problem.a_hat))
             done = st.simulate(controller, scenario, **start, record=("cost",))
             failed = done.outcome.code != 0
             cost = jnp.where(failed, jnp.inf, done.cost) / problem.cost_scale
             return {"total": cost.mean(), "last": cost[-len(cost) // 4 :].mean(), "failed": failed}
 
         over_seeds = jax.vmap(one, in_axes=(None, 0))
-        return over_seeds(numbers, scenarios) if numbers is None else jax.vmap(over_seeds, (0, None))(numbers, scenarios)
+        return (
+            over_seeds(numbers, scenarios) if numbers is None else jax.vmap(over_seeds, (0, None))(numbers, scenarios)
+        )
 
     return Scores({name: np.asarray(value) for name, value in run(numbers, scenarios).items()})
 
@@ -232,13 +237,16 @@ def box_widths(problem: Problem) -> jax.Array:
 def adagrad_norm(widths: jax.Array, factor: float = 0.1) -> optax.GradientTransformation:
     """AdaGrad-norm in the units of the box: θ ← θ − factor · D · W² G / √(Σ |W G|²), with D = √d, its diameter."""
 
-    def update(G, total, params=None):
-        g = widths * G
-        total = total + jnp.sum(g * g)
+    def init(params: Any) -> jax.Array:
+        return jnp.zeros((), params.dtype)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        g = widths * updates
+        total = state + jnp.sum(g * g)
         length = factor * math.sqrt(widths.size) / jnp.sqrt(jnp.maximum(total, 1e-30))
         return -length * widths * g, total
 
-    return optax.GradientTransformation(lambda params: jnp.zeros((), params.dtype), update)
+    return optax.GradientTransformation(init, update)
 
 
 def rivals(problem: Problem) -> dict[str, Any]:
@@ -301,10 +309,14 @@ def best_of(scores: Scores) -> int:
     return int(np.argmin(scores["total"].mean(axis=1)))
 
 
-HEADER = f"{'problem':22} {'start':12} {'tuner':26} {'rate':>8} {'total':>10} {'ratio':>7} {'last':>7} {'last*':>7} failed"
+HEADER = (
+    f"{'problem':22} {'start':12} {'tuner':26} {'rate':>8} {'total':>10} {'ratio':>7} {'last':>7} {'last*':>7} failed"
+)
 
 
-def report(problem: Problem, start: str, reference: Scores, results: dict[str, Scores], rates: np.ndarray = RATES) -> None:
+def report(
+    problem: Problem, start: str, reference: Scores, results: dict[str, Scores], rates: np.ndarray = RATES
+) -> None:
     """Print the ratios to the best rate: total, last quarter, and last quarter over the lowest one of any rate."""
     best = best_of(reference)
     total, last = (reference[name][best].mean() for name in ("total", "last"))
@@ -345,6 +357,49 @@ def compare(problem: Problem, seeds: list[int], *, with_rivals: bool, reference:
     return references
 
 
+def state_feedback() -> Problem:
+    """A chain of 7 states with 2 inputs and a matrix of 14 gains, to measure the time of a step."""
+    A = 0.9 * np.eye(7) + 0.08 * np.eye(7, k=1)
+    B = np.zeros((7, 2))
+    B[6, 0] = B[3, 1] = 0.1
+
+    def scenario(steps: int, seed: int) -> st.Scenario:
+        w = st.Gaussian(0.1)(jax.random.key(seed), steps, 7)
+        return st.Scenario(jnp.zeros(7), jnp.zeros((steps, 2)), w)
+
+    system = st.MatchedSystem(
+        dynamics=lambda x, v, t: jnp.asarray(A, x.dtype) @ x + jnp.asarray(B, x.dtype) @ v,
+        residual=lambda x, a, t: a,
+        actuation=lambda x, theta, t: -theta.reshape(2, 7) @ x,
+        cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+    )
+    box = st.Box(np.full(14, -1.0), np.full(14, 1.0))
+    estimator = st.GradientEstimator(0.05, constraint=st.Box(-1.0, 1.0))
+    return Problem("14 gains", system, estimator, box, {"0": np.zeros(14)}, np.zeros(2), scenario)
+
+
+def speed() -> None:
+    """Print the time of a step of the native simulation, with `MGAPS` and with `GaussNewton`."""
+    print(f"\n{'native simulation':22} {'d':>3} {'MGAPS, ns':>10} {'GaussNewton, ns':>16} {'ratio':>6}")
+    for make in (*(PROBLEMS[name] for name in ("cart", "arm", "car", "quadrotor")), state_feedback):
+        problem = make()
+        theta = next(iter(problem.starts.values()))
+        scenario = problem.scenario(10_000, 0)
+
+        def run(tuner: st.AbstractTuner, problem=problem, theta=theta, scenario=scenario) -> None:
+            controller = st.Controller(problem.system, tuner, problem.estimator)
+            start: dict[str, Any] = dict(theta=jnp.asarray(theta), a_hat=jnp.asarray(problem.a_hat))
+            st.simulate(controller, scenario, **start, record=(), throw=False, engine="native")
+
+        tuners = {
+            "MGAPS": st.MGAPS(1e-6, constraint=problem.box),
+            "GaussNewton": st.GaussNewton(constraint=problem.box),
+        }
+        seconds = interleaved({name: partial(run, tuner) for name, tuner in tuners.items()}, rounds=15)
+        mgaps, newton = (1e9 * min(seconds[name]) / len(scenario) for name in tuners)
+        print(f"{problem.name:22} {theta.size:3d} {mgaps:10.0f} {newton:16.0f} {newton / mgaps:6.2f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2, help="the number of seeds")
@@ -352,10 +407,16 @@ def main() -> None:
     parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
     parser.add_argument("--rivals", action="store_true")
     parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--speed", action="store_true", help="only the time of a step")
     options = parser.parse_args()
     seeds = list(range(options.first, options.first + options.seeds))
     with jax.enable_x64(True):
-        print(f"\n{options.seeds} seeds from {options.first}; ratios to the best learning rate of each problem and start")
+        if options.speed:
+            speed()
+            return
+        print(
+            f"\n{options.seeds} seeds from {options.first}; ratios to the best learning rate of each problem and start"
+        )
         print(HEADER)
         for name in options.problems:
             problem = PROBLEMS[name]()

@@ -162,6 +162,25 @@ def test_diameter_and_samples(name):
     assert float(jnp.max(jnp.linalg.norm(edge[:, None] - edge[None], axis=-1))) == pytest.approx(size, rel=1e-6)
 
 
+BOUNDS = {
+    "box": (st.Box([-1.0, 0.0, -jnp.inf], 2.0), [-1.0, 0.0, -np.inf], [2.0, 2.0, 2.0]),
+    "ball": (st.Ball(1.5), [-1.5] * 3, [1.5] * 3),
+    "ball off centre": (st.Ball(0.5, jnp.array([1.0, 2.0, 3.0])), [0.5, 1.5, 2.5], [1.5, 2.5, 3.5]),
+    "simplex": (st.Simplex(2.0), [0.0] * 3, [2.0] * 3),
+    "whole space": (st.Unconstrained(), [-np.inf] * 3, [np.inf] * 3),
+    "product": (st.Product([st.Box(0.0, 1.0), st.Ball(2.0)]), [0.0, -2.0, -2.0], [1.0, 2.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bounds(name):
+    constraint, low, high = BOUNDS[name]
+    like = [jnp.zeros(1, jnp.float32), jnp.zeros(2, jnp.float32)] if name == "product" else jnp.zeros(3, jnp.float32)
+    got = constraint.bounds(like)
+    np.testing.assert_allclose(got, [low, high])
+    assert all(bound.dtype == jnp.float32 for bound in got)
+
+
 def test_samples_of_parts():
     constraint = st.Product({"a": st.Box(0.0, 2.0), "b": st.Ball(1.0)})
     like = {"a": jnp.zeros(1, jnp.float32), "b": jnp.zeros((1, 2), jnp.float32)}

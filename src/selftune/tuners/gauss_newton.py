@@ -17,20 +17,24 @@ from ._factorization import factorize, solve
 from .base import AbstractTuner, TunerInfo
 
 
-class GaussNewtonState(eqx.Module):
-    """The sensitivity, and running means over about the last L steps; gradients and curvatures are in box units."""
+class Means(eqx.Module):
+    """Running means over about the last L steps, in box units."""
 
-    y: Float[Array, "n d"]
-    age: Float[Array, ""]
-    """t, up to the age at which both windows have their full length."""
-    curvature: Float[Array, " d*(d+1)/2"]
-    """C̄, the lower triangle, row by row."""
+    curvature: Float[Array, " c"]
+    """C̄, the c = d (d + 1) / 2 numbers of its lower triangle, row by row."""
     gradient: Float[Array, " d"]
     """ḡ."""
     square: Float[Array, ""]
     """q̄, the mean of |g|²."""
     cost: Float[Array, ""]
     """h̄, the mean of |h|."""
+
+
+class GaussNewtonState(eqx.Module):
+    y: Float[Array, "n d"]
+    age: Float[Array, ""]
+    """t, up to the age at which both windows have their full length."""
+    means: Means
     contraction: _contraction.ContractionState | None
 
 
@@ -101,13 +105,10 @@ class GaussNewton(AbstractTuner):
         d = ravel_pytree(theta)[0].size
         zero = jnp.zeros((), x.dtype)
         return GaussNewtonState(
-            y=jnp.zeros((x.shape[0], d), x.dtype),
-            age=zero,
-            curvature=jnp.zeros(d * (d + 1) // 2, x.dtype),
-            gradient=jnp.zeros(d, x.dtype),
-            square=zero,
-            cost=zero,
-            contraction=_contraction.init(self.contraction_memory, x),
+            jnp.zeros((x.shape[0], d), x.dtype),
+            zero,
+            Means(jnp.zeros(d * (d + 1) // 2, x.dtype), jnp.zeros(d, x.dtype), zero, zero),
+            _contraction.init(self.contraction_memory, x),
         )
 
     def update(
@@ -132,8 +133,8 @@ class GaussNewton(AbstractTuner):
         with jax.named_scope("selftune.curvature"):
             H = _curvature(system, x, y, theta, a_hat, t)
         with jax.named_scope("selftune.descent"):
-            theta, means = self._step(theta, h, G, H, state)
-        state = GaussNewtonState(y_next, *means, watch)
+            theta, age, means = self._step(theta, h, G, H, state.age, state.means)
+        state = GaussNewtonState(y_next, age, means, watch)
         return theta, state, TunerInfo(gradient=G, y=y, contraction=rho)
 
     def reset(
@@ -142,43 +143,40 @@ class GaussNewton(AbstractTuner):
         """Return the state with $y = 0$."""
         return eqx.tree_at(lambda state: state.y, state, jnp.zeros_like(state.y))
 
-    def _step(self, theta: PyTree, h: Array, G: Array, H: Array, state: GaussNewtonState) -> tuple[PyTree, tuple]:
-        """Return the next θ, and the next age and means. H is the curvature in the units of θ, (d, d)."""
+    def _step(
+        self, theta: PyTree, h: Array, G: Array, H: Array, age: Array, means: Means
+    ) -> tuple[PyTree, Array, Means]:
+        """Return the next θ, age and means. H is the curvature in the units of θ, (d, d)."""
         flat, unravel = ravel_pytree(theta)
-        dtype, d, tiny = flat.dtype, flat.size, jnp.finfo(flat.dtype).tiny
+        dtype, d = flat.dtype, flat.size
         N, prior, cap, growth, start = (
             setting.astype(dtype) for setting in (self.memory, self.prior, self.cap, self.growth, self.start)
         )
+        row, column, place = _triangle(d)
         low, high = self.constraint.bounds(theta)
         w = jnp.where(jnp.isfinite(high - low), high - low, 2 * jnp.maximum(1, jnp.abs(flat)))
-        row, column = np.tril_indices(d)
         g, C = w * G, H[row, column] * (w[row] * w[column])
         C = jnp.where(jnp.isfinite(jnp.sum(C)), C, 0)
 
-        age, L = state.age, jnp.minimum(N, 1 + growth * state.age)
-        q, size = jnp.sum(g * g), jnp.abs(h)
-        # A step whose numbers are not finite must not enter the means: a guard's reset keeps them.
-        weight = jnp.where(jnp.isfinite(q + size), 1 / L, 0)
-        q, size, finite_g = (jnp.where(weight > 0, now, 0) for now in (q, size, g))
-        C_bar, g_bar, q_bar, h_bar = (
-            old + weight * (now - old)
-            for old, now in zip(
-                (state.curvature, state.gradient, state.square, state.cost), (C, finite_g, q, size), strict=True
-            )
-        )
+        now = Means(C, g, jnp.sum(g * g), jnp.abs(h))
+        # A step whose numbers are not finite must not enter the means, because a guard's reset keeps the means.
+        is_finite = jnp.isfinite(now.square + now.cost)
+        weight = 1 / jnp.minimum(N, 1 + growth * age)
+        means = jax.tree.map(lambda old, now: old + weight * jnp.where(is_finite, now - old, 0), means, now)
 
-        index = np.zeros((d, d), int)
-        index[row, column] = index[column, row] = np.arange(row.size)
-        trace = jnp.sum(C_bar[np.diagonal(index)])
-        v = jnp.where(trace > 0, jnp.minimum(h_bar, q_bar / (2 * jnp.where(trace > 0, trace, 1))), h_bar)
-        v = jnp.maximum(prior * v, tiny)
+        trace = jnp.sum(means.curvature[np.diagonal(place)])
+        shown = means.square / (2 * jnp.where(trace > 0, trace, 1))
+        v = prior * jnp.where(trace > 0, jnp.minimum(means.cost, shown), means.cost)
+        # Where all gradients are zero, v would be zero; the pivots must stay above the rounding errors of C̄.
+        v = jnp.maximum(jnp.maximum(v, 16 * jnp.finfo(dtype).eps * trace), jnp.finfo(dtype).tiny)
         window = jnp.minimum(N, start * N + 0.5 * age)
         alpha = start * N / window
-        R = (C_bar + alpha * C)[index] + (1 + alpha) * v * jnp.eye(d, dtype=dtype)
+        R = (means.curvature + alpha * C)[place] + (1 + alpha) * v * jnp.eye(d, dtype=dtype)
         is_box = _is_box(self.constraint)
         if is_box:
-            held = ((flat <= low) & (g_bar > 0)) | ((flat >= high) & (g_bar < 0))
+            held = ((flat <= low) & (means.gradient > 0)) | ((flat >= high) & (means.gradient < 0))
             R = jnp.where((held[:, None] | held[None, :]) & ~np.eye(d, dtype=bool), 0, R)
+
         factors = factorize(R, v)
         s = solve(factors, g) * (-1 / window)
         s = s * (cap / jnp.maximum(N * jnp.max(jnp.abs(s)), cap))
@@ -186,10 +184,18 @@ class GaussNewton(AbstractTuner):
         if is_box:
             theta = self.constraint.project(moved)
         else:
-            inverse = jax.vmap(solve, in_axes=(None, 1), out_axes=1)(factors, jnp.eye(d, dtype=dtype) * v)
+            # The factor v makes the inverse dimensionless; it does not change the projection.
+            inverse = jax.vmap(solve, in_axes=(None, 1), out_axes=1)(factors, v * jnp.eye(d, dtype=dtype))
             theta = self.constraint.project_in_metric(moved, w[:, None] * inverse * w[None, :], exact=False)
-        age = jnp.minimum(age + 1, 2 * N / growth)
-        return theta, (age, C_bar, g_bar, q_bar, h_bar)
+        return theta, jnp.minimum(age + 1, 2 * N / growth), means
+
+
+def _triangle(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rows and columns of the lower triangle of a (d, d) matrix, and each entry's place in the triangle."""
+    row, column = np.tril_indices(d)
+    place = np.zeros((d, d), int)
+    place[row, column] = place[column, row] = np.arange(row.size)
+    return row, column, place
 
 
 TIME_CONSTANTS = 20

@@ -1,0 +1,511 @@
+"""`GaussNewton` against autodiff through the rollout, a plain NumPy form of the rule, and small problems by hand."""
+
+import shutil
+import subprocess
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import selftune as st
+from selftune.tuners import _factorization, gauss_newton
+from tests.problems import planar_system, random_scenario, random_system
+
+
+def rows(system, tuner, theta, a_hat, x, steps, seed=0):
+    """Run the tuner on the model by hand; return each step's (x, θ, y, G, state after), and the last θ."""
+    update = jax.jit(lambda x, theta, t, state: tuner.update(system, x, theta, a_hat, t, state))
+    step = jax.jit(lambda x, theta, t: system.step(x, theta, a_hat, t))
+    state, rng, out = tuner.init(system, x, theta), np.random.default_rng(seed), []
+    for t in range(steps):
+        moved, state, info = update(x, theta, t, state)
+        out.append((x, theta, info.y, info.gradient, state))
+        x = step(x, theta, t)[0] + 0.1 * rng.normal(size=x.shape)
+        theta = moved
+    return out, theta
+
+
+def linear_system(n, m, d, key):
+    """θ enters the control additively: state and control are affine in θ."""
+    A, B, K, D, Q = (
+        scale * jax.random.normal(k, shape)
+        for k, scale, shape in zip(
+            jax.random.split(key, 5), (0.2, 0.5, 0.2, 1.0, 1.0), ((n, n), (n, m), (m, n), (m, d), (n, n)), strict=True
+        )
+    )
+    return st.System(
+        dynamics=lambda x, u, f, t: A @ x + B @ u + f,
+        residual=lambda x, a, t: a * jnp.ones_like(x),
+        policy=lambda x, theta, f, t: K @ x + D @ theta,
+        cost=lambda x, u, theta, t: x @ (Q @ Q.T) @ x + jnp.sum(u**2) + 0.3 * jnp.sum(theta**2) + jnp.sum(x) * u[0],
+    )
+
+
+def rollout_cost(system, x, a, steps):
+    """The cost of the last step as a function of a θ that is used from the first step on."""
+
+    def cost(theta):
+        state = x
+        for t in range(steps - 1):
+            state, _ = system.step(state, theta, a, t)
+        return system.step(state, theta, a, steps - 1)[1]
+
+    return cost
+
+
+class TestCurvature:
+    @pytest.mark.parametrize("d", [1, 3])
+    def test_it_is_the_hessian_of_the_rollout_if_the_loop_is_affine_in_theta(self, d):
+        """Linear dynamics, a control that is affine in θ, and a quadratic cost."""
+        system = linear_system(3, 2, d, jax.random.key(d))
+        x, a, theta = jnp.array([1.0, -2.0, 0.5]), jnp.array(0.3), jnp.linspace(-1.0, 1.0, d)
+        state, y = x, jnp.zeros((3, d))
+        for t in range(6):
+            got = gauss_newton._curvature(system, state, y, theta, a, t)
+            expected = jax.hessian(rollout_cost(system, x, a, t + 1))(theta)
+            np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-11)
+            state, y, _, _ = system.sensitivity(state, y, theta, a, t)
+
+    def test_it_is_the_gauss_newton_part_for_gains(self):
+        """Zᵀ ∇²h Z, with Z the Jacobian of the rollout's (x, u, θ)."""
+        system, a, theta = planar_system(), jnp.array([0.3, -0.2, 0.1]), jnp.array([1.0, 2.0, 0.5, 0.3])
+        x0 = jnp.array([1.0, -1.0])
+
+        def last(theta, steps):
+            x = x0
+            for t in range(steps):
+                x = system.step(x, theta, a, t)[0]
+            return jnp.concatenate([x, system.control(x, theta, a, steps), theta])
+
+        x, y = x0, jnp.zeros((2, 4))
+        for t in range(5):
+            Z = jax.jacrev(lambda theta, t=t: last(theta, t))(theta)
+            at = last(theta, t)
+            H = jax.hessian(lambda v, t=t: system.cost(v[:2], v[2:4], v[4:], t))(at)
+            got = gauss_newton._curvature(system, x, y, theta, a, t)
+            np.testing.assert_allclose(got, Z.T @ H @ Z, rtol=1e-10, atol=1e-12)
+            x, y, _, _ = system.sensitivity(x, y, theta, a, t)
+
+
+class Rule:
+    """The update rule of the docstring, in plain NumPy, with matrix inverses and no clever ordering."""
+
+    def __init__(self, low, high, memory=2000.0):
+        self.low, self.high, self.N, self.t, self.means = low, high, memory, 0, None
+
+    def step(self, theta, h, G, H):
+        N, t, w = self.N, self.t, self.high - self.low
+        g, C = w * G, np.outer(w, w) * H
+        L = min(N, 1 + t / 10)
+        now = [C, g, g @ g, abs(h)]
+        self.means = now if t == 0 else [old + (new - old) / L for old, new in zip(self.means, now, strict=True)]
+        C_bar, g_bar, q_bar, h_bar = self.means
+        v = min(h_bar, q_bar / (2 * np.trace(C_bar))) if np.trace(C_bar) > 0 else h_bar
+        N_t = min(N, N / 200 + t / 2)
+        alpha = N / 200 / N_t
+        R = C_bar + alpha * C + (1 + alpha) * v * np.eye(len(g))
+        held = ((theta <= self.low) & (g_bar > 0)) | ((theta >= self.high) & (g_bar < 0))
+        for i in np.flatnonzero(held):
+            for j in range(len(g)):
+                if i != j:
+                    R[i, j] = R[j, i] = 0.0
+        s = -np.linalg.solve(R, g) / N_t
+        s *= min(1.0, 60 / N / np.abs(s).max())
+        self.t += 1
+        return np.clip(theta + w * s, self.low, self.high), held
+
+
+@pytest.mark.parametrize(("d", "memory"), [(1, 2000.0), (4, 2000.0), (4, 40.0), (14, 2000.0)])
+def test_the_step_is_the_rule(d, memory):
+    """Curvatures come from `jax.hessian` of the cost and Jacobians of the policy, not from the tuner's own function.
+    θ starts at the lower bound, where some gradients point outward."""
+    system, a_hat = random_system(jax.random.key(3), 3, 2, 2, 2, d), jnp.array([0.5, -0.3])
+    low, high = np.full(d, -0.02), np.full(d, 0.02) * (1 + np.arange(d))
+    tuner = st.GaussNewton(constraint=st.Box(low, high), memory=memory)
+    steps, _ = rows(system, tuner, jnp.asarray(low), a_hat, jnp.array([1.0, -1.0, 0.5]), 150)
+    theta, ever_held, rule, oracle = low, False, Rule(low, high, memory), cost_and_curvature(system, a_hat)
+    for t, (x, used, y, G, _) in enumerate(steps):
+        np.testing.assert_allclose(theta, used, rtol=1e-8, atol=1e-10 * high.max())
+        h, H = oracle(x, used, y, t)
+        # Continue from the tuner's own θ, so that rounding does not decide whether a number is exactly at its bound.
+        theta, held = rule.step(np.asarray(used), float(h), np.asarray(G), np.asarray(H))
+        ever_held |= held.any()
+    assert ever_held or d == 1
+
+
+def cost_and_curvature(system, a):
+    """h and Zᵀ ∇²h Z, with reverse mode and the whole Hessian of the cost."""
+
+    @jax.jit
+    def at(x, theta, y, t):
+        n, d = y.shape
+        u = system.control(x, theta, a, t)
+        u_x, u_theta = jax.jacrev(system.control, argnums=(0, 1))(x, theta, a, t)
+        Z = jnp.concatenate([y, u_x @ y + u_theta, jnp.eye(d)])
+        m = u.size
+        H = jax.hessian(lambda v: system.cost(v[:n], v[n : n + m], v[n + m :], t))(jnp.concatenate([x, u, theta]))
+        return system.cost(x, u, theta, t), Z.T @ H @ Z
+
+    return at
+
+
+class TestFactorization:
+    @pytest.mark.parametrize("d", [1, 2, 5, 14])
+    def test_against_numpy(self, d):
+        rng = np.random.default_rng(d)
+        root = rng.normal(size=(d, d))
+        A, b = root @ root.T + 0.1 * np.eye(d), rng.normal(size=d)
+        factors = _factorization.factorize(jnp.asarray(A), jnp.asarray(1e-6))
+        np.testing.assert_allclose(_factorization.solve(factors, jnp.asarray(b)), np.linalg.solve(A, b), rtol=1e-9)
+        L, D = dense(factors)
+        np.testing.assert_allclose(L @ np.diag(D) @ L.T, A, rtol=1e-12, atol=1e-12)
+
+    def test_only_the_lower_triangle_is_read(self):
+        A = np.array([[2.0, np.nan], [0.5, 1.0]])
+        factors = _factorization.factorize(jnp.asarray(A), jnp.asarray(1e-6))
+        expected = np.linalg.solve([[2.0, 0.5], [0.5, 1.0]], [1.0, 2.0])
+        np.testing.assert_allclose(_factorization.solve(factors, jnp.array([1.0, 2.0])), expected, rtol=1e-14)
+
+    def test_no_pivot_is_below_the_least(self):
+        """An indefinite matrix: the factors are those of A plus a nonnegative diagonal."""
+        A = np.array([[1.0, 2.0, 0.0], [2.0, 1.0, 0.5], [0.0, 0.5, 3.0]])
+        L, D = dense(_factorization.factorize(jnp.asarray(A), jnp.asarray(0.25)))
+        assert D.min() == 0.25
+        added = L @ np.diag(D) @ L.T - A
+        np.testing.assert_allclose(added, np.diag(np.diag(added)), atol=1e-14)
+        assert np.diag(added).min() >= -1e-14
+
+
+def dense(factors):
+    D = 1 / np.array(factors.inverse_pivots)
+    L = np.eye(len(D))
+    for k, column in enumerate(factors.columns):
+        L[k + 1 :, k] = column
+    return L, D
+
+
+def static_system(H, best, offset=1.0):
+    """A cost of θ alone: ½ (θ − best)ᵀ H (θ − best) + offset."""
+    H, best = jnp.asarray(H), jnp.asarray(best)
+
+    def cost(x, u, theta, t):
+        e = ravel_pytree(theta)[0] - best
+        return 0.5 * e @ (H @ e) + offset
+
+    return st.System(
+        dynamics=lambda x, u, f, t: jnp.zeros_like(x),
+        residual=lambda x, a, t: 0 * x,
+        policy=lambda x, theta, f, t: 0 * x,
+        cost=cost,
+    )
+
+
+def tuned(system, tuner, theta, steps=20_000, **options):
+    scenario = st.Scenario(jnp.zeros(1), jnp.zeros((steps, 1)), jnp.zeros((steps, 1)))
+    controller = st.Controller(system, tuner, st.Frozen())
+    run = st.simulate(controller, scenario, theta=theta, a_hat=jnp.zeros(1), record=("theta",), stride=steps, **options)
+    return run.final.state.theta
+
+
+class TestConstraints:
+    H = np.array([[1.0, 0.9], [0.9, 1.0]])
+
+    def test_a_box_by_hand(self):
+        """The free minimum is (−0.5, 0.6). With θ₀ at its bound 0, θ₁ = 0.6 + 0.9 · (−0.5) / 1 = 0.15."""
+        got = tuned(
+            static_system(self.H, [-0.5, 0.6]), st.GaussNewton(constraint=st.Box(0.0, 1.0)), jnp.array([0.5, 0.9])
+        )
+        np.testing.assert_allclose(got, [0.0, 0.15], atol=1e-6)
+
+    def test_a_product_of_boxes_is_the_box(self):
+        system = static_system(self.H, [-0.5, 0.6])
+        parts = st.Product({"a": st.Box(0.0, 1.0), "b": st.Box(0.0, 1.0)})
+        got = tuned(system, st.GaussNewton(constraint=parts), {"a": jnp.array(0.5), "b": jnp.array(0.9)})
+        expected = tuned(system, st.GaussNewton(constraint=st.Box(0.0, 1.0)), jnp.array([0.5, 0.9]))
+        np.testing.assert_allclose([got["a"], got["b"]], expected, rtol=1e-12)
+
+    @pytest.mark.parametrize("constraint", [st.Ball(0.4), st.Simplex()], ids=["Ball", "Simplex"])
+    def test_other_sets_end_at_the_minimum_on_the_set(self, constraint):
+        """The minimum on the set is the projection of the free minimum in the norm of H."""
+        best = np.array([-0.5, 0.9])
+        expected = constraint.project_in_metric(jnp.asarray(best), np.linalg.inv(self.H))
+        start = jnp.array([0.2, 0.1]) if isinstance(constraint, st.Ball) else jnp.array([0.5, 0.5])
+        got = tuned(static_system(self.H, best), st.GaussNewton(constraint=constraint), start)
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+    def test_without_bounds(self):
+        got = tuned(static_system(self.H, [-3.0, 40.0]), st.GaussNewton(), jnp.array([1.0, 1.0]))
+        np.testing.assert_allclose(got, [-3.0, 40.0], rtol=1e-4)  # 10 memories: exp(−10)
+
+    def test_a_box_of_width_zero_holds_its_number(self):
+        tuner = st.GaussNewton(constraint=st.Box([0.3, -2.0], [0.3, 2.0]))
+        got = tuned(static_system(self.H, [-0.5, 0.6]), tuner, jnp.array([0.3, 0.0]))
+        np.testing.assert_allclose(got, [0.3, 0.6 - 0.9 * 0.8], atol=1e-6)
+
+    def test_a_set_of_the_users_own(self):
+        class Nonnegative(st.AbstractConstraint):
+            def project(self, v):
+                return jnp.maximum(v, 0.0)
+
+            def contains(self, v):
+                return jnp.all(v >= 0.0)
+
+        system, theta = static_system(self.H, [-0.5, 0.6]), jnp.array([0.5, 0.9])
+        got = tuned(system, st.GaussNewton(constraint=Nonnegative()), theta, steps=3000, engine="xla")
+        np.testing.assert_allclose(got, [0.0, 0.15], atol=1e-3)
+
+
+def planar_run(tuner, system=None, theta=(1.0, 2.0, 0.5, 0.3), engine="native", steps=2000, guard=None):
+    controller = st.Controller(system or planar_system(), tuner, st.GradientEstimator(0.05))
+    scenario = random_scenario(jax.random.key(5), steps, 2, 3, 2)
+    return st.simulate(controller, scenario, theta=jnp.asarray(theta), a_hat=jnp.zeros(3), engine=engine, guard=guard)
+
+
+BOX = st.Box([0.1, 0.1, 0.0, 0.0], [8.0, 8.0, 3.0, 3.0])
+
+
+class TestInvariance:
+    """To 6 digits after 2000 steps; factors that are powers of ten change the rounding of every number."""
+
+    @pytest.mark.parametrize("factor", [1e-6, 1e6])
+    def test_the_unit_of_the_cost(self, factor):
+        base = planar_system()
+        scaled = st.System(
+            base.dynamics, base.residual, base.policy, lambda x, u, theta, t: factor * base.cost(x, u, theta, t)
+        )
+        expected = planar_run(st.GaussNewton(constraint=BOX))
+        got = planar_run(st.GaussNewton(constraint=BOX), scaled)
+        np.testing.assert_allclose(got.theta, expected.theta, rtol=1e-6, atol=1e-7)
+        assert np.ptp(expected.theta[:, 0]) > 0.5
+
+    @pytest.mark.parametrize("factor", [1e-2, 1e2])
+    def test_the_unit_of_theta(self, factor):
+        base, unit = planar_system(), jnp.array([factor, 1.0, 1 / factor, factor])
+        scaled = st.System(
+            base.dynamics,
+            base.residual,
+            lambda x, theta, f, t: base.policy(x, theta / unit, f, t),
+            lambda x, u, theta, t: base.cost(x, u, theta / unit, t),
+        )
+        expected = planar_run(st.GaussNewton(constraint=BOX))
+        tuner = st.GaussNewton(constraint=st.Box(BOX.low * unit, BOX.high * unit))
+        got = planar_run(tuner, scaled, theta=jnp.array([1.0, 2.0, 0.5, 0.3]) * unit)
+        np.testing.assert_allclose(got.theta / unit, expected.theta, rtol=1e-6, atol=1e-7)
+
+
+class TestEngines:
+    @pytest.mark.parametrize("constraint", [BOX, st.Ball(4.0)], ids=["Box", "Ball"])
+    def test_native_equals_xla(self, constraint):
+        native, xla = (
+            planar_run(st.GaussNewton(constraint=constraint), engine=e, steps=300) for e in ("native", "xla")
+        )
+        for name in ("theta", "x", "gradient", "y"):
+            np.testing.assert_allclose(getattr(native, name), getattr(xla, name), rtol=1e-11, atol=1e-11)
+
+    def test_with_a_guard(self):
+        guard = st.Guard(y_limit=0.02, rate=0.01)
+        native, xla = (
+            planar_run(st.GaussNewton(constraint=BOX), engine=e, steps=300, guard=guard) for e in ("native", "xla")
+        )
+        np.testing.assert_allclose(native.theta, xla.theta, rtol=1e-11, atol=1e-11)
+        assert np.any(np.asarray(native.guard) & int(st.Decision.RESET))
+
+    def test_fourteen_numbers(self):
+        system, scenario = (
+            random_system(jax.random.key(1), 4, 2, 2, 3, 14),
+            random_scenario(jax.random.key(2), 60, 4, 3, 2),
+        )
+        controller = st.Controller(system, st.GaussNewton(constraint=st.Box(-1.0, 1.0)), st.GradientEstimator(0.05))
+        start = dict(theta=jnp.zeros(14), a_hat=jnp.zeros(3))
+        native, xla = (st.simulate(controller, scenario, **start, engine=e) for e in ("native", "xla"))
+        np.testing.assert_allclose(native.theta, xla.theta, rtol=1e-11, atol=1e-11)
+        assert np.ptp(native.theta, axis=0).min() > 1e-3
+
+    def test_float32_follows_float64(self):
+        controller = st.Controller(planar_system(), st.GaussNewton(constraint=BOX), st.GradientEstimator(0.05))
+        wide = random_scenario(jax.random.key(5), 300, 2, 3, 2)
+        runs = [
+            st.simulate(
+                controller,
+                jax.tree.map(lambda leaf, dtype=dtype: leaf.astype(dtype), wide),
+                theta=jnp.array([1.0, 2.0, 0.5, 0.3], dtype),
+                a_hat=jnp.zeros(3, dtype),
+                engine=engine,
+            )
+            for dtype, engine in ((jnp.float64, "native"), (jnp.float32, "native"), (jnp.float32, "xla"))
+        ]
+        assert runs[1].theta.dtype == runs[2].theta.dtype == jnp.float32
+        for run in runs[1:]:
+            # 300 steps of single precision, 6e-8 each, through a solve.
+            np.testing.assert_allclose(run.theta, runs[0].theta, atol=1e-3)
+
+    @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+    def test_agent_and_exported_c(self, tmp_path):
+        controller = st.Controller(planar_system(), st.GaussNewton(constraint=BOX), st.GradientEstimator(0.05))
+        start = dict(x=jnp.array([1.0, -1.0]), theta=jnp.array([1.0, 2.0, 0.5, 0.3]), a_hat=jnp.zeros(3))
+        agents = [st.Agent(controller, **start, engine=engine) for engine in ("native", "xla")]
+        x = np.array([1.0, -1.0])
+        for t in range(30):
+            u, other = (agent.act(x, t) for agent in agents)
+            np.testing.assert_allclose(u, other, rtol=1e-11, atol=1e-12)
+            x = 0.9 * x + 0.05 * u
+            for agent in agents:
+                agent.observe_state(x)
+        np.testing.assert_allclose(agents[0].theta, agents[1].theta, rtol=1e-11)
+        folder = st.export_c(controller, tmp_path / "out", **start, dtype="float64")
+        sources = [folder / "out.c", folder / "main.c"]
+        subprocess.run(["cc", "-std=c99", "-O1", *sources, "-o", tmp_path / "replay", "-lm"], check=True)
+        printed = subprocess.run([tmp_path / "replay"], capture_output=True, text=True, check=True).stdout
+        assert float(printed.removeprefix("largest difference: ")) < 1e-11
+
+    def test_vmap_over_memories(self):
+        batch = jax.vmap(lambda N: planar_run(st.GaussNewton(constraint=BOX, memory=N), steps=100).theta)
+        memories = jnp.array([100.0, 2000.0])
+        got = batch(memories)
+        for i, N in enumerate(memories):
+            alone = planar_run(st.GaussNewton(constraint=BOX, memory=N), steps=100).theta
+            np.testing.assert_allclose(got[i], alone, rtol=1e-12)
+        assert np.abs(got[0] - got[1]).max() > 1e-3
+
+
+class TestBadNumbers:
+    def test_a_kink_counts_as_no_curvature(self):
+        """|θ − ½|^1.5 has an infinite second derivative at the start."""
+        base = static_system(np.eye(2), [0.2, 0.8])
+        kinked = st.System(
+            base.dynamics,
+            base.residual,
+            base.policy,
+            lambda x, u, theta, t: base.cost(x, u, theta, t) + jnp.abs(theta[0] - 0.5) ** 1.5,
+        )
+        theta, tuner = jnp.array([0.5, 0.5]), st.GaussNewton(constraint=st.Box(0.0, 1.0))
+        H = gauss_newton._curvature(kinked, jnp.zeros(1), jnp.zeros((1, 2)), theta, jnp.zeros(1), 0)
+        assert not np.all(np.isfinite(H))
+        moved, state, _ = tuner.update(
+            kinked, jnp.zeros(1), theta, jnp.zeros(1), 0, tuner.init(kinked, jnp.zeros(1), theta)
+        )
+        np.testing.assert_array_equal(state.means.curvature, 0.0)
+        assert np.all(np.isfinite(moved))
+        assert moved[1] > 0.5
+
+    @pytest.mark.parametrize("bad", [np.inf, np.nan, 1e200])
+    def test_a_bad_sensitivity_does_not_enter_the_means(self, bad):
+        """θ is then NaN, not at a bound, so that a run or a guard finds it; a reset of y continues."""
+        system, tuner = planar_system(), st.GaussNewton(constraint=BOX)
+        theta, a, x = jnp.array([1.0, 2.0, 0.5, 0.3]), jnp.zeros(3), jnp.array([1.0, -1.0])
+        _, good, _ = tuner.update(system, x, theta, a, 0, tuner.init(system, x, theta))
+        broken = gauss_newton.GaussNewtonState(jnp.full((2, 4), bad), good.age, good.means, None)
+        moved, state, _ = tuner.update(system, x, theta, a, 1, broken)
+        assert np.all(np.isnan(moved)) == (not np.isfinite(bad))
+        jax.tree.map(np.testing.assert_array_equal, good.means, state.means)
+        fresh = tuner.reset(system, x, theta, state)
+        moved, state, _ = tuner.update(system, x, theta, a, 2, fresh)
+        assert np.all(np.isfinite(ravel_pytree((moved, state))[0]))
+
+    def test_a_cost_of_zero_moves_nothing(self):
+        system = static_system(np.zeros((2, 2)), [0.0, 0.0], offset=0.0)
+        got = tuned(system, st.GaussNewton(constraint=st.Box(0.0, 1.0)), jnp.array([0.3, 0.4]), steps=50)
+        np.testing.assert_array_equal(got, [0.3, 0.4])
+
+    def test_a_start_without_gradient(self):
+        """At rest with zero gains, u = 0 and the gradient is zero, but the curvature is a singular matrix."""
+        A, B = 0.9 * np.eye(4) + 0.08 * np.eye(4, k=1), np.eye(4, 2, k=-2)
+        system = st.System(
+            dynamics=lambda x, u, f, t: jnp.asarray(A) @ x + 0.1 * jnp.asarray(B) @ u,
+            residual=lambda x, a, t: 0 * x,
+            policy=lambda x, theta, f, t: -theta.reshape(2, 4) @ x,
+            cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+        )
+        scenario = st.Scenario(jnp.zeros(4), jnp.zeros((3000, 1)), st.Gaussian(0.1)(jax.random.key(0), 3000, 4))
+        controller = st.Controller(system, st.GaussNewton(constraint=st.Box(-1.0, 1.0)), st.Frozen())
+        run = st.simulate(controller, scenario, theta=jnp.zeros(8), a_hat=jnp.zeros(1))
+        assert run.cost[-1000:].mean() < run.cost[500:1500].mean() * 1.5
+        assert np.abs(run.theta[-1]).max() > 0.1
+
+    def test_reset_forgets_y_alone(self):
+        system, tuner = planar_system(), st.GaussNewton(constraint=BOX, contraction_memory=50)
+        steps, theta = rows(system, tuner, jnp.array([1.0, 2.0, 0.5, 0.3]), jnp.zeros(3), jnp.array([1.0, -1.0]), 5)
+        state = steps[-1][4]
+        fresh = tuner.reset(system, jnp.zeros(2), theta, state)
+        assert np.any(state.y)
+        assert not np.any(fresh.y)
+        kept = lambda state: (state.age, state.means, state.contraction)
+        jax.tree.map(np.testing.assert_array_equal, kept(fresh), kept(state))
+
+    @pytest.mark.parametrize(
+        ("name", "bad"),
+        [("memory", 0.5), ("memory", np.inf), ("prior", 0.0), ("cap", -1.0), ("growth", 2.0), ("start", 0.0)],
+    )
+    def test_bad_settings_are_refused(self, name, bad, as_a_user):
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            st.GaussNewton(**{name: bad})
+
+    def test_a_constraint_must_be_one(self, as_a_user):
+        with pytest.raises(ValueError, match="constraint: expected"):
+            st.GaussNewton(constraint=(0.0, 1.0))
+
+
+class TestMemory:
+    def test_the_contraction_estimate_changes_nothing_else(self):
+        with_it, without = (
+            planar_run(st.GaussNewton(constraint=BOX, contraction_memory=m), steps=100) for m in (50, None)
+        )
+        np.testing.assert_allclose(with_it.theta, without.theta, rtol=1e-12)
+        assert with_it.contraction[-1] < 1
+
+    def test_the_suggestion(self):
+        assert st.suggest_memory(0.0, d=1) == st.suggest_memory(0.9, d=1) == 2000
+        assert st.suggest_memory(0.5, d=14) == 2800
+        assert st.suggest_memory(0.5, d=1, period=5000) == 5000
+        np.testing.assert_allclose(st.suggest_memory(0.9995, d=1), 40_000, rtol=1e-3)  # −20 / log ρ ≈ 20 / (1 − ρ)
+
+    @pytest.mark.parametrize(("name", "bad"), [("contraction", 1.0), ("contraction", -0.1), ("d", 0), ("period", -1)])
+    def test_bad_arguments_are_refused(self, name, bad, as_a_user):
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            st.suggest_memory(**dict(contraction=0.9, d=2) | {name: bad})
+
+    @pytest.mark.parametrize(("memory", "warned"), [(2000, True), (25_000, False)])
+    def test_a_short_memory_is_warned_of(self, memory, warned):
+        """x ↦ 0.999 x + θ has a time constant of 999.5 steps."""
+        system = st.System(
+            dynamics=lambda x, u, f, t: 0.999 * x + u,
+            residual=lambda x, a, t: 0 * x,
+            policy=lambda x, theta, f, t: 1e-3 * theta,
+            cost=lambda x, u, theta, t: jnp.sum((x - 1.0) ** 2),
+        )
+        tuner = st.GaussNewton(constraint=st.Box(0.0, 2.0), memory=memory, contraction_memory=100)
+        controller = st.Controller(system, tuner, st.Frozen())
+        scenario = st.Scenario(jnp.zeros(1), jnp.zeros((500, 1)), jnp.zeros((500, 1)))
+        run = st.simulate(controller, scenario, theta=jnp.ones(1), a_hat=jnp.zeros(1))
+        warnings = [text for text in run.diagnosis.warnings() if "memory" in text]
+        assert len(warnings) == warned
+        if warned:
+            assert "time constant is 999 steps" in warnings[0]
+            assert "at least 19,990" in warnings[0]
+
+
+def test_it_needs_no_learning_rate_on_a_small_loop():
+    """The best static gain of x⁺ = x + 0.1 u + w with h = x² + r u² comes from a scalar Riccati equation. Units of the
+    cost that differ by 10¹² give the same gain."""
+    dt, r = 0.1, 0.1
+    P = 1.0
+    for _ in range(1000):
+        P = 1 + P - (dt * P) ** 2 / (r + dt**2 * P)
+    best = dt * P / (r + dt**2 * P)
+    for scale in (1e-6, 1.0, 1e6):
+        system = st.System(
+            dynamics=lambda x, u, f, t: x + dt * u,
+            residual=lambda x, a, t: 0 * x,
+            policy=lambda x, theta, f, t: -theta * x,
+            cost=lambda x, u, theta, t, scale=scale: scale * (jnp.sum(x**2) + r * jnp.sum(u**2)),
+        )
+        steps = 40_000
+        scenario = st.Scenario(jnp.zeros(1), jnp.zeros((steps, 1)), st.Gaussian(0.3)(jax.random.key(0), steps, 1))
+        controller = st.Controller(system, st.GaussNewton(constraint=st.Box(0.0, 15.0)), st.Frozen())
+        run = st.simulate(
+            controller, scenario, theta=jnp.full(1, 0.2), a_hat=jnp.zeros(1), record=("theta",), stride=100
+        )
+        # The mean over the second half: θ wanders by about √(τ/N) of the curvature's scale.
+        assert np.mean(np.asarray(run.theta[200:])) == pytest.approx(best, rel=0.05)
