@@ -145,6 +145,7 @@ class TestGradient:
         system = observed_system()
         controller = st.Controller(system, st.MGAPS(0.02, constraint=st.Box(0.05, 20.0)), st.Known())
         run = st.simulate(controller, scenario, theta=OBSERVED_THETA)
+        assert run.memory is not None
         estimation_error = np.sqrt(np.mean((run.memory["x_hat"] - run.x) ** 2) / np.mean(run.x**2))
         assert 0.01 < estimation_error < 0.3
         expected = self.check(system, OBSERVED_THETA, scenario, 0.3)
@@ -300,7 +301,7 @@ class TestGuard:
             agent.act(np.array([np.sin(0.05 * t) - 0.01, 0.0]), t)
         wound = agent.state.controller.memory["integral"].copy()
         assert abs(wound - 0.25) > 1e-3
-        t = 40
+        t, before = 40, wound
         while not agent.decisions & st.Decision.EXPLODED:
             before = agent.state.controller.memory["integral"].copy()
             agent.act(np.array([np.sin(0.05 * t) - 3.0, 0.0]), t)
@@ -335,6 +336,7 @@ def test_the_exported_c_replays_the_run(make, tmp_path):
 
 def test_rows_are_the_values_used_at_the_step():
     run = st.simulate(controller_of(loop_system()), scenario_of(10), theta=THETA, a_hat=A_HAT)
+    assert run.memory is not None
     np.testing.assert_array_equal(run.memory["integral"][0], 0.3)
     np.testing.assert_array_equal(run.memory["last"][1:], run.u[:-1, 0])
     with pytest.raises(AttributeError, match="measured was not recorded: the controller got the state itself"):

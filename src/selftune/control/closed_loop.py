@@ -35,7 +35,7 @@ def closed_loop_step(
     residual.
     """
     after_act: Any
-    estimator_info: Any
+    estimator_info: Any = None
     x_measured = _measure(controller.system, plant, x, noise, t)
     measured = x if x_measured is None else x_measured
     is_deaf: Any = False

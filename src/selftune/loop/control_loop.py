@@ -144,15 +144,15 @@ class Loop(eqx.Module):
 
     def _system(self, plant: AbstractModel) -> System:
         """Return the system with another plant in place of the model."""
-        observed = self.observer is not None
+        observer = self.observer
         return System(
             dynamics=_Dynamics(plant),
             residual=_Residual(plant),
             policy=_LoopPolicy(self.plant, self.policy, self.observer),
             cost=_LoopCost(plant, self.cost),
             memory=_memory(self.policy, self.observer, len(self.plant.controls)),
-            measure=_Measure(plant) if observed else None,
-            estimate=_Estimate(self.observer) if observed else None,
+            measure=None if observer is None else _Measure(plant),
+            estimate=None if observer is None else _Estimate(observer),
         )
 
     @property
@@ -377,10 +377,12 @@ class Loop(eqx.Module):
         if (dt is None) == self.jitter:
             expected = "the period of this step in seconds" if self.jitter else "None, because the loop has no jitter"
             raise ArgumentError("dt", expected, f"{dt}")
-        wanted = np.asarray(reference, float)
+        wanted: Any = np.asarray(reference, float)
         if wanted.shape == () and q == 1:
             wanted = wanted[None]
-        return LoopContext(np.int32(step), wanted, None if dt is None else np.asarray(dt, float))
+        number: Any = np.int32(step)
+        period: Any = None if dt is None else np.asarray(dt, float)
+        return LoopContext(number, wanted, period)
 
 
 class _Dynamics(eqx.Module):
@@ -531,5 +533,5 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     steps = 5 / -math.log(slowest) if slowest > 0 else 0.0
     hold = min(max(steps, 100.0), 2000.0) * plant.dt
     scale = np.array([s.scale for s in plant.outputs], float)
-    rest = np.asarray(plant.output(plant.x0), float)
-    return Steps(hold, low=rest, high=rest + scale)
+    rest = plant.output(plant.x0)
+    return Steps(hold, low=rest, high=rest + jnp.asarray(scale, rest.dtype))

@@ -97,7 +97,7 @@ class AbstractSystem(eqx.Module):
         remembered, measured = {}, x
         if self.memory is not None:
             remembered = {"memory": jax.eval_shape(lambda: self._start_memory(x.dtype))}
-        if self.measure is not None:
+        if self.measure is not None and self.estimate is not None:
             measured = _tracing.traced("measure", self.measure, {"x": x, "t": t}, rank=1, expected="(q,)", **options)
             given = {"measured": measured, **remembered, "theta": theta, "t": t}
             estimated = _tracing.traced(

@@ -30,9 +30,10 @@ class History(RunFields):
     """The number of each step, (n,)."""
 
     def __init__(self, step: np.ndarray, x: np.ndarray, state: Any, info: Any, engine: str):
-        x_hat, measured = (x, None) if info.x_hat is None else (info.x_hat, x)
+        state_x: Any = x if info.x_hat is None else info.x_hat
+        measured: Any = None if info.x_hat is None else x
         unknown: Any = _Unknown()
-        used = Step(x_hat, state, info, unknown.f, unknown, info.guard.decisions, measured)
+        used = Step(state_x, state, info, unknown.f, unknown, info.guard.decisions, measured)
         values = {name: field.value(used) for name, field in FIELDS.items()}
         self.recorded = {name: value for name, value in values.items() if value is not None}
         self.engine, self.step = engine, step
