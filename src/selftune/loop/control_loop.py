@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -37,6 +37,9 @@ from .references import AbstractReference, Steps, as_reference
 from .stability import Linear, Margins, backed_off, linear_loop, margins_of
 from .tracking import Tracking
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 NOISE = 1e-3
 """The size of the sensor noise, as a share of the output's scale, unless the user gives one."""
 DISTURBANCE = 0.05
@@ -62,7 +65,7 @@ class Loop(eqx.Module):
     - `cost`: a `Tracking`, or a function `(error (q,), u (m,), rate of u (m,)) -> ()`.
     - `reference`: the wanted output in simulations: a reference of `selftune.references`, a number, an array with a row
       for each step, or a function of the time in seconds. By default the reference makes steps to random levels
-      between the output at rest and one scale above it. An agent gets its reference at each call:
+      between the output at rest and half a scale above it. An agent gets its reference at each call:
       `agent.act(measurement, reference=r)`.
     - `noise`: the standard deviation of the sensor noise, a number or one for each output, in the output's units. By
       default 1/1000 of the output's scale. Simulations and the default observer use it.
@@ -190,7 +193,8 @@ class Loop(eqx.Module):
         """
         if tuner is None:
             d = ravel_pytree(self.theta)[0].size
-            tuner = GaussNewton(constraint=self.constraint, memory=max(2000.0, 10 * self._period(), 200.0 * d))
+            memory = max(2000, math.ceil(10 * self._period() - 1e-6), 200 * d)
+            tuner = GaussNewton(constraint=self.constraint, memory=memory)
         estimator = AutoEstimator(constraint=self.plant.a_constraint) if estimator is None else estimator
         return Controller(self.system, tuner, estimator)
 
@@ -253,8 +257,8 @@ class Loop(eqx.Module):
     def scenario(self, steps: int, seed: int, *, plant: AbstractModel | None = None, reference: Any = None) -> Scenario:
         """Return a scenario for this loop: reference, true parameters, disturbances and sensor noise.
 
-        The true parameters are drawn from the inner half of their bounds, once for each half of the run. The noise of
-        the sensors is the loop's `noise`. `plant`, if given, is the true plant.
+        The true parameters are drawn from the inner quarter of their bounds, once for each half of the run; so the
+        control has reserves even if all of them act in the same direction. The noise of the sensors is the loop's `noise`. `plant`, if given, is the true plant.
         """
         plant = self.plant if plant is None else plant
         steps, seed = arguments.count("steps", steps), arguments.whole("seed", seed)
@@ -262,7 +266,7 @@ class Loop(eqx.Module):
         signal = self.reference if reference is None else as_reference(reference)
         dtype = plant.x0.dtype
         rows = signal.rows(kr, steps, plant.dt, len(plant.outputs)).astype(dtype)
-        low, high = (jnp.broadcast_to(bound / 2, plant.a_hat.shape) for bound in _bounds(plant))
+        low, high = (jnp.broadcast_to(bound / 4, plant.a_hat.shape) for bound in _bounds(plant))
         draw = PiecewiseConstant(period=-(-steps // 2), low=0.0, high=1.0)(ka, steps, plant.a_hat.size)
         a_star = (low + (high - low) * draw).astype(dtype)
         noise = self.noise * jax.random.normal(kn, (steps, self.noise.size), dtype)
@@ -314,6 +318,25 @@ class Loop(eqx.Module):
             throw=throw,
             engine=engine,
         )
+
+    def plot(self, run: Any, **options: Any) -> "Figure":
+        """Return a figure of a run or of an agent's history, with the names of the signals and the time in seconds.
+
+        `options` are those of `Run.plot`.
+        """
+        plant = self.plant
+        parameters = [p.name for p in self.policy.parameters]
+        if self.observer is not None and _tunes_observer(self.observer):
+            parameters = [*(p.name for p in self.observer.parameters), *parameters]
+        names = {
+            "x": [s.name for s in plant.states],
+            "u": [s.name for s in plant.controls],
+            "theta": parameters,
+            "a_hat": [s.name for s in plant.parameters],
+        }
+        if run.recorded["x"].shape[-1] != len(plant.states):  # the true plant has other states than the model
+            del names["x"]
+        return run.plot(**({"names": names, "dt": plant.dt} | options))
 
     def linearized(self, theta: Any = None) -> Linear:
         """Return the open loop at rest, linear in state and memory, with the loop cut at the plant's input."""
@@ -526,12 +549,15 @@ def _default_observer(plant: AbstractModel, noise: Array) -> AbstractObserver:
 
 
 def _default_reference(plant: AbstractModel) -> AbstractReference:
-    """Return steps to random levels, from the output at rest up to one scale above it; each level lasts five time
-    constants of the plant, but between 100 and 2,000 steps. A heater cannot cool: no level is below the rest."""
+    """Return steps to random levels, from the output at rest up to half a scale above it. Each level lasts five time
+    constants of the plant, but between 100 and 2,000 steps.
+
+    The control has reserves at these levels, also against a load. A heater cannot cool: no level is below the rest.
+    """
     eigenvalues = np.abs(np.linalg.eigvals(_jacobians(plant)[0]))
     slowest = max(eigenvalues[eigenvalues < 1 - 1e-9], default=0.0)
     steps = 5 / -math.log(slowest) if slowest > 0 else 0.0
     hold = min(max(steps, 100.0), 2000.0) * plant.dt
     scale = np.array([s.scale for s in plant.outputs], float)
     rest = plant.output(plant.x0)
-    return Steps(hold, low=rest, high=rest + jnp.asarray(scale, rest.dtype))
+    return Steps(hold, low=rest, high=rest + 0.5 * jnp.asarray(scale, rest.dtype))
