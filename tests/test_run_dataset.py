@@ -89,7 +89,7 @@ def test_names():
     dataset = simulate().to_dataset(names={"x": ["angle", "speed"], "theta": ["kp", "kd", "bias"]})
     assert dataset.state.values.tolist() == ["angle", "speed"]
     assert dataset.gradient.sel(parameter="kd").shape == (STEPS,)
-    assert dataset.y.sel(state="speed", parameter="kp").shape == (STEPS,)
+    assert dataset.y.sel(loop_state="speed", parameter="kp").shape == (STEPS,)
 
 
 @pytest.mark.usefixtures("as_a_user")
@@ -100,7 +100,7 @@ def test_names():
         ({"x": ["angle", "angle"]}, r"names\['x'\]: expected 2 different names"),
         ({"x": "ab"}, r"names\['x'\]: expected 2 different names, got 'ab'"),
         ({"x": [0, 1]}, r"names\['x'\]: expected 2 different names"),
-        ({"state": ["angle", "speed"]}, "names: expected names for components of x, theta, .*, got 'state'"),
+        ({"state": ["angle", "speed"]}, "names: expected names for components of x, .*theta, .*, got 'state'"),
         ({"cost": ["cost"]}, "names: expected names for components of"),
     ],
 )

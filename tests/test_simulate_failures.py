@@ -139,7 +139,7 @@ class TestRefused:
             (dict(limit=-1.0), "limit: expected a number > 0, got -1.0"),
             (dict(limit=jnp.nan), "limit: expected a number > 0, got nan"),
             (dict(record=None), "record: expected names from"),
-            (dict(resume="there"), "theta, a_hat: expected None together with resume"),
+            (dict(resume="there"), "theta, a_hat, x_hat: expected None together with resume"),
             (dict(resume="there", theta=None, a_hat=None), "resume: expected the `final` of a run, got 'there'"),
         ],
     )

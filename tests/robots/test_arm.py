@@ -215,7 +215,7 @@ def test_float32_stays_float32(links):
     """In every number on the way too, though 64 bits could be had."""
     robot = arm.make(links)
     x, theta, a = (jnp.asarray(v, jnp.float32) for v in (np.zeros(3 * links), robot.theta, robot.a_hat))
-    assert robot.system.check(x, theta, a, 0) == (3 * links, links, links, 2 * links, 1 + 3 * links)
+    assert robot.system.check(x, theta, a, 0) == (3 * links, links, links, 2 * links, 1 + 3 * links, 3 * links, 0)
     assert "f64" not in str(
         jax.make_jaxpr(robot.system.sensitivity)(x, jnp.zeros((x.size, theta.size), x.dtype), theta, a, 0)
     )

@@ -305,7 +305,7 @@ def test_scenario_is_within_what_the_estimator_may_find():
     robot = car.make()
     scenario = robot.make_scenario(50, jax.random.key(0))
     sizes = robot.system.check(scenario.x0, robot.theta, scenario.a_star[0], 0)
-    assert sizes == (8, 2, 3, 6, 6)
+    assert sizes == (8, 2, 3, 6, 6, 8, 0)
     assert np.all((scenario.a_star > robot.a_box.low) & (scenario.a_star < robot.a_box.high))
     assert scenario.v.shape == (50, 3)
 
