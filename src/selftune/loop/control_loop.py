@@ -258,7 +258,8 @@ class Loop(eqx.Module):
         """Return a scenario for this loop: reference, true parameters, disturbances and sensor noise.
 
         The true parameters are drawn from the inner quarter of their bounds, once for each half of the run; so the
-        control has reserves even if all of them act in the same direction. The noise of the sensors is the loop's `noise`. `plant`, if given, is the true plant.
+        control has reserves even if all of them act in the same direction. The noise of the sensors is the loop's
+        `noise`. `plant`, if given, is the true plant.
         """
         plant = self.plant if plant is None else plant
         steps, seed = arguments.count("steps", steps), arguments.whole("seed", seed)
