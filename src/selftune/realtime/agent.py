@@ -284,7 +284,7 @@ class Agent:
             raise RuntimeError("history: expected to come after an act of this agent")
         kept = list(self._past)[-len(self._past) if n is None else -arguments.count("n", n) :]
         steps, measured, states, infos = map(list, zip(*kept, strict=True))
-        x = np.frombuffer(b"".join(measured), self._dtype).reshape(-1, self._n).copy()
+        x = np.frombuffer(b"".join(measured), self._dtype).reshape(-1, self._q).copy()
         state, info = self._engine.rows(states, infos)
         return History(np.asarray(steps), x, state, info, self.engine)
 

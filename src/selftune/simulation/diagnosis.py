@@ -130,7 +130,7 @@ def diagnose(run: "Run") -> Diagnosis:
         theta=(rows["theta"][0], rows["theta"][good - 1]) if "theta" in rows and good else None,
         held=_held(run, rows, good),
         contraction=_contraction(rows, good),
-        memory=None if run.memory is None else float(run.memory),
+        memory=None if run.tuner_memory is None else float(run.tuner_memory),
         largest_y=float(np.abs(rows["y"][:good]).max()) if "y" in rows and good else None,
         decisions=_decisions(rows["guard"][:good, 0]) if "guard" in rows else {},
         first_bad=_first_bad(run, rows),

@@ -111,7 +111,7 @@ class Run(RunFields, eqx.Module):
     """The recorded rows are those of steps 0, stride, 2·stride, … of this call."""
     constraint: PyTree
     """The tuner's Θ; None if the tuner has none, or if Θ holds anything other than arrays."""
-    memory: Float[Array, "*batch"] | None = None
+    tuner_memory: Float[Array, "*batch"] | None = None
     """The `memory` of the tuner `GaussNewton`, in steps; None for other tuners."""
 
     @property

@@ -123,7 +123,7 @@ def simulate(
         steps=scenario.steps,
         stride=stride,
         constraint=_only_arrays(constraint_of(controller.tuner)),
-        memory=controller.tuner.memory if isinstance(controller.tuner, GaussNewton) else None,
+        tuner_memory=controller.tuner.memory if isinstance(controller.tuner, GaussNewton) else None,
     )
     if throw and arguments.is_known(run.outcome.code):
         run.raise_if_failed()
