@@ -39,7 +39,7 @@ def test_the_arrays_are_those_of_the_run():
     np.testing.assert_array_equal(dataset.theta.values, flat)  # in the order of `gradient` and `y`
     np.testing.assert_array_equal(dataset.a_hat.values, run.a_hat["friction"])
     assert dataset.theta.dims == ("time", "parameter")
-    assert dataset.y.dims == ("time", "state", "parameter")
+    assert dataset.y.dims == ("time", "loop_state", "parameter")
     assert dataset.parameter.values.tolist() == ["K[0, 0]", "K[0, 1]", "bias"]
     assert dataset.model_parameter.values.tolist() == ["friction[0]"]
     assert dataset.state.values.tolist() == [0, 1]

@@ -75,7 +75,7 @@ class RunFields:
     )
     memory = Field[PyTree](
         lambda step: step.state.memory,
-        ("memory",),
+        ("remembered",),
         "The policy's memory, each leaf with a leading axis T; for policies with a memory.",
         absent="the policy has no memory",
     )
@@ -94,7 +94,7 @@ class RunFields:
     cost = Field[Array](lambda step: step.info.cost, (), "The stage cost at the true state, (T,).", checked=True)
     y = Field[Array](
         lambda step: step.info.tuner.y,
-        ("state", "parameter"),
+        ("loop_state", "parameter"),
         "The sensitivity of the loop state (x, then the memory) to θ, (T, n + s, d), flat in θ; for tuners that "
         "compute it.",
     )

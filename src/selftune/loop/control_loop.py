@@ -1,7 +1,9 @@
 """`Loop`: a plant, a policy, a cost and a reference become a system, its start values, its scales and its guard."""
 
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -16,7 +18,8 @@ from ..control.guard import Guard
 from ..control.run_fields import FIELDS
 from ..estimators.auto import AutoEstimator
 from ..estimators.base import AbstractEstimator
-from ..foundation import arguments
+from ..export.c_folder import export_c
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..models.base import AbstractModel, measured_period
 from ..native.choice import Engine
@@ -43,6 +46,8 @@ DISTURBANCE = 0.05
 """The size of the disturbances that an observer expects at the plant's input, as a share of the control's scale."""
 REFUSED = 1e3
 """A measurement is refused if it is this many times larger than the output's scale."""
+REPLAYED = 200
+"""The steps of the recorded run that an export contains."""
 
 
 class Loop(eqx.Module):
@@ -90,12 +95,15 @@ class Loop(eqx.Module):
         {'kp': 1.0, 'ki': 0.5, 'tt': 2.0}
     """
 
+    __repr__ = settings_text.show
+
     plant: AbstractModel
     policy: AbstractPolicy
     cost: Any
     reference: AbstractReference
     noise: Float[Array, " q"]
     observer: AbstractObserver | None
+    full_state: bool = eqx.field(static=True)
     jitter: bool = eqx.field(static=True)
 
     def __init__(
@@ -115,7 +123,7 @@ class Loop(eqx.Module):
         arguments.instance("observer", observer, AbstractObserver, optional=True)
         arguments.instance("full_state", full_state, bool)
         arguments.instance("jitter", jitter, bool)
-        self.plant, self.policy, self.jitter = plant, policy, jitter
+        self.plant, self.policy, self.full_state, self.jitter = plant, policy, full_state, jitter
         outputs, controls = (tuple(s.scale for s in part) for part in (plant.outputs, plant.controls))
         cost = Tracking() if cost is None else cost
         if not callable(cost):
@@ -133,9 +141,18 @@ class Loop(eqx.Module):
             self.observer = _default_observer(plant, self.noise)
 
     def __check_init__(self) -> None:
-        if self.observer is None and len(self.noise) != len(self.plant.states):
-            raise ArgumentError("observer", "an observer, because not all of the state is measured", "None")
-        self.system.check(self.x, self.theta, self.a_hat, self._first_context())
+        if self.observer is not None and self.full_state:
+            raise ArgumentError("observer", "None, because full_state=True: the state is measured", "an observer")
+        n, m, q = (len(part) for part in (self.plant.states, self.plant.controls, self.plant.outputs))
+        if (given := self.policy.limits[0].size) != m:
+            raise ArgumentError("policy", f"a policy with {m} controls, as the plant has", f"one with {given}")
+        try:
+            self.system.check(self.x, self.theta, self.a_hat, self._first_context())
+        except ValueError as error:
+            if not str(error).startswith("policy:"):
+                raise
+            fitting = f"a policy for the plant's {q} outputs, {n} states and {m} controls"
+            raise ArgumentError("policy", fitting, f"one that failed ({error.__cause__ or error})") from error
 
     @property
     def system(self) -> System:
@@ -208,15 +225,12 @@ class Loop(eqx.Module):
         low, high = (np.asarray(limit, float) for limit in self.policy.limits)
         period = self._period()
         signals = self.plant.outputs if self.observer is not None else self.plant.states
-        growth = list(self.policy.growth)
-        if self.observer is not None and _tunes_observer(self.observer):
-            growth = [*(0 for _ in self.observer.growth), *growth]
         settings: dict[str, Any] = {
             "u_low": low.tolist(),
             "u_high": high.tolist(),
             "x_limit": [REFUSED * s.scale for s in signals],
             "f_limit": 10 * REFUSED * max(s.scale for s in self.plant.controls),
-            "growth": growth,
+            "growth": list(self._growth),
             "rate": 1 / period,
             "window": max(500, math.ceil(2 * period)),
         }
@@ -250,11 +264,20 @@ class Loop(eqx.Module):
             **options,
         )
 
-    def scenario(self, steps: int, seed: int, *, plant: AbstractModel | None = None, reference: Any = None) -> Scenario:
-        """Return a scenario for this loop: reference, true parameters, disturbances and sensor noise.
+    def scenario(
+        self,
+        steps: int,
+        seed: int,
+        *,
+        plant: AbstractModel | None = None,
+        reference: Any = None,
+        periods: Any = None,
+    ) -> Scenario:
+        """Return a scenario for this loop: reference, true parameters and sensor noise.
 
         The true parameters are drawn from the inner half of their bounds, once for each half of the run. The noise of
-        the sensors is the loop's `noise`. `plant`, if given, is the true plant.
+        the sensors is the loop's `noise`. `plant`, if given, is the true plant. A loop with `jitter` takes the sampling
+        period of each step, (T,), as `periods`; by default all periods are the nominal one.
         """
         plant = self.plant if plant is None else plant
         steps, seed = arguments.count("steps", steps), arguments.whole("seed", seed)
@@ -266,15 +289,19 @@ class Loop(eqx.Module):
         draw = PiecewiseConstant(period=-(-steps // 2), low=0.0, high=1.0)(ka, steps, plant.a_hat.size)
         a_star = (low + (high - low) * draw).astype(dtype)
         noise = self.noise * jax.random.normal(kn, (steps, self.noise.size), dtype)
-        periods = jnp.full(steps, plant.dt, dtype) if self.jitter else None
+        if self.jitter:
+            given = plant.dt if periods is None else arguments.variances("periods", periods)
+            periods = arguments.fit_shape("periods", jnp.asarray(given, dtype), (steps,))
+        elif periods is not None:
+            raise ArgumentError("periods", "None, because the loop has no jitter", arguments.describe(periods))
         context = LoopContext(jnp.arange(steps, dtype=jnp.int32), rows, periods)
         w = jnp.zeros((steps, plant.x0.size), dtype)
         return Scenario(plant.x0, a_star, w, t=context, measurement_noise=noise)
 
     def simulate(
         self,
-        steps: int,
-        seed: int,
+        steps: int | None = None,
+        seed: int | None = None,
         *,
         plant: AbstractModel | None = None,
         reference: Any = None,
@@ -290,7 +317,8 @@ class Loop(eqx.Module):
         """Simulate the loop as `agent()` would run it: the controller sees measurements and the reference alone.
 
         `plant` is the true plant, by default the model itself; it may have another state than the model, such as an
-        actuator or a delay that the model does not know. The other arguments are those of `scenario` and `st.simulate`.
+        actuator or a delay that the model does not know. `steps`, `seed` and `reference` make the scenario, as in the
+        method `scenario`; or give a `scenario` in place of these three. The other arguments are those of `st.simulate`.
         """
         arguments.instance("plant", plant, AbstractModel, optional=True)
         true = self.plant if plant is None else plant
@@ -299,7 +327,14 @@ class Loop(eqx.Module):
                 "plant", f"{self.x.size} states like the model, because the whole state is measured", f"{true.x0.size}"
             )
         if scenario is None:
+            given = {"steps": steps, "seed": seed}
+            if missing := [name for name, value in given.items() if value is None]:
+                raise ArgumentError(missing[0], "a whole number, because no scenario is given", "None")
+            assert steps is not None
+            assert seed is not None
             scenario = self.scenario(steps, seed, plant=true, reference=reference)
+        elif not steps is seed is reference is None:
+            raise ArgumentError("scenario", "None together with steps, seed or reference, which make one", "a Scenario")
         return simulate(
             self.controller() if controller is None else controller,
             scenario,
@@ -313,6 +348,45 @@ class Loop(eqx.Module):
             stride=stride,
             throw=throw,
             engine=engine,
+        )
+
+    def export_c(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        controller: Controller | None = None,
+        guard: Guard | None = None,
+        theta: Any = None,
+        a_hat: Any = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> Path:
+        """Write the loop's controller as C99, and return the folder; see `st.export_c`, which has the other `options`.
+
+        The C starts as `agent()` starts. At each step, fill a context with the reference, then call `NAME_act`; before
+        the next step, call `NAME_observe_state` with the new measurement. The recorded run of the folder has the loop's
+        reference and noise, drawn for `seed`.
+
+        !!! Example
+
+            >>> import tempfile, selftune as st
+            >>> from selftune import models, policies
+            >>> plant = models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)
+            >>> loop = st.Loop(plant, policies.PID(kp=1.0, ki=0.5, u_min=-10.0, u_max=10.0))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     made = loop.export_c(f"{folder}/loop", theta=loop.theta)
+            ...     sorted(path.name for path in made.iterdir())
+            ['CMakeLists.txt', 'README.md', 'loop.c', 'loop.h', 'main.c', 'replay.h', 'selftune.json']
+        """
+        return export_c(
+            self.controller() if controller is None else controller,
+            folder,
+            x=self.x,
+            theta=self.theta if theta is None else theta,
+            a_hat=self.a_hat if a_hat is None else a_hat,
+            t=self._first_context(),
+            guard=self.guard() if guard is None else guard,
+            **({"scenario": self.scenario(REPLAYED, seed)} | options),
         )
 
     def linearized(self, theta: Any = None) -> Linear:
@@ -350,11 +424,13 @@ class Loop(eqx.Module):
         wanted = arguments.number("gain_margin", gain_margin, lambda v: v >= 1, "a number >= 1")
         delay = arguments.number("delay_margin", delay_margin, lambda v: v >= 0, "a number of seconds >= 0")
         theta = self.theta if theta is None else theta
-        growth = self.policy.growth
-        if _tunes_observer(self.observer):
-            assert self.observer is not None
-            growth = (*(0 for _ in self.observer.growth), *growth)
-        return backed_off(self.margins, self.constraint, theta, growth, float(wanted), float(delay))
+        return backed_off(self.margins, self.constraint, theta, self._growth, float(wanted), float(delay))
+
+    @property
+    def _growth(self) -> tuple[int, ...]:
+        """For each number of θ, whether a larger number is a higher gain of the policy; 0 for an observer's numbers."""
+        observed = () if self.observer is None else (0,) * len(self.observer.growth)
+        return (*observed, *self.policy.growth)
 
     def _period(self) -> float:
         """Return the period of the reference in steps, or that of the default reference if it has none."""
@@ -377,10 +453,26 @@ class Loop(eqx.Module):
         if (dt is None) == self.jitter:
             expected = "the period of this step in seconds" if self.jitter else "None, because the loop has no jitter"
             raise ArgumentError("dt", expected, f"{dt}")
-        wanted = np.asarray(reference, float)
-        if wanted.shape == () and q == 1:
+        wanted = _numbers(reference)
+        if wanted is not None and wanted.shape == () and q == 1:
             wanted = wanted[None]
-        return LoopContext(np.int32(step), wanted, None if dt is None else np.asarray(dt, float))
+        if wanted is None or wanted.shape != (q,):
+            raise ArgumentError("reference", f"{q} real numbers, one for each output", arguments.describe(reference))
+        if dt is None:
+            return LoopContext(np.int32(step), wanted)
+        period = _numbers(dt)
+        if period is None or period.shape != () or not 0 < period < np.inf:
+            raise ArgumentError("dt", "the period of this step, a number of seconds > 0", arguments.describe(dt))
+        return LoopContext(np.int32(step), wanted, period)
+
+
+def _numbers(value: Any) -> np.ndarray | None:
+    """Return the value as an array of floats; None if it has no real numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return None
+    return array.astype(float) if array.dtype.kind in "fiu" else None
 
 
 class _Dynamics(eqx.Module):
@@ -513,13 +605,20 @@ def _measures_state(plant: AbstractModel) -> bool:
 
 def _default_observer(plant: AbstractModel, noise: Array) -> AbstractObserver:
     A, F, C = _jacobians(plant)
+    if not np.all(np.any(C != 0, axis=1)):
+        expected = "a model whose sensors have a derivative; give a Quantized plant to simulate(plant=…)"
+        raise ArgumentError("plant", expected, "a model whose sensors have the derivative 0")
     m = len(plant.controls)
     sizes = DISTURBANCE * np.array([s.scale for s in plant.controls])
     scales = np.array([s.scale for s in plant.states])
     # A little noise on every state keeps the filter awake in directions that the input does not reach.
     Q = (F[:, :m] * sizes) @ (F[:, :m] * sizes).T + np.diag((1e-6 * scales) ** 2)
     spread = np.maximum(np.asarray(noise, float), 1e-6 * np.array([s.scale for s in plant.outputs]))
-    observer = Luenberger.kalman(A, C, Q, np.diag(spread**2), x=plant.x0, tunable=False)
+    try:
+        observer = Luenberger.kalman(A, C, Q, np.diag(spread**2), x=plant.x0, tunable=False)
+    except np.linalg.LinAlgError as error:
+        expected = "an observer, because no stationary Kalman filter can see the whole state through these outputs"
+        raise ArgumentError("observer", expected, "None") from error
     return Luenberger(observer.gain({}), plant.measure, x=plant.x0, tunable=False)
 
 

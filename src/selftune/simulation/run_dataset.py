@@ -57,6 +57,8 @@ def make(
         axis = _axis(name)
         if axis in coords:
             coords[axis] = _checked(name, given, len(coords[axis]))
+    if "loop_state" in coords:
+        coords["loop_state"] = _loop_state(coords)
     return xr.Dataset(data, coords=coords, attrs=dict(attrs or {}))
 
 
@@ -80,6 +82,15 @@ def _flat(rows: PyTree, lead: int) -> tuple[np.ndarray, np.ndarray | None]:
         for index in np.ndindex(shape)
     ]
     return values, np.asarray(components)
+
+
+def _loop_state(coords: dict[str, Any]) -> np.ndarray:
+    """Return the names of the loop state's numbers: those of x, then those of the memory; numbers if these are not
+    recorded."""
+    parts = [np.asarray(coords[axis]) for axis in ("state", "remembered") if axis in coords]
+    if sum(map(len, parts)) != len(coords["loop_state"]) or all(part.dtype.kind == "i" for part in parts):
+        return coords["loop_state"]
+    return np.concatenate([part.astype(str) for part in parts])
 
 
 def _attributes(name: str) -> dict[str, Any]:
