@@ -146,7 +146,11 @@ def assert_inside(run, estimator, constraint):
 
 # Each tuner and each estimator at least once, each pair with a constraint.
 PAIRS = [
-    (list(TUNERS)[i % len(TUNERS)], list(ESTIMATORS)[(i + 2) % len(ESTIMATORS)], list(CONSTRAINTS)[i % len(CONSTRAINTS)])
+    (
+        list(TUNERS)[i % len(TUNERS)],
+        list(ESTIMATORS)[(i + 2) % len(ESTIMATORS)],
+        list(CONSTRAINTS)[i % len(CONSTRAINTS)],
+    )
     for i in range(max(len(TUNERS), len(ESTIMATORS)))
 ]
 

@@ -24,6 +24,7 @@ from ..foundation.errors import ArgumentError
 from ..models.base import AbstractModel, measured_period
 from ..native.choice import Engine
 from ..policies.base import AbstractPolicy, Inputs
+from ..policies.cascade import Cascade
 from ..policies.observers import AbstractObserver, Luenberger
 from ..problem.constraints import AbstractConstraint, Product
 from ..problem.loop_context import LoopContext
@@ -267,7 +268,7 @@ class Loop(eqx.Module):
     def scenario(
         self,
         steps: int,
-        seed: int,
+        seed: Any,
         *,
         plant: AbstractModel | None = None,
         reference: Any = None,
@@ -277,11 +278,13 @@ class Loop(eqx.Module):
 
         The true parameters are drawn from the inner half of their bounds, once for each half of the run. The noise of
         the sensors is the loop's `noise`. `plant`, if given, is the true plant. A loop with `jitter` takes the sampling
-        period of each step, (T,), as `periods`; by default all periods are the nominal one.
+        period of each step, (T,), as `periods`; by default all periods are the nominal one. `seed` is a whole number or
+        a PRNG key.
         """
         plant = self.plant if plant is None else plant
-        steps, seed = arguments.count("steps", steps), arguments.whole("seed", seed)
-        kr, ka, kn = jax.random.split(jax.random.key(seed), 3)
+        steps = arguments.count("steps", steps)
+        key = seed if arguments.is_key(seed) else jax.random.key(arguments.whole("seed", seed))
+        kr, ka, kn = jax.random.split(key, 3)
         signal = self.reference if reference is None else as_reference(reference)
         dtype = plant.x0.dtype
         rows = signal.rows(kr, steps, plant.dt, len(plant.outputs)).astype(dtype)
@@ -391,6 +394,8 @@ class Loop(eqx.Module):
 
     def linearized(self, theta: Any = None) -> Linear:
         """Return the open loop at rest, linear in state and memory, with the loop cut at the plant's input."""
+        if _is_multi_rate(self.policy):
+            raise ArgumentError("policy", "a policy with one sampling rate, for margins", "a Cascade with every > 1")
         theta = self.theta if theta is None else theta
         # A little above the rest: there, a control that cannot be negative is not at its limit.
         level = self.plant.output(self.x) + 1e-3 * jnp.asarray([s.scale for s in self.plant.outputs], self.x.dtype)
@@ -533,6 +538,12 @@ class _LoopPolicy(eqx.Module):
         return u, after
 
 
+def _is_multi_rate(policy: AbstractPolicy) -> bool:
+    levels = jax.tree.leaves(policy, is_leaf=lambda node: node is not policy and isinstance(node, AbstractPolicy))
+    inner = any(_is_multi_rate(level) for level in levels if isinstance(level, AbstractPolicy))
+    return inner or (isinstance(policy, Cascade) and max(policy.every) > 1)
+
+
 def _period(plant: AbstractModel, t: Any, dtype: Any) -> Array:
     measured = measured_period(t)
     return jnp.asarray(plant.dt, dtype) if measured is None else measured.astype(dtype)
@@ -590,11 +601,12 @@ def _bounds(plant: AbstractModel) -> tuple[Any, Any]:
 def _jacobians(plant: AbstractModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the derivatives at rest of the next state in the state and in the residual, and of the measurement."""
     x, t = plant.x0, LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(len(plant.outputs), plant.x0.dtype))
-    u = jnp.zeros(len(plant.controls), x.dtype)
-    f = plant.residual(x, plant.a_hat, t)
-    A, F = jax.jacfwd(plant.dynamics, argnums=(0, 2))(x, u, f, t)
-    C = jax.jacfwd(plant.measure)(x, t)
-    return np.asarray(A), np.asarray(F), np.asarray(C)
+    with jax.ensure_compile_time_eval():  # a loop may be made inside a function that JAX traces
+        u = jnp.zeros(len(plant.controls), x.dtype)
+        f = plant.residual(x, plant.a_hat, t)
+        A, F = jax.jacfwd(plant.dynamics, argnums=(0, 2))(x, u, f, t)
+        C = jax.jacfwd(plant.measure)(x, t)
+        return np.asarray(A), np.asarray(F), np.asarray(C)
 
 
 def _measures_state(plant: AbstractModel) -> bool:
@@ -630,5 +642,6 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     steps = 5 / -math.log(slowest) if slowest > 0 else 0.0
     hold = min(max(steps, 100.0), 2000.0) * plant.dt
     scale = np.array([s.scale for s in plant.outputs], float)
-    rest = np.asarray(plant.output(plant.x0), float)
+    with jax.ensure_compile_time_eval():
+        rest = np.asarray(plant.output(plant.x0), float)
     return Steps(hold, low=rest, high=rest + scale)

@@ -39,7 +39,7 @@ def _seconds(name: str) -> Any:
     return lambda value: float(arguments.positive(name, value))
 
 
-def _times(steps: int, dt: float) -> Float[Array, " T"]:
+def _times(steps: int, dt: float) -> Float[np.ndarray, " T"]:
     # NumPy computes the times in double precision, so that a long run in float32 has the right phase.
     return np.arange(steps) * float(dt)
 
