@@ -10,6 +10,11 @@ import selftune as st
 from selftune.experiments.user.config import ConfigError, Loaded, line_of
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "cart.toml"
+ESTIMATOR = """[estimator]
+name = "GradientEstimator"
+learning_rate = 0.05
+constraint = { name = "Box", low = -2.0, high = 2.0 }
+"""
 
 
 def test_the_example_is_what_it_says():
@@ -36,11 +41,13 @@ def test_the_example_is_what_it_says():
             ":30: run.strid: unknown key (did you mean stride?); expected one of seeds, theta",
         ),
         ("[estimator]", "[estimater]", ":14: estimater: unknown key (did you mean estimator?); expected one of system"),
-        ("[estimator]", "[estimater]", ": estimator: this table is missing"),
+        (ESTIMATOR, "", ": estimator: this table is missing"),
+        ("theta = [1.0, 1.5]\n", "", ":26: run: theta is missing"),
+        ("x0 = [1.0, 0.0]\n", "", ":19: scenario: x0 is missing"),
         (
             '"MGAPS"',
             '"MGASP"',
-            ":10: tuner.name: expected one of MGAPS, GAPS, DiffTune, OPRF, Fixed, got 'MGASP' (did you",
+            ":10: tuner.name: expected one of GaussNewton, MGAPS, GAPS, DiffTune, OPRF, Fixed, got 'MGASP' (did you",
         ),
         ('name = "MGAPS"\n', "", ":9: tuner: name is missing"),
         ("learning_rate = 0.02\n", "", ":9: tuner: learning_rate is missing"),
@@ -61,13 +68,17 @@ def test_the_example_is_what_it_says():
         ),
         ("steps = 20_000", "steps = 0", ":21: scenario.steps: input should be greater than 0, got 0"),
         ("seeds = 8", "seeds = []", ":27: run.seeds: expected at least one whole number >= 0, each once, got []"),
-        ('"cost"]', '"costs"]', ":31: run.record: expected one of x, theta, a_hat"),
+        ('"cost"]', '"costs"]', ":31: run.record: expected one of x, measured, memory, theta, a_hat"),
         ("cart:make", "cart.make", ":6: system.make: expected module:function, got 'cart.make'"),
         ("cart:make", "kart:make", ":6: system.make: module 'kart' cannot be imported (ModuleNotFoundError: No module"),
         ("cart:make", "cart:mkae", ":6: system.make: module 'cart' has no function 'mkae' (did you mean make?)"),
         ("dt = 0.02", "step = 1", ":6: system.make: make failed (TypeError: make() got an unexpected keyword argument"),
         ("cart:make", "math:pi", ":6: system.make: module 'math' has no function 'pi'"),
-        ("cart:make", "builtins:dict", ":6: system.make: expected dict to return a selftune.System, got dict"),
+        (
+            "cart:make",
+            "builtins:dict",
+            ":6: system.make: expected dict to return a selftune.System or a selftune.Loop, got dict",
+        ),
         ("x0 = [1.0", "x0 = [1.0 1", ": not TOML: "),
     ],
 )

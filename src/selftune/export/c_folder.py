@@ -178,7 +178,7 @@ def _checked(scenario: Scenario, firmware: Firmware) -> Scenario:
     arguments.instance("scenario", scenario, Scenario)
     scenario = scenario.materialize()
     scenario = scenario[: min(STEPS, len(scenario))]
-    t = None if firmware.is_counted else scenario.t
+    t = None if firmware.is_counted else _cast(scenario.t, str(firmware.dtype))
     a_star, w, v, noise = (_cast(part, str(firmware.dtype)) for part in scenario.sources)
     x0 = _cast(scenario.x0, str(firmware.dtype))
     return Scenario(x0, a_star, w, v, t, steps=len(scenario), measurement_noise=noise)

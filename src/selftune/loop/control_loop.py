@@ -1,7 +1,9 @@
 """`Loop`: a plant, a policy, a cost and a reference become a system, its start values, its scales and its guard."""
 
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -16,11 +18,13 @@ from ..control.guard import Guard
 from ..control.run_fields import FIELDS
 from ..estimators.auto import AutoEstimator
 from ..estimators.base import AbstractEstimator
-from ..foundation import arguments
+from ..export.c_folder import export_c
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..models.base import AbstractModel, measured_period
 from ..native.choice import Engine
 from ..policies.base import AbstractPolicy, Inputs
+from ..policies.cascade import Cascade
 from ..policies.observers import AbstractObserver, Luenberger
 from ..problem.constraints import AbstractConstraint, Product
 from ..problem.loop_context import LoopContext
@@ -46,6 +50,8 @@ DISTURBANCE = 0.05
 """The size of the disturbances that an observer expects at the plant's input, as a share of the control's scale."""
 REFUSED = 1e3
 """A measurement is refused if it is this many times larger than the output's scale."""
+REPLAYED = 200
+"""The steps of the recorded run that an export contains."""
 
 
 class Loop(eqx.Module):
@@ -93,12 +99,15 @@ class Loop(eqx.Module):
         {'kp': 1.0, 'ki': 0.5, 'tt': 2.0}
     """
 
+    __repr__ = settings_text.show
+
     plant: AbstractModel
     policy: AbstractPolicy
     cost: Any
     reference: AbstractReference
     noise: Float[Array, " q"]
     observer: AbstractObserver | None
+    full_state: bool = eqx.field(static=True)
     jitter: bool = eqx.field(static=True)
 
     def __init__(
@@ -118,7 +127,7 @@ class Loop(eqx.Module):
         arguments.instance("observer", observer, AbstractObserver, optional=True)
         arguments.instance("full_state", full_state, bool)
         arguments.instance("jitter", jitter, bool)
-        self.plant, self.policy, self.jitter = plant, policy, jitter
+        self.plant, self.policy, self.full_state, self.jitter = plant, policy, full_state, jitter
         outputs, controls = (tuple(s.scale for s in part) for part in (plant.outputs, plant.controls))
         cost = Tracking() if cost is None else cost
         if not callable(cost):
@@ -136,9 +145,18 @@ class Loop(eqx.Module):
             self.observer = _default_observer(plant, self.noise)
 
     def __check_init__(self) -> None:
-        if self.observer is None and len(self.noise) != len(self.plant.states):
-            raise ArgumentError("observer", "an observer, because not all of the state is measured", "None")
-        self.system.check(self.x, self.theta, self.a_hat, self._first_context())
+        if self.observer is not None and self.full_state:
+            raise ArgumentError("observer", "None, because full_state=True: the state is measured", "an observer")
+        n, m, q = (len(part) for part in (self.plant.states, self.plant.controls, self.plant.outputs))
+        if (given := self.policy.limits[0].size) != m:
+            raise ArgumentError("policy", f"a policy with {m} controls, as the plant has", f"one with {given}")
+        try:
+            self.system.check(self.x, self.theta, self.a_hat, self._first_context())
+        except ValueError as error:
+            if not str(error).startswith("policy:"):
+                raise
+            fitting = f"a policy for the plant's {q} outputs, {n} states and {m} controls"
+            raise ArgumentError("policy", fitting, f"one that failed ({error.__cause__ or error})") from error
 
     @property
     def system(self) -> System:
@@ -212,15 +230,12 @@ class Loop(eqx.Module):
         low, high = (np.asarray(limit, float) for limit in self.policy.limits)
         period = self._period()
         signals = self.plant.outputs if self.observer is not None else self.plant.states
-        growth = list(self.policy.growth)
-        if self.observer is not None and _tunes_observer(self.observer):
-            growth = [*(0 for _ in self.observer.growth), *growth]
         settings: dict[str, Any] = {
             "u_low": low.tolist(),
             "u_high": high.tolist(),
             "x_limit": [REFUSED * s.scale for s in signals],
             "f_limit": 10 * REFUSED * max(s.scale for s in self.plant.controls),
-            "growth": growth,
+            "growth": list(self._growth),
             "rate": 1 / period,
             "window": max(500, math.ceil(2 * period)),
         }
@@ -254,16 +269,26 @@ class Loop(eqx.Module):
             **options,
         )
 
-    def scenario(self, steps: int, seed: int, *, plant: AbstractModel | None = None, reference: Any = None) -> Scenario:
-        """Return a scenario for this loop: reference, true parameters, disturbances and sensor noise.
+    def scenario(
+        self,
+        steps: int,
+        seed: Any,
+        *,
+        plant: AbstractModel | None = None,
+        reference: Any = None,
+        periods: Any = None,
+    ) -> Scenario:
+        """Return a scenario for this loop: reference, true parameters and sensor noise.
 
         The true parameters are drawn from the inner quarter of their bounds, once for each half of the run; so the
         control has reserves even if all of them act in the same direction. The noise of the sensors is the loop's
-        `noise`. `plant`, if given, is the true plant.
+        `noise`. `plant`, if given, is the true plant. A loop with `jitter` takes the sampling period of each step,
+        (T,), as `periods`; by default all periods are the nominal one. `seed` is a whole number or a PRNG key.
         """
         plant = self.plant if plant is None else plant
-        steps, seed = arguments.count("steps", steps), arguments.whole("seed", seed)
-        kr, ka, kn = jax.random.split(jax.random.key(seed), 3)
+        steps = arguments.count("steps", steps)
+        key = seed if arguments.is_key(seed) else jax.random.key(arguments.whole("seed", seed))
+        kr, ka, kn = jax.random.split(key, 3)
         signal = self.reference if reference is None else as_reference(reference)
         dtype = plant.x0.dtype
         rows = signal.rows(kr, steps, plant.dt, len(plant.outputs)).astype(dtype)
@@ -271,15 +296,19 @@ class Loop(eqx.Module):
         draw = PiecewiseConstant(period=-(-steps // 2), low=0.0, high=1.0)(ka, steps, plant.a_hat.size)
         a_star = (low + (high - low) * draw).astype(dtype)
         noise = self.noise * jax.random.normal(kn, (steps, self.noise.size), dtype)
-        periods = jnp.full(steps, plant.dt, dtype) if self.jitter else None
+        if self.jitter:
+            given = plant.dt if periods is None else arguments.variances("periods", periods)
+            periods = arguments.fit_shape("periods", jnp.asarray(given, dtype), (steps,))
+        elif periods is not None:
+            raise ArgumentError("periods", "None, because the loop has no jitter", arguments.describe(periods))
         context = LoopContext(jnp.arange(steps, dtype=jnp.int32), rows, periods)
         w = jnp.zeros((steps, plant.x0.size), dtype)
         return Scenario(plant.x0, a_star, w, t=context, measurement_noise=noise)
 
     def simulate(
         self,
-        steps: int,
-        seed: int,
+        steps: int | None = None,
+        seed: int | None = None,
         *,
         plant: AbstractModel | None = None,
         reference: Any = None,
@@ -295,7 +324,8 @@ class Loop(eqx.Module):
         """Simulate the loop as `agent()` would run it: the controller sees measurements and the reference alone.
 
         `plant` is the true plant, by default the model itself; it may have another state than the model, such as an
-        actuator or a delay that the model does not know. The other arguments are those of `scenario` and `st.simulate`.
+        actuator or a delay that the model does not know. `steps`, `seed` and `reference` make the scenario, as in the
+        method `scenario`; or give a `scenario` in place of these three. The other arguments are those of `st.simulate`.
         """
         arguments.instance("plant", plant, AbstractModel, optional=True)
         true = self.plant if plant is None else plant
@@ -304,7 +334,14 @@ class Loop(eqx.Module):
                 "plant", f"{self.x.size} states like the model, because the whole state is measured", f"{true.x0.size}"
             )
         if scenario is None:
+            given = {"steps": steps, "seed": seed}
+            if missing := [name for name, value in given.items() if value is None]:
+                raise ArgumentError(missing[0], "a whole number, because no scenario is given", "None")
+            assert steps is not None
+            assert seed is not None
             scenario = self.scenario(steps, seed, plant=true, reference=reference)
+        elif not steps is seed is reference is None:
+            raise ArgumentError("scenario", "None together with steps, seed or reference, which make one", "a Scenario")
         return simulate(
             self.controller() if controller is None else controller,
             scenario,
@@ -339,8 +376,49 @@ class Loop(eqx.Module):
             del names["x"]
         return run.plot(**({"names": names, "dt": plant.dt} | options))
 
+    def export_c(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        controller: Controller | None = None,
+        guard: Guard | None = None,
+        theta: Any = None,
+        a_hat: Any = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> Path:
+        """Write the loop's controller as C99, and return the folder; see `st.export_c`, which has the other `options`.
+
+        The C starts as `agent()` starts. At each step, fill a context with the reference, then call `NAME_act`; before
+        the next step, call `NAME_observe_state` with the new measurement. The recorded run of the folder has the loop's
+        reference and noise, drawn for `seed`.
+
+        !!! Example
+
+            >>> import tempfile, selftune as st
+            >>> from selftune import models, policies
+            >>> plant = models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)
+            >>> loop = st.Loop(plant, policies.PID(kp=1.0, ki=0.5, u_min=-10.0, u_max=10.0))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     made = loop.export_c(f"{folder}/loop", theta=loop.theta)
+            ...     sorted(path.name for path in made.iterdir())
+            ['CMakeLists.txt', 'README.md', 'loop.c', 'loop.h', 'main.c', 'replay.h', 'selftune.json']
+        """
+        return export_c(
+            self.controller() if controller is None else controller,
+            folder,
+            x=self.x,
+            theta=self.theta if theta is None else theta,
+            a_hat=self.a_hat if a_hat is None else a_hat,
+            t=self._first_context(),
+            guard=self.guard() if guard is None else guard,
+            **({"scenario": self.scenario(REPLAYED, seed)} | options),
+        )
+
     def linearized(self, theta: Any = None) -> Linear:
         """Return the open loop at rest, linear in state and memory, with the loop cut at the plant's input."""
+        if _is_multi_rate(self.policy):
+            raise ArgumentError("policy", "a policy with one sampling rate, for margins", "a Cascade with every > 1")
         theta = self.theta if theta is None else theta
         # A little above the rest: there, a control that cannot be negative is not at its limit.
         level = self.plant.output(self.x) + 1e-3 * jnp.asarray([s.scale for s in self.plant.outputs], self.x.dtype)
@@ -374,11 +452,13 @@ class Loop(eqx.Module):
         wanted = arguments.number("gain_margin", gain_margin, lambda v: v >= 1, "a number >= 1")
         delay = arguments.number("delay_margin", delay_margin, lambda v: v >= 0, "a number of seconds >= 0")
         theta = self.theta if theta is None else theta
-        growth = self.policy.growth
-        if _tunes_observer(self.observer):
-            assert self.observer is not None
-            growth = (*(0 for _ in self.observer.growth), *growth)
-        return backed_off(self.margins, self.constraint, theta, growth, float(wanted), float(delay))
+        return backed_off(self.margins, self.constraint, theta, self._growth, float(wanted), float(delay))
+
+    @property
+    def _growth(self) -> tuple[int, ...]:
+        """For each number of θ, whether a larger number is a higher gain of the policy; 0 for an observer's numbers."""
+        observed = () if self.observer is None else (0,) * len(self.observer.growth)
+        return (*observed, *self.policy.growth)
 
     def _period(self) -> float:
         """Return the period of the reference in steps, or that of the default reference if it has none."""
@@ -401,12 +481,27 @@ class Loop(eqx.Module):
         if (dt is None) == self.jitter:
             expected = "the period of this step in seconds" if self.jitter else "None, because the loop has no jitter"
             raise ArgumentError("dt", expected, f"{dt}")
-        wanted: Any = np.asarray(reference, float)
-        if wanted.shape == () and q == 1:
+        wanted: Any = _numbers(reference)
+        if wanted is not None and wanted.shape == () and q == 1:
             wanted = wanted[None]
+        if wanted is None or wanted.shape != (q,):
+            raise ArgumentError("reference", f"{q} real numbers, one for each output", arguments.describe(reference))
         number: Any = np.int32(step)
-        period: Any = None if dt is None else np.asarray(dt, float)
+        if dt is None:
+            return LoopContext(number, wanted)
+        period: Any = _numbers(dt)
+        if period is None or period.shape != () or not 0 < period < np.inf:
+            raise ArgumentError("dt", "the period of this step, a number of seconds > 0", arguments.describe(dt))
         return LoopContext(number, wanted, period)
+
+
+def _numbers(value: Any) -> np.ndarray | None:
+    """Return the value as an array of floats; None if it has no real numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return None
+    return array.astype(float) if array.dtype.kind in "fiu" else None
 
 
 class _Dynamics(eqx.Module):
@@ -467,6 +562,12 @@ class _LoopPolicy(eqx.Module):
         return u, after
 
 
+def _is_multi_rate(policy: AbstractPolicy) -> bool:
+    levels = jax.tree.leaves(policy, is_leaf=lambda node: node is not policy and isinstance(node, AbstractPolicy))
+    inner = any(_is_multi_rate(level) for level in levels if isinstance(level, AbstractPolicy))
+    return inner or (isinstance(policy, Cascade) and max(policy.every) > 1)
+
+
 def _period(plant: AbstractModel, t: Any, dtype: Any) -> Array:
     measured = measured_period(t)
     return jnp.asarray(plant.dt, dtype) if measured is None else measured.astype(dtype)
@@ -524,11 +625,12 @@ def _bounds(plant: AbstractModel) -> tuple[Any, Any]:
 def _jacobians(plant: AbstractModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the derivatives at rest of the next state in the state and in the residual, and of the measurement."""
     x, t = plant.x0, LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(len(plant.outputs), plant.x0.dtype))
-    u = jnp.zeros(len(plant.controls), x.dtype)
-    f = plant.residual(x, plant.a_hat, t)
-    A, F = jax.jacfwd(plant.dynamics, argnums=(0, 2))(x, u, f, t)
-    C = jax.jacfwd(plant.measure)(x, t)
-    return np.asarray(A), np.asarray(F), np.asarray(C)
+    with jax.ensure_compile_time_eval():  # a loop may be made inside a function that JAX traces
+        u = jnp.zeros(len(plant.controls), x.dtype)
+        f = plant.residual(x, plant.a_hat, t)
+        A, F = jax.jacfwd(plant.dynamics, argnums=(0, 2))(x, u, f, t)
+        C = jax.jacfwd(plant.measure)(x, t)
+        return np.asarray(A), np.asarray(F), np.asarray(C)
 
 
 def _measures_state(plant: AbstractModel) -> bool:
@@ -539,13 +641,20 @@ def _measures_state(plant: AbstractModel) -> bool:
 
 def _default_observer(plant: AbstractModel, noise: Array) -> AbstractObserver:
     A, F, C = _jacobians(plant)
+    if not np.all(np.any(C != 0, axis=1)):
+        expected = "a model whose sensors have a derivative; give a Quantized plant to simulate(plant=…)"
+        raise ArgumentError("plant", expected, "a model whose sensors have the derivative 0")
     m = len(plant.controls)
     sizes = DISTURBANCE * np.array([s.scale for s in plant.controls])
     scales = np.array([s.scale for s in plant.states])
     # A little noise on every state keeps the filter awake in directions that the input does not reach.
     Q = (F[:, :m] * sizes) @ (F[:, :m] * sizes).T + np.diag((1e-6 * scales) ** 2)
     spread = np.maximum(np.asarray(noise, float), 1e-6 * np.array([s.scale for s in plant.outputs]))
-    observer = Luenberger.kalman(A, C, Q, np.diag(spread**2), x=plant.x0, tunable=False)
+    try:
+        observer = Luenberger.kalman(A, C, Q, np.diag(spread**2), x=plant.x0, tunable=False)
+    except np.linalg.LinAlgError as error:
+        expected = "an observer, because no stationary Kalman filter can see the whole state through these outputs"
+        raise ArgumentError("observer", expected, "None") from error
     return Luenberger(observer.gain({}), plant.measure, x=plant.x0, tunable=False)
 
 
@@ -560,5 +669,7 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     steps = 5 / -math.log(slowest) if slowest > 0 else 0.0
     hold = min(max(steps, 100.0), 2000.0) * plant.dt
     scale = np.array([s.scale for s in plant.outputs], float)
-    rest = plant.output(plant.x0)
-    return Steps(hold, low=rest, high=rest + 0.5 * jnp.asarray(scale, rest.dtype))
+    with jax.ensure_compile_time_eval():
+        rest = np.asarray(plant.output(plant.x0), float)
+    low: Any = rest
+    return Steps(hold, low=low, high=low + 0.5 * scale)

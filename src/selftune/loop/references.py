@@ -91,11 +91,15 @@ class Steps(AbstractReference):
     low: Array = eqx.field(converter=_finite("low"))
     high: Array = eqx.field(converter=_finite("high"))
 
+    def __check_init__(self) -> None:
+        if (raw := arguments.known(self.low, self.high)) and not np.all(raw[0] <= raw[1]):
+            raise ArgumentError("low", "at most high", f"low={raw[0]}, high={raw[1]}")
+
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
         length = max(1, round(self.period(dt)))
-        drawn = jax.random.uniform(key, (-(-steps // length), q), self.low.dtype)
-        levels = self.low + (self.high - self.low) * drawn
-        return jnp.repeat(levels, length, axis=0)[:steps]
+        low, high = (_spread(name, value[None], q) for name, value in (("low", self.low), ("high", self.high)))
+        drawn = jax.random.uniform(key, (-(-steps // length), q), low.dtype)
+        return jnp.repeat(low + (high - low) * drawn, length, axis=0)[:steps]
 
     def period(self, dt: float) -> float:
         return self.hold / dt
@@ -119,7 +123,8 @@ class Square(AbstractReference):
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
         # Half a sample earlier, so that rounding does not decide on which side of an edge a sample is.
         first = np.mod((_times(steps, dt) + 0.5 * dt) / self.seconds, 1.0) < 0.5
-        return _spread("low", jnp.where(first[:, None], jnp.atleast_1d(self.high), jnp.atleast_1d(self.low)), q)
+        low, high = (_spread(name, value[None], q) for name, value in (("low", self.low), ("high", self.high)))
+        return jnp.where(first[:, None], high, low)
 
     def period(self, dt: float) -> float:
         return self.seconds / dt
@@ -219,7 +224,15 @@ class Function(AbstractReference):
             raise ArgumentError("function", "a function from the time in seconds to a number", f"{self.function!r}")
 
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
-        return _spread("function", jax.vmap(lambda time: jnp.atleast_1d(self.function(time)))(_times(steps, dt)), q)
+        dtype = jnp.result_type(float)
+        # In double precision, so that a long run in float32 has the right times.
+        with jax.enable_x64(True):
+            try:
+                rows = jax.vmap(lambda time: jnp.atleast_1d(self.function(time)))(_times(steps, dt))
+            except jax.errors.ConcretizationTypeError as error:
+                expected = "a function that JAX can trace, with jnp.where in place of if"
+                raise ArgumentError("function", expected, f"{self.function!r}") from error
+        return _spread("function", np.asarray(rows).astype(dtype), q)
 
     def period(self, dt: float) -> float:
         return math.inf

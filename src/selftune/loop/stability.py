@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
@@ -14,8 +15,10 @@ from ..foundation.errors import ArgumentError
 from ..problem.constraints import AbstractConstraint
 from ..problem.system import AbstractSystem
 
-POINTS = 4000
+POINTS = 2000
 """Frequencies of the grid on which crossings are looked for, before bisection."""
+LEAST = 1e-4
+"""A gain that may fall below this share counts as one that may fall to 0: rounding hides how slow such a loop is."""
 
 
 class Linear(NamedTuple):
@@ -121,8 +124,7 @@ def margins_of(loop: Linear) -> Margins:
 def _one_control(A: np.ndarray, b: np.ndarray, c: np.ndarray, dt: float) -> tuple[float, float, float, float]:
     """Return gain margins up and down, phase margin in degrees and delay margin in seconds of L = −c (zI − A)⁻¹ b."""
     up, down = _gain_range(A, b, c)
-    frequencies = np.concatenate([np.geomspace(1e-6, 1.0, POINTS // 2), np.linspace(1e-4, 1.0, POINTS)]) * math.pi
-    frequencies = np.unique(frequencies)
+    frequencies = np.unique(np.concatenate([np.geomspace(1e-6, 1.0, POINTS) * math.pi, _near_crossings(A, b, c)]))
     L = _response(A, b, c, frequencies)
     excess = np.abs(L) - 1
     phase, delay = math.inf, math.inf
@@ -134,6 +136,22 @@ def _one_control(A: np.ndarray, b: np.ndarray, c: np.ndarray, dt: float) -> tupl
         phase = min(phase, math.degrees(min(lag, 2 * math.pi - lag)))
         delay = min(delay, lag / crossing * dt)
     return up, down, phase, delay
+
+
+def _near_crossings(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Return frequencies close to all those at which |L| = 1, and one between each two of them: the peak of a
+    resonance may be narrower than any grid.
+
+    |L| = 1 on the unit circle means $L(z) L(1/z) = 1$, whose solutions are the eigenvalues of a pencil of matrices.
+    """
+    n = len(A)
+    left = np.block([[A, np.outer(b, b)], [np.zeros((n, n)), np.eye(n)]])
+    right = np.block([[np.eye(n), np.zeros((n, n))], [np.outer(c, c), A.T]])
+    found = scipy.linalg.eigvals(left, right)
+    found = found[np.isfinite(found)]
+    angles = np.sort(np.abs(np.angle(found[np.abs(np.abs(found) - 1) < 0.1])))
+    angles = angles[(angles > 0) & (angles < math.pi)]
+    return np.concatenate([angles, 0.5 * (angles[1:] + angles[:-1])])
 
 
 def _response(A: np.ndarray, b: np.ndarray, c: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -159,7 +177,7 @@ def _gain_range(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[float, flo
             last = factor
         return limit
 
-    return edge(np.geomspace(1.01, 1e6, 1000), math.inf), edge(np.geomspace(0.99, 1e-6, 1000), 0.0)
+    return edge(np.geomspace(1.01, 1e6, 1000), math.inf), edge(np.geomspace(0.99, LEAST, 700), 0.0)
 
 
 def _bisect(function: Callable[[float], float], low: float, high: float) -> float:

@@ -110,7 +110,7 @@ class Agent:
         self._past: deque[Any] = deque(maxlen=arguments.whole("history", history))
         guard = Guard() if guard is None else guard
         state = guarded_step.start(controller, guard, x, theta, a_hat, context(t))
-        self.controller, self.guard = controller, guard
+        self.controller, self.guard, self._first_context = controller, guard, t
         self._engine: Any
         self.engine, self._engine = run_with(
             engine, natively=lambda: Native(controller, guard, state), by_xla=lambda: XLA(controller, guard, state)
@@ -132,7 +132,8 @@ class Agent:
         if self._make_context is not None and t is None:
             t = self._make_context(self._next, **signals)
         elif signals:
-            raise TypeError(f"act: expected no keyword argument, because the agent has no make_context, got {signals}")
+            why = "t is given" if self._make_context is not None else "the agent has no make_context"
+            raise TypeError(f"act: expected no keyword argument, because {why}, got {', '.join(signals)}")
         if self._context.is_counted:
             self._step = now = self._next if t is None else self._context.number(t)
             self._next = min(now + 1, 2**31 - 1)
@@ -191,11 +192,13 @@ class Agent:
         self._engine.restore()
         _LOGGER.warning("restored the last good θ and â, as requested")
 
-    def reset(self, *, x: Any, theta: Any, a_hat: Any, t: Any = 0) -> None:
+    def reset(self, *, x: Any, theta: Any, a_hat: Any, t: Any = None) -> None:
         """Start again as a new agent with these values would; nothing is compiled again.
 
-        The arguments are those of the constructor, with the same shapes and dtypes as there.
+        The arguments are those of the constructor, with the same shapes and dtypes as there. By default, t is the
+        context that the constructor got.
         """
+        t = self._first_context if t is None else t
         self.state = guarded_step.start(self.controller, self.guard, x, theta, a_hat, context(t))
         self._begin(self.state)
 

@@ -26,10 +26,12 @@ ALIKE = 20.0
 """Components share a plot only if the range of the largest is at most this many times that of the smallest."""
 WINDOW = 20
 """The moving average of the cost is over one part in this many of the run."""
-DETAILS = ("f_hat", "y", "gradient", "contraction", "f", "innovation")
+DETAILS = ("measured", "memory", "f_hat", "y", "gradient", "contraction", "f", "innovation")
 """Fields that are drawn only if the user asks for them."""
 TITLES = {
     "x": "states $x$",
+    "measured": "measurements",
+    "memory": "memory of the policy $s$",
     "u": "controls $u$",
     "theta": "policy parameters $θ$",
     "a_hat": r"estimated model parameters $\hat a$",
@@ -43,6 +45,7 @@ TITLES = {
 }
 SYMBOLS = {
     "x": "$x$",
+    "memory": "$s$",
     "u": "$u$",
     "theta": "$θ$",
     "a_hat": r"$\hat a$",

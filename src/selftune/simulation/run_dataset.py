@@ -57,19 +57,9 @@ def make(
         axis = _axis(name)
         if axis in coords:
             coords[axis] = _checked(name, given, len(coords[axis]))
-    if "loop_state" in coords and "state" in coords:
+    if "loop_state" in coords:
         coords["loop_state"] = _loop_state(coords)
     return xr.Dataset(data, coords=coords, attrs=dict(attrs or {}))
-
-
-def _loop_state(coords: dict[str, Any]) -> np.ndarray:
-    """Return the names of the loop state: those of the state, then those of the memory."""
-    parts = [list(coords["state"]), *([list(coords["memory_number"])] if "memory_number" in coords else [])]
-    names = [name for part in parts for name in part]
-    size = len(coords["loop_state"])
-    if len(names) != size:  # the memory was not recorded, or the plant's state is not the model's
-        return np.arange(size)
-    return np.asarray(names if len(parts) == 1 else list(map(str, names)))
 
 
 def _flat(rows: PyTree, lead: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -92,6 +82,15 @@ def _flat(rows: PyTree, lead: int) -> tuple[np.ndarray, np.ndarray | None]:
         for index in np.ndindex(shape)
     ]
     return values, np.asarray(components)
+
+
+def _loop_state(coords: dict[str, Any]) -> np.ndarray:
+    """Return the names of the loop state's numbers: those of x, then those of the memory; numbers if these are not
+    recorded."""
+    parts = [np.asarray(coords[axis]) for axis in ("state", "memory_number") if axis in coords]
+    if sum(map(len, parts)) != len(coords["loop_state"]) or all(part.dtype.kind == "i" for part in parts):
+        return coords["loop_state"]
+    return np.concatenate([part.astype(str) for part in parts])
 
 
 def _attributes(name: str) -> dict[str, Any]:

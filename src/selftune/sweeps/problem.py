@@ -42,6 +42,7 @@ class Problem:
     engine: Engine
     record: tuple[str, ...]
     stride: int
+    infer: bool = False
 
     def __post_init__(self) -> None:
         for name in ("make_controller", "make_scenario"):
@@ -94,6 +95,7 @@ class Problem:
             **self.start(setting),
             plant=self.plant,
             guard=self.guard,
+            infer=self.infer,
             record=tuple(dict.fromkeys(("cost", *self.record))),
             limit=self.limit,
             throw=False,
@@ -103,6 +105,8 @@ class Problem:
 
 _MAKERS = ("make_controller", "make_scenario", "theta", "a_hat")
 _OWN = 0x5E1F
+_TREES = ("theta", "a_hat", "memory")
+"""The fields that are pytrees; they are stored as vectors."""
 
 
 def arrays_to_store(problem: Problem, run: Run) -> dict[str, Any]:
@@ -120,7 +124,7 @@ def arrays_to_store(problem: Problem, run: Run) -> dict[str, Any]:
     }
     for name in problem.record:
         rows = jax.tree.map(lambda rows: rows[:: problem.stride], getattr(run, name))
-        arrays[name] = jax.vmap(lambda row: ravel_pytree(row)[0])(rows) if name in ("theta", "a_hat") else rows
+        arrays[name] = jax.vmap(lambda row: ravel_pytree(row)[0])(rows) if name in _TREES else rows
     return arrays
 
 

@@ -47,6 +47,7 @@ def sweep(
     engine: Engine = "auto",
     plant: AbstractSystem | None = None,
     guard: Guard | None = None,
+    infer: bool = False,
     limit: float = 1e8,
     record: Sequence[str] = (),
     stride: int = 1,
@@ -79,7 +80,7 @@ def sweep(
     - `executor`: None runs in this process, on all cores. The address of a Dask scheduler ("tcp://…"), or a
       `dask.distributed.Client`, runs the same tasks on the cluster. The functions of your script are sent to
       the workers; modules must be installed there.
-    - `engine`, `plant`, `guard`, `limit`: as for `simulate`.
+    - `engine`, `plant`, `guard`, `infer`, `limit`: as for `simulate`.
     - `record`, `stride`: more fields of `Run` to store, at steps 0, stride, 2·stride, …
     - `lanes`: the largest number of runs in a task; by default as many as fit in 256 MB and about a second.
     - `retries`: how often a task is tried again if it raises an error; then it is recorded as failed. If a worker of a
@@ -132,6 +133,7 @@ def sweep(
         engine=settle(check_engine(engine)),
         record=check_record(record),
         stride=arguments.count("stride", stride),
+        infer=infer,
     )
     if "guard" in problem.record and guard is None:
         raise ArgumentError("record", "no 'guard', because there is no guard", f"{problem.record}")

@@ -53,6 +53,7 @@ class SweepConfig:
             "theta": makers["theta"],
             "a_hat": makers["a_hat"],
             "guard": loaded.guard,
+            "infer": loaded.loop is not None,
             "engine": self.part.engine,
             "lanes": self.part.lanes,
             # The default is a long list for a single run: too much data for thousands of runs.
@@ -136,15 +137,13 @@ class _Maker:
 
     def __call__(self, *, key: Any = None, **setting: Any) -> Any:
         loaded = self._loaded(setting)
-        config = loaded.config
         match self.kind:
             case "controller":
-                return st.Controller(loaded.system, loaded.tuner, loaded.estimator)
+                return loaded.controller
             case "scenario":
-                widths = user.widths_of(loaded, user.sizes_of(loaded))
-                return user.draw(config.scenario.x0, config.scenario.steps, loaded.processes, widths, key)
+                return loaded.scenario(key)
             case _:
-                return jnp.asarray(getattr(config.run, self.kind), float)
+                return loaded.start[self.kind]
 
     def _loaded(self, setting: Setting) -> Loaded:
         """The configuration with the values of `setting`. All values are checked, except those that are traced."""
@@ -173,8 +172,7 @@ def _traced(loaded: Loaded, name: str, value: Any) -> Loaded:
         made = other.make(f"scenario.{rest[0]}", getattr(other.config.scenario, rest[0]))
         other.processes = {**loaded.processes, rest[0]: made}
     elif table == "system":
-        assert other.make_system is not None
-        other.system = other.make_system(**other.config.system.arguments)
+        other.remake_system()
     return other
 
 

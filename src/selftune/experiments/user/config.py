@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 import selftune as st
+from selftune import references
 
 from ...control.run_fields import FIELDS
 from ...foundation import suggestions
 from ...foundation.errors import ArgumentError, InputError
+from ...loop.references import AbstractReference, as_reference
 
 
 class ConfigError(InputError):
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
     Tuner: TypeAlias = Any
     Estimator: TypeAlias = Any
     Process: TypeAlias = Any
+    SignalPart: TypeAlias = Any
     GuardPart: TypeAlias = Any
 else:
     Recorded = Literal[tuple(FIELDS)]
@@ -70,6 +75,12 @@ else:
         "process",
         *(st.OrnsteinUhlenbeck, st.Uniform, st.Gaussian, st.PiecewiseConstant, st.RandomWalk, st.Sinusoid, st.Constant),
         period=Number,
+    )
+    SignalPart = _one_of(
+        "signal",
+        *(references.Hold, references.Steps, references.Square, references.Ramp, references.Sine),
+        hold=Number,
+        seconds=Number,
     )
     _WHOLE = {"buffer": int, "episode": int}
     Tuner = _one_of(
@@ -108,22 +119,35 @@ else:
 class SystemPart(_Part):
     """Where the system comes from: a function in a module beside the configuration, or in an installed module."""
 
-    make: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="module:function that returns a System")
+    make: str = Field(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="module:function that returns a System or a Loop; or module:name of a Loop",
+    )
     arguments: dict[str, Number | str | bool | list[Number]] = {}
 
 
+class ContextPart(_Part):
+    """The context t of each step, as a `LoopContext`: its reference."""
+
+    reference: SignalPart | Numbers | str = Field(description="a signal; numbers, a row for each step; or a CSV file")
+    dt: Number | None = Field(default=None, gt=0, description="The sampling period in seconds, for a signal.")
+
+
 class ScenarioPart(_Part):
-    x0: list[Number]
+    """What nature decides. A `Loop` has all of it, except the steps; `t` may replace the reference of the loop."""
+
+    x0: list[Number] | None = None
     steps: int = Field(gt=0)
-    a_star: Process
-    w: Process
+    a_star: Process | None = None
+    w: Process | None = None
     v: Process | None = None
+    t: ContextPart | None = None
 
 
 class RunPart(_Part):
     seeds: int | list[int] = Field(description="The number of seeds, from 0; or a list of seeds.")
-    theta: list[Number]
-    a_hat: list[Number]
+    theta: list[Number] | None = None
+    a_hat: list[Number] | None = None
     stride: int = Field(default=1, gt=0)
     record: list[Recorded] = ["x", "theta", "cost"]
 
@@ -163,16 +187,23 @@ class Config(_Part):
     """One controller on one scenario, with several seeds; and the settings that a sweep varies."""
 
     system: SystemPart
-    tuner: Tuner
-    estimator: Estimator
+    tuner: Tuner | None = None
+    estimator: Estimator | None = None
     guard: GuardPart | None = None
     scenario: ScenarioPart
     run: RunPart
     sweep: SweepPart | None = None
 
 
+_OF_A_SYSTEM = ("tuner", "estimator", "scenario.x0", "scenario.a_star", "scenario.w", "run.theta", "run.a_hat")
+"""Keys that a plain System needs. A Loop has its own values: it takes a tuner and an estimator, but not the others."""
+
+
 class Loaded:
     """A configuration with the objects that it names. Their constructors check the values."""
+
+    loop: st.Loop | None
+    """The loop, if `system.make` gives one."""
 
     def __init__(self, path: Path, *, text: str | None = None, make: Callable[..., Any] | None = None):
         """Load the file at `path`; or use `text` as its content and `make` as the function that makes the system."""
@@ -204,18 +235,130 @@ class Loaded:
                 problems.setdefault((*_walk(problem["loc"])[0],), self._problem(problem))
             raise ConfigError("\n".join(problems.values())) from None
         with jax.enable_x64(True):  # as in the run
-            self.tuner = self.make("tuner", self.config.tuner)
-            self.estimator = self.make("estimator", self.config.estimator)
-            self.guard = None if self.config.guard is None else self.make("guard", self.config.guard)
-            scenario = self.config.scenario
+            if self.make_system is None:
+                self.make_system, self.sources = self._load_maker()
+            self.remake_system()
+            self._check_keys()
+            loop, config = self.loop, self.config
+            self.tuner = None if config.tuner is None else self.make("tuner", config.tuner)
+            self.estimator = None if config.estimator is None else self.make("estimator", config.estimator)
+            self.guard = None if config.guard is None else self.make("guard", config.guard)
+            if loop is not None and self.guard is None:
+                self.guard = loop.guard()
             self.processes = {
                 name: self.make(f"scenario.{name}", part)
                 for name in ("a_star", "w", "v")
-                if (part := getattr(scenario, name)) is not None
+                if (part := getattr(config.scenario, name)) is not None
             }
-            if self.make_system is None:
-                self.make_system, self.sources = self._load_maker()
-            self.system = self._made_system(self.make_system)
+            self.reference, self.reference_file = None, None
+            if config.scenario.t is not None:
+                self.reference = self._make_reference(config.scenario.t)
+                try:
+                    _ = self.first_context
+                except ArgumentError as error:
+                    raise self.refuse("scenario.t.reference", str(error)) from None
+
+    def remake_system(self) -> None:
+        """Make the system, or the loop, again with the arguments of the configuration."""
+        assert self.make_system is not None
+        made = self._made_system(self.make_system)
+        self.loop = made if isinstance(made, st.Loop) else None
+        self.system = made.system if isinstance(made, st.Loop) else made
+
+    @property
+    def controller(self) -> st.Controller:
+        if self.loop is not None:
+            return self.loop.controller(self.tuner, self.estimator)
+        assert self.tuner is not None
+        assert self.estimator is not None
+        return st.Controller(self.system, self.tuner, self.estimator)
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """θ₀ and â₀."""
+        if self.loop is not None:
+            return {"theta": self.loop.theta, "a_hat": self.loop.a_hat}
+        return {name: jnp.asarray(getattr(self.config.run, name), float) for name in ("theta", "a_hat")}
+
+    def scenario(self, key: jax.Array) -> st.Scenario:
+        """The scenario that the loop, or the processes of the configuration, draw for a key."""
+        part = self.config.scenario
+        if self.loop is not None:
+            return self.loop.scenario(part.steps, key, reference=self.reference)
+        sizes = self.system.check(self.x0, **_renamed(self.start), t=self.first_context)
+        widths = {"a_star": sizes.p, "w": sizes.n, "v": sizes.k}
+        keys: dict[str, Any] = dict(zip(("a_star", "w", "v"), jax.random.split(key, 3), strict=True))
+        drawn = {name: process(keys[name], part.steps, widths[name]) for name, process in self.processes.items()}
+        return st.Scenario(self.x0, drawn["a_star"], drawn["w"], drawn.get("v"), self._contexts(key, part.steps))
+
+    @property
+    def x0(self) -> jax.Array:
+        return self.loop.x if self.loop is not None else jnp.asarray(self.config.scenario.x0, float)
+
+    @property
+    def first_context(self) -> Any:
+        """The shapes of a step's context."""
+        if self.loop is not None:
+            return self.loop.scenario(1, 0, reference=self.reference).row_shapes().t
+        rows = self._contexts(jax.random.key(0), 1)
+        if rows is None:
+            return jax.ShapeDtypeStruct((), jnp.int32)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
+
+    def _contexts(self, key: jax.Array, steps: int) -> st.LoopContext | None:
+        if self.reference is None:
+            return None
+        assert self.config.scenario.t is not None
+        dt = self.config.scenario.t.dt
+        rows = self.reference.rows(jax.random.fold_in(key, 3), steps, 1.0 if dt is None else float(dt), self._outputs())
+        return st.LoopContext(jnp.arange(steps, dtype=jnp.int32), jnp.asarray(rows, float))
+
+    def _outputs(self) -> int:
+        """The number of reference values of a step: as many as the reference itself has."""
+        return max(np.shape(leaf)[-1] if np.ndim(leaf) else 1 for leaf in self._reference_values())
+
+    def _reference_values(self) -> list[Any]:
+        if isinstance(self.reference, references.Recorded):
+            return [self.reference.values if self.reference.values.ndim == 2 else 0.0]
+        return jax.tree.leaves(self.reference)
+
+    def _make_reference(self, part: ContextPart) -> AbstractReference:
+        where, given = "scenario.t.reference", part.reference
+        if isinstance(given, BaseModel) and part.dt is None and self.loop is None:
+            raise self.refuse("scenario.t", "dt is missing: a signal needs the sampling period in seconds")
+        if part.dt is not None and self.loop is not None:
+            raise self.refuse("scenario.t.dt", "expected none, because the loop has its sampling period")
+        if isinstance(given, BaseModel):
+            return self.make(where, given)
+        if isinstance(given, str):
+            self.reference_file = self.path.resolve().parent / given
+            given = self._read_table(where, self.reference_file)
+        try:
+            return as_reference(given)
+        except ValueError as error:
+            raise self.refuse(where, str(error)) from None
+
+    def _read_table(self, where: str, path: Path) -> np.ndarray:
+        """The numbers of a CSV file; a first line that has no numbers is a header."""
+        try:
+            lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            header = bool(lines) and not _are_numbers(lines[0])
+            return np.loadtxt(lines[header:], delimiter=",", ndmin=1)
+        except (OSError, ValueError) as error:
+            raise self.refuse(where, f"{path.name} cannot be read ({error})") from None
+
+    def _check_keys(self) -> None:
+        """Raise `ConfigError` unless a System has all keys that it needs, and a Loop none of those that it has."""
+        for where in _OF_A_SYSTEM:
+            table, _, key = where.partition(".")
+            part = getattr(self.config, table)
+            given = part if not key else getattr(part, key)
+            if self.loop is None and given is None:
+                raise self.refuse(table, f"{key} is missing" if key else "this table is missing")
+            if self.loop is not None and given is not None and key:
+                raise self.refuse(where, "expected none, because the loop has its own")
+        if self.loop is not None and self.config.scenario.v is not None:
+            raise self.refuse("scenario.v", "expected none, because the agent of a loop observes no residual")
 
     def refuse(self, where: str, text: str) -> ConfigError:
         """A `ConfigError` about the value at `where`, given as `table.key`."""
@@ -239,15 +382,19 @@ class Loaded:
     def make(self, where: str, part: Any) -> Any:
         """The object of a part. The arguments of its constructor have the names of the keys."""
         values = {name: value for name in type(part).model_fields if (value := getattr(part, name)) is not None}
-        kind = values.pop("process", None) or values.pop("name", "Guard")
+        kind = values.pop("process", None) or values.pop("signal", None) or values.pop("name", "Guard")
         if "constraint" in values:
             values["constraint"] = self.make(f"{where}.constraint", values["constraint"])
+        elif where == "tuner" and self.loop is not None and "constraint" in type(part).model_fields:
+            values["constraint"] = self.loop.constraint
+        elif where == "estimator" and self.loop is not None and "constraint" in type(part).model_fields:
+            values["constraint"] = self.loop.plant.a_constraint
         if kind == "OPRF":
             values["key"] = jax.random.key(values["key"])
         if kind == "Guard":
             values = {name: None if value is False else value for name, value in values.items()}
         try:
-            return getattr(st, kind)(**values)
+            return getattr(references if "signal" in type(part).model_fields else st, kind)(**values)
         except ValueError as error:
             places = {name: f"{where}.{name}" for name in type(part).model_fields}
             raise self.refuse_argument(error, places, where) from None
@@ -273,6 +420,8 @@ class Loaded:
                 "system.make", f"module {module_name!r} cannot be imported ({self.blame(error)})"
             ) from error
         function = getattr(module, name, None)
+        if isinstance(function, st.Loop):
+            function = _Given(function)
         if not callable(function):
             functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
             raise self.refuse(
@@ -281,15 +430,16 @@ class Loaded:
         source = getattr(module, "__file__", None)
         return function, Path(source) if source else None
 
-    def _made_system(self, function: Callable[..., Any]) -> st.AbstractSystem:
+    def _made_system(self, function: Callable[..., Any]) -> st.AbstractSystem | st.Loop:
         name = self.config.system.make.split(":")[1]
         try:
             system = function(**self.config.system.arguments)
         except Exception as error:
             raise self.refuse("system.make", f"{name} failed ({self.blame(error)})") from error
-        if not isinstance(system, st.AbstractSystem):
+        if not isinstance(system, (st.AbstractSystem, st.Loop)):
             raise self.refuse(
-                "system.make", f"expected {name} to return a selftune.System, got {type(system).__name__}"
+                "system.make",
+                f"expected {name} to return a selftune.System or a selftune.Loop, got {type(system).__name__}",
             )
         return system
 
@@ -321,6 +471,27 @@ class Loaded:
         else:
             text = f"{problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}"
         return str(self.refuse(where, text))
+
+
+class _Given:
+    """A function that returns a loop which is already made; the loop takes no arguments."""
+
+    def __init__(self, loop: st.Loop):
+        self.loop = loop
+
+    def __call__(self) -> st.Loop:
+        return self.loop
+
+
+def _renamed(start: dict[str, Any]) -> dict[str, Any]:
+    return {"theta": start["theta"], "a": start["a_hat"]}
+
+
+def _are_numbers(line: str) -> bool:
+    try:
+        return bool([float(part) for part in line.split(",")])
+    except ValueError:
+        return False
 
 
 def _modules_of(folder: Path) -> dict[str, Path]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +41,9 @@ def compute(
         settings["system"]["sha256"] = {
             name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in loaded.sources.items()
         }
+        if loaded.reference_file is not None:  # so that a run cannot be continued with another reference
+            digest = hashlib.sha256(loaded.reference_file.read_bytes()).hexdigest()
+            settings["scenario"]["t"]["sha256"] = digest
         made = check(loaded)
         with RunStore.begin(folder, kind="run", settings=settings, layout=_layout(loaded)) as store:
             run_tasks(
@@ -56,47 +60,62 @@ def compute(
 def check(loaded: Loaded) -> st.Controller:
     """The controller, after checking that all values and noise processes fit it. Runs before a folder is created."""
     config, sizes = loaded.config, sizes_of(loaded)
-    x = jnp.asarray(config.scenario.x0, float)
-    values = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
+    values = loaded.start
     try:
-        made = st.Controller(loaded.system, loaded.tuner, loaded.estimator)
-        state = made.init(x, **values)
+        made = loaded.controller
+        state = made.init(loaded.x0, **values, t=loaded.first_context)
     except ValueError as error:
         raise loaded.refuse_argument(error, {name: f"run.{name}" for name in values}, "run") from error
     for name, process in loaded.processes.items():
         try:
-            process(jax.random.key(config.run.seed_list[0]), 1, widths_of(loaded, sizes)[name])
+            process(jax.random.key(config.run.seed_list[0]), 1, widths_of(sizes)[name])
         except ValueError as error:
             raise loaded.refuse(f"scenario.{name}", str(error)) from error
-    info = jax.eval_shape(lambda: made.act(state, x, 0))[2].tuner
+    measured = jnp.zeros(sizes["measurement"])
+    info = jax.eval_shape(lambda t: made.act(state, measured, t)[2], loaded.first_context)
+    absent = {name: f"the tuner {type(made.tuner).__name__} keeps no {name}" for name in _OF_TUNER}
+    absent = {name: text for name, text in absent.items() if getattr(info.tuner, name) is None}
+    if loaded.guard is None:
+        absent["guard"] = "there is no table [guard]"
+    if loaded.system.memory is None:
+        absent["memory"] = "the policy has no memory"
+    if loaded.system.measure is None and loaded.loop is None:
+        absent["measured"] = "the controller gets the state itself"
     for name in config.run.record:
-        if name in ("y", "gradient", "contraction") and getattr(info, name) is None:
-            raise loaded.refuse("run.record", f"the tuner {config.tuner.name} keeps no {name}")
-        if name == "guard" and loaded.guard is None:
-            raise loaded.refuse("run.record", "there is no table [guard]")
+        if name in absent:
+            raise loaded.refuse("run.record", absent[name])
     if loaded.guard is not None:
         try:
-            loaded.guard.check(sizes["state"], sizes["control"], sizes["residual"], sizes["parameter"])
+            loaded.guard.check(sizes["measurement"], sizes["control"], sizes["residual"], sizes["parameter"])
         except ArgumentError as error:
             raise loaded.refuse(f"guard.{error.argument}", error.mistake) from error
     return made
 
 
-def widths_of(loaded: Loaded, sizes: dict[str, int]) -> dict[str, int]:
+_OF_TUNER = ("y", "gradient", "contraction")
+
+
+def widths_of(sizes: dict[str, int]) -> dict[str, int]:
     """The number of components of each random sequence: a*, w and v."""
-    return {"a_star": len(loaded.config.run.a_hat), "w": sizes["state"], "v": sizes["residual"]}
+    return {"a_star": sizes["model_parameter"], "w": sizes["state"], "v": sizes["residual"]}
 
 
 def sizes_of(loaded: Loaded) -> dict[str, int]:
-    part = loaded.config.run
-    x, theta, a_hat = (jnp.asarray(values, float) for values in (loaded.config.scenario.x0, part.theta, part.a_hat))
+    theta, a_hat = loaded.start["theta"], loaded.start["a_hat"]
     try:
-        sizes = loaded.system.check(x, theta, a_hat, jax.ShapeDtypeStruct((), jnp.int32), thorough=True)
+        sizes = loaded.system.check(loaded.x0, theta, a_hat, loaded.first_context, thorough=True)
     except ValueError as error:
         places = {"theta": "run.theta", "a": "run.a_hat", "x": "scenario.x0"}
         raise loaded.refuse_argument(error, places, "run") from error
     return dict(
-        state=sizes.n, control=sizes.m, residual=sizes.k, parameter=len(part.theta), model_parameter=len(part.a_hat)
+        state=sizes.n,
+        measurement=sizes.q,
+        memory_number=sizes.s,
+        loop_state=sizes.n + sizes.s,
+        control=sizes.m,
+        residual=sizes.k,
+        parameter=sizes.d,
+        model_parameter=sizes.p,
     )
 
 
@@ -131,16 +150,16 @@ def _one_seed(
     loaded: Loaded, controller: st.Controller, seed: int, tell: Callable[[int], Any]
 ) -> dict[str, np.ndarray]:
     config, fields = loaded.config, _recorded(loaded)
-    widths = widths_of(loaded, sizes_of(loaded))
-    scenario = draw(config.scenario.x0, config.scenario.steps, loaded.processes, widths, jax.random.key(seed))
-    start: dict[str, Any] = {name: jnp.asarray(getattr(config.run, name), float) for name in ("theta", "a_hat")}
+    scenario = loaded.scenario(jax.random.key(seed))
+    start: dict[str, Any] = loaded.start
+    options: dict[str, Any] = {"guard": loaded.guard, "infer": loaded.loop is not None}
     parts: dict[str, list[np.ndarray]] = {name: [] for name in dict.fromkeys((*fields, "cost"))}
     code, failed_at = result_codes.OK, -1
     # In chunks, for the progress of a long run. The result is bit-identical to one run over all steps.
     for chunk in _chunks(config.scenario.steps):
-        done = st.simulate(controller, scenario[chunk], **start, guard=loaded.guard, record=tuple(parts), throw=False)
+        done = st.simulate(controller, scenario[chunk], **start, **options, record=tuple(parts), throw=False)
         for name, rows in parts.items():
-            rows.append(np.asarray(getattr(done, name), np.float64))
+            rows.append(_flat(getattr(done, name)))
         if code == result_codes.OK:
             code, failed_at = int(done.outcome.code), int(done.outcome.step)
         start = {"resume": done.final}
@@ -154,11 +173,12 @@ def _one_seed(
     }
 
 
-def draw(x0: Any, steps: int, processes: dict[str, Any], widths: dict[str, int], key: jax.Array) -> st.Scenario:
-    """The scenario that `processes` draw for a key."""
-    keys: dict[str, Any] = dict(zip(("a_star", "w", "v"), jax.random.split(key, 3), strict=True))
-    drawn = {name: process(keys[name], steps, widths[name]) for name, process in processes.items()}
-    return st.Scenario(jnp.asarray(x0, float), drawn["a_star"], drawn["w"], drawn.get("v"))
+def _flat(rows: Any) -> np.ndarray:
+    """The rows of a pytree as one array; the order is that of `ravel_pytree`."""
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(rows)]
+    if eqx.is_array(rows):
+        return leaves[0]
+    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
 
 def _chunks(steps: int) -> list[slice]:

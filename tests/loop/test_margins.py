@@ -1,0 +1,289 @@
+"""Margins of loops against python-control, and against loops with more gain or more delay."""
+
+import math
+from typing import Any
+
+import control
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import selftune as st
+from selftune import models, policies
+from selftune.loop.stability import Linear, margins_of
+
+PI = {"kp": 1.0, "ki": 2.0}
+FIRST = {"gain": 2.0, "time_constant": 0.5}
+DRIVE = {"motor_inertia": 0.002, "load_inertia": 0.004, "stiffness": 80.0, "damping": 0.01}
+TANK = {"volume": 0.05, "flow": 1e-5, "loss": 8.0, "max_power": 3000.0, "inlet_temperature": 12.0}
+
+
+def pid_tf(dt, kp, ki=0.0, kd=0.0, tf=None) -> Any:
+    """The PID's transfer function, from the difference equations in its docstring: forward Euler for the integral, and
+    backward Euler for the filtered derivative."""
+    parts = control.tf([kp], [1.0], dt)
+    if ki:
+        parts = parts + control.tf([ki * dt], [1.0, -1.0], dt)
+    if kd:
+        parts = parts + control.tf([kd, -kd], [tf + dt, -tf], dt)
+    return parts
+
+
+def sampled(numerator, denominator, dt) -> Any:
+    return control.sample_system(control.tf(numerator, denominator), dt, method="zoh")
+
+
+def two_mass_tf(dt):
+    """From motor torque to the speed of the load."""
+    J, K, k, d = (DRIVE[name] for name in ("motor_inertia", "load_inertia", "stiffness", "damping"))
+    # K s² φ_L = (k + d s)(φ_M − φ_L) and J s² φ_M = u − (k + d s)(φ_M − φ_L)
+    return sampled([d, k], np.polymul([1.0, 0.0], [J * K, d * (J + K), k * (J + K)]), dt)
+
+
+def delay(samples, dt):
+    return control.tf([1.0], [1.0] + [0.0] * samples, dt)
+
+
+WATER = 998.0 * 4182.0
+"""The heat capacity of a cubic metre of water; the model's own constants are read in the test of the tank."""
+
+
+def loops():
+    """Each loop, and its open-loop transfer function as python-control makes it."""
+    first = models.FirstOrder(**FIRST, dt=0.01)
+    first_tf = sampled([FIRST["gain"]], [FIRST["time_constant"], 1.0], 0.01)
+    mass = models.DoubleIntegrator(mass=2.0, dt=0.01)
+    drive = models.TwoMass(**DRIVE, dt=0.001, output="load_speed")
+    second = models.SecondOrder(gain=1.5, natural_frequency=12.0, damping=0.3, dt=0.01)
+    second_tf = sampled([1.5 * 144.0], [1.0, 2 * 0.3 * 12.0, 144.0], 0.01)
+    return {
+        "first order": (st.Loop(first, policies.PID(**PI)), first_tf * pid_tf(0.01, **PI)),
+        "first order with delay": (
+            st.Loop(models.Delayed(first, 7), policies.PID(**PI)),
+            first_tf * delay(7, 0.01) * pid_tf(0.01, **PI),
+        ),
+        "second order": (st.Loop(second, policies.PID(kp=0.1, ki=1.0)), second_tf * pid_tf(0.01, 0.1, 1.0)),
+        "double integrator": (
+            st.Loop(mass, policies.PID(kp=20.0, ki=5.0, kd=12.0, derivative_filter=0.05)),
+            sampled([0.5], [1.0, 0.0, 0.0], 0.01) * pid_tf(0.01, 20.0, 5.0, 12.0, 0.05),
+        ),
+        "two-mass drive": (
+            st.Loop(drive, policies.PID(kp=0.01, ki=0.02)),
+            two_mass_tf(0.001) * pid_tf(0.001, 0.01, 0.02),
+        ),
+    }
+
+
+def poles(L):
+    return np.abs(control.poles(control.feedback(L, 1)))
+
+
+@pytest.mark.parametrize("name", list(loops()))
+class TestAgainstPythonControl:
+    def test_gain_and_phase(self, name):
+        loop, L = loops()[name]
+        found = loop.margins()
+        assert found.is_stable
+        assert found.spectral_radius == pytest.approx(max(poles(L)), abs=1e-6)
+        gains, phases, _, _, w, _ = control.stability_margins(L, returnall=True)
+        up = min((g for g in np.asarray(gains) if g > 1), default=math.inf)
+        # python-control finds the crossings of polynomials, whose coefficients lose digits; seven remain.
+        assert found.gain_margin == pytest.approx(up, rel=1e-4)
+        assert found.phase_margin == pytest.approx(np.min(np.abs(phases)), abs=1e-3)
+        assert found.gain_reduction == 0.0
+        assert w.size
+
+    def test_gain_margin_by_the_closed_loop(self, name):
+        loop, L = loops()[name]
+        margin = loop.margins().gain_margin
+        if math.isfinite(margin):
+            assert max(poles(0.999 * margin * L)) < 1 < max(poles(1.001 * margin * L))
+
+    def test_delay_margin_by_brute_force(self, name):
+        loop, L = loops()[name]
+        samples = loop.margins().delay_margin / loop.plant.dt
+        below, above = math.floor(samples), math.ceil(samples)
+        assert above > 1
+        assert max(poles(L * delay(below, loop.plant.dt))) < 1 < max(poles(L * delay(above, loop.plant.dt)))
+
+
+def test_the_margins_of_a_sharp_resonance():
+    """A resonance that is much narrower than the grid of frequencies decides the delay margin."""
+    wn, zeta, dt = 0.7, 1e-6, 1.0
+    A = np.array(control.sample_system(control.ss([[0, 1], [-(wn**2), -2 * zeta * wn]], [[0], [1]], [[1, 0]], 0), dt).A)
+    G = control.sample_system(control.ss([[0, 1], [-(wn**2), -2 * zeta * wn]], [[0], [1]], [[1, 0]], 0), dt)
+    small = 1e-5  # the peak of |L| is 10, and its width 1e-5
+    c = -small * np.asarray(G.C)[0]
+    found = margins_of(Linear(A, np.asarray(G.B), c[None], dt))
+    closed = A + np.asarray(G.B) @ c[None]
+    assert found.spectral_radius == pytest.approx(np.max(np.abs(np.linalg.eigvals(closed))))
+    if found.is_stable:
+        assert math.isfinite(found.delay_margin)
+
+
+def test_several_controls():
+    """Each control alone is raised until the loop with the other control is unstable; the worst one counts."""
+    A, B, C = np.array([[-1.0, 0.3], [0.2, -2.0]]), np.array([[1.0, 0.2], [0.0, 3.0]]), np.eye(2)
+    dt, k, i = 0.1, np.array([6.0, 4.0]), np.array([3.0, 2.0])
+    loop = st.Loop(models.StateSpace(A, B, C, dt=dt), policies.PID(kp=k, ki=i))
+    G = control.sample_system(control.ss(A, B, C, np.zeros((2, 2))), dt)
+    A, B, C = (np.asarray(part) for part in (G.A, G.B, G.C))
+
+    def radius(factors):
+        # x and the integrals I: u = D (−k y + I), I⁺ = I − i h y
+        gain = np.diag(factors)
+        closed = np.block([[A - B @ gain @ np.diag(k) @ C, B @ gain], [-np.diag(i * dt) @ C, np.eye(2)]])
+        return np.max(np.abs(np.linalg.eigvals(closed)))
+
+    found = loop.margins()
+    assert found.spectral_radius == pytest.approx(radius([1.0, 1.0]), rel=1e-9)
+    edges = []
+    for j in range(2):
+        factors = np.linspace(1.0, 20.0, 20_001)
+        edges.append(next(f for f in factors if radius([f if n == j else 1.0 for n in range(2)]) >= 1))
+    assert found.gain_margin == pytest.approx(min(edges), abs=1e-3)  # the grid's step
+
+
+def cart():
+    plant = models.CartPole(dt=0.02, output=("position", "angle"))
+    f = plant.residual(plant.x0, plant.a_hat, 0)
+    A, B = (np.asarray(part) for part in jax.jacfwd(plant.dynamics, (0, 1))(plant.x0, jnp.zeros(1), f, 0))
+    return plant, A, B
+
+
+def test_a_plant_that_is_unstable_without_control():
+    plant, A, B = cart()
+    policy = policies.StateFeedback.lqr(A, B, np.diag([1.0, 0.1, 10.0, 0.1]), [[0.1]])
+    K = np.asarray(policy.gains(policy.theta)["K"])
+    found = st.Loop(plant, policy, full_state=True).margins()
+    L = control.ss(A, B, K, 0, plant.dt)
+    gains, phases, _, _, _, _ = control.stability_margins(L, returnall=True)
+    assert found.gain_margin == pytest.approx(min(g for g in gains if g > 1), rel=1e-4)
+    assert found.gain_reduction == pytest.approx(max(g for g in gains if g < 1), rel=1e-4)
+    assert 0 < found.gain_reduction < 1
+    assert found.phase_margin == pytest.approx(np.min(np.abs(phases)), abs=1e-3)
+
+    def radius(factor):
+        return np.max(np.abs(np.linalg.eigvals(A - factor * B @ K)))
+
+    assert radius(found.gain_reduction * 1.01) < 1 < radius(found.gain_reduction * 0.99)
+
+
+def test_an_unstable_loop():
+    found = st.Loop(models.FirstOrder(**FIRST, dt=0.01), policies.PID(kp=1000.0)).margins()
+    assert not found.is_stable
+    assert str(found).startswith("UNSTABLE")
+    assert (found.gain_margin, found.delay_margin) == (1.0, 0.0)
+
+
+class TestRest:
+    """Newton's method finds the state at which a simulation of the loop ends."""
+
+    @pytest.mark.parametrize(
+        ("plant", "policy"),
+        [
+            (models.HeatedTank(**TANK, dt=5.0), policies.PID(kp=200.0, ki=0.5, u_min=0.0, u_max=3000.0)),
+            (models.HeatedTank(**TANK, dt=5.0), policies.PID(kp=200.0, u_min=0.0, u_max=3000.0)),
+            (
+                models.DCMotor(resistance=1.0, torque_constant=0.05, rotor_inertia=1e-4, dt=0.001),
+                policies.PID(kp=0.1, ki=1.0, u_min=-24.0, u_max=24.0),
+            ),
+            (
+                models.DCMotor(1.0, 0.05, 1e-4, dt=0.001, output="position", unknown=(models.Viscous(),)),
+                policies.PID(kp=5.0, ki=1.0, kd=0.2, u_min=-24.0, u_max=24.0),
+            ),
+        ],
+        ids=["tank, PI", "tank, P", "motor speed", "motor position"],
+    )
+    def test_equals_the_end_of_a_simulation(self, plant, policy):
+        from selftune.loop.stability import _rest
+
+        loop = st.Loop(plant, policy)
+        level = plant.output(plant.x0) + 1e-3 * jnp.asarray([one.scale for one in plant.outputs])
+        t = st.LoopContext(jnp.zeros((), jnp.int32), level)
+        system, theta = loop.system, loop.theta
+        found = _rest(system, loop.x, theta, loop.a_hat, t)
+
+        @jax.jit
+        def settle(z):
+            return jax.lax.fori_loop(0, 40_000, lambda _, z: system.step(z, theta, loop.a_hat, t)[0], z)
+
+        expected = settle(settle(system.first(loop.x)))
+        scale = np.maximum(np.abs(np.asarray(expected)), 1e-3)
+        np.testing.assert_allclose(found / scale, expected / scale, atol=1e-6)  # the slow end of the transient
+        assert np.all(np.asarray(system.control(found, theta, loop.a_hat, t)) >= 0), "the heater must be on"
+
+
+class TestBackOff:
+    def loop(self, **gains):
+        plant = models.Delayed(models.FirstOrder(**FIRST, dt=0.01), samples=10)
+        return st.Loop(plant, policies.PID(**({"kp": 4.0, "ki": 4.0} | gains)))
+
+    @pytest.mark.parametrize(("gain", "delay"), [(2.0, 0.0), (1.5, 0.1), (4.0, 0.3)])
+    def test_reaches_the_margins_and_not_more(self, gain, delay):
+        loop = self.loop()
+        theta = loop.back_off(gain_margin=gain, delay_margin=delay)
+        found = loop.margins(theta)
+        assert found.gain_margin >= gain
+        assert found.delay_margin >= delay
+        # One of the two margins is met without a reserve: bisection ends at 30 halvings.
+        assert found.gain_margin == pytest.approx(gain, rel=1e-4) or found.delay_margin == pytest.approx(
+            delay, rel=1e-4
+        )
+        change = np.array([theta["log_kp"] - loop.theta["log_kp"], theta["log_ki"] - loop.theta["log_ki"]])
+        assert change[0] == pytest.approx(change[1])
+        assert change[0] < 0
+
+    def test_an_unstable_start(self):
+        loop = self.loop(kp=40.0, ki=40.0)
+        assert not loop.margins().is_stable
+        assert loop.margins(loop.back_off(gain_margin=2.0)).gain_margin == pytest.approx(2.0, rel=1e-4)
+
+    def test_enough_already(self):
+        loop = self.loop(kp=0.5, ki=0.5)
+        assert loop.back_off(gain_margin=2.0) is loop.theta or loop.back_off(gain_margin=2.0) == loop.theta
+
+    def test_the_observers_gains_stay(self):
+        plant = models.DoubleIntegrator(mass=1.0, dt=0.01)
+        observer = policies.Luenberger.kalman(
+            [[1.0, 0.01], [0.0, 1.0]], [[1.0, 0.0]], Q=np.diag([1e-6, 1e-4]), R=[[1e-4]]
+        )
+        policy = policies.StateFeedback([[400.0, 40.0]], feedforward=[[400.0]])
+        loop = st.Loop(plant, policy, observer=observer)
+        before = loop.margins()
+        wanted = before.gain_margin * 1.2
+        theta = loop.back_off(gain_margin=wanted)
+        np.testing.assert_array_equal(theta["observer"]["L"], loop.theta["observer"]["L"])
+        assert np.all(np.asarray(theta["policy"]["K"]) < 1)
+        assert loop.margins(theta).gain_margin >= wanted
+
+    def test_margins_that_no_gain_reaches(self):
+        plant, A, B = cart()  # lower gains let the pole fall
+        policy = policies.StateFeedback.lqr(A, B, np.diag([1.0, 0.1, 10.0, 0.1]), [[0.1]])
+        with pytest.raises(ValueError, match=r"gain_margin, delay_margin: expected margins that lower gains can give"):
+            st.Loop(plant, policy, full_state=True).back_off(gain_margin=50.0)
+
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            ({"gain_margin": 0.5}, "gain_margin: expected a number >= 1"),
+            ({"delay_margin": -1.0}, "delay_margin: expected a number of seconds >= 0"),
+        ],
+    )
+    def test_wrong_arguments(self, wrong, message):
+        with pytest.raises(ValueError, match=message):
+            self.loop().back_off(**wrong)
+
+
+def test_margins_need_one_sampling_rate():
+    drive = models.DCMotor(1.0, 0.05, 1e-4, dt=0.001, output="position")
+    cascade = policies.Cascade(policies.PID(kp=20.0), policies.PID(kp=0.5, ki=1.0), states=(1,), every=(10, 1))
+    with pytest.raises(ValueError, match="policy: expected a policy with one sampling rate"):
+        st.Loop(drive, cascade).margins()
+    same = policies.Cascade(policies.PID(kp=20.0), policies.PID(kp=0.5, ki=1.0), states=(1,))
+    assert st.Loop(drive, same).margins().is_stable
+
+
+def test_the_text_of_margins():
+    assert str(st.Margins(2.0, 0.0, 60.0, 0.1, 0.9)) == "gain ×2 up, ×0 down; delay 0.1 s; phase 60°"
