@@ -155,7 +155,8 @@ class _Maker:
             raw = base.raw
             for name in sorted(fixed, key=lambda name: name.count(".")):  # a table before the keys in it
                 raw = _with(raw, name.split("."), fixed[name])
-            loaded = base.changed(raw)
+            with jax.ensure_compile_time_eval():  # a policy of a loop needs the values of its gains
+                loaded = base.changed(raw)
         for name, value in traced.items():
             loaded = _traced(loaded, name, value)
         return loaded
