@@ -232,7 +232,8 @@ class TestRest:
         expected = settle(settle(system.first(loop.x)))
         scale = np.maximum(np.abs(np.asarray(expected)), 1e-3)
         np.testing.assert_allclose(found / scale, expected / scale, atol=1e-6)  # the slow end of the transient
-        assert np.all(np.asarray(system.control(found, theta, loop.a_hat, t)) >= 0), "the heater must be on"
+        if isinstance(plant, models.HeatedTank):
+            assert system.control(found, theta, loop.a_hat, t)[0] > 0, "the heater must be on"
 
 
 class TestBackOff:

@@ -188,7 +188,7 @@ def _response(A: np.ndarray, b: np.ndarray, c: np.ndarray, w: np.ndarray) -> np.
 def _gain_range(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[float, float]:
     """Return the factors on the gain, around 1, between which the loop is stable."""
 
-    def radius(factors: Any) -> np.ndarray:
+    def radius(factors: Any) -> Any:
         closed = A + np.multiply.outer(factors, np.outer(b, c))
         return np.max(np.abs(np.linalg.eigvals(closed)), axis=-1) - 1
 

@@ -63,6 +63,8 @@ class SweepConfig:
 
     def _maker(self, kind: Literal["controller", "scenario", "theta", "a_hat"]) -> "_Maker":
         names = {name for name in self.design.names if kind in (_kind(name), _also(name))}
+        if self.loaded.loop is not None:  # a loop has its own start values and scenario
+            names |= {name for name in self.design.names if name.startswith("system.arguments")}
         names |= {"key"} if kind == "scenario" else set()
         assert self.loaded.make_system is not None
         return _Maker(str(self.loaded.path), self.loaded.text, self.loaded.make_system, kind, frozenset(names))
