@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import selftune as st
-from selftune import models, testing
+from selftune import models, references, testing
 
 pytestmark = pytest.mark.versions
 
@@ -31,6 +31,7 @@ THEORY = sorted(set(public(st.theory)) - set(NAMES))
 STEP = sorted(["LearningRate", *(n for n in public(st.projected_step) if defines(st.projected_step, n))])
 TESTING = public(testing)
 MODELS = public(models)
+REFERENCES = sorted(name for name in public(references) if defines(references, name))
 # What only comes back from calls, or is there to be subclassed, is shown in the examples of what makes it.
 NO_EXAMPLE = {
     "AbstractEstimator",
@@ -77,7 +78,7 @@ def test_docstring(name):
 
 def test_the_reference_lists_every_public_name_and_no_other():
     tables = (ROOT / "docs" / "reference.md").read_text().split("|---|---|")[1:]
-    for names, table in zip((NAMES, MODELS, THEORY, STEP, TESTING), tables, strict=True):
+    for names, table in zip((NAMES, MODELS, THEORY, STEP, TESTING, REFERENCES), tables, strict=True):
         assert sorted(re.findall(r"`(\w+)`", table.split("\n\n")[0])) == names
 
 
@@ -87,6 +88,14 @@ def test_docstring_of_models(name):
     assert text
     assert len(text) > 40
     assert (">>>" in text) == (not name.startswith("Abstract") and name != "Parameter")
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_docstring_of_references(name):
+    text = inspect.getdoc(getattr(references, name))
+    assert text
+    assert len(text) > 40
+    assert (">>>" in text) == (name not in ("AbstractReference", "as_reference"))
 
 
 @pytest.mark.parametrize("name", sorted(set(TESTING) - {"PROPERTIES"}))
@@ -125,6 +134,7 @@ def test_the_tests_use_every_public_name():
     used = set(re.findall(r"\b(st|theory)\.(\w+)", source))
     assert [name for name in NAMES if ("st", name) not in used and name not in NO_EXAMPLE] == []
     assert [name for name in THEORY if ("theory", name) not in used and name != "Row"] == []
+    assert [name for name in REFERENCES if f"references.{name}" not in source and name[0].isupper()] == []
     assert [name for name in MODELS if f"models.{name}" not in source and not name.startswith("Abstract")] == []
 
 
