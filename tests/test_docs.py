@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 import selftune as st
+<<<<<<< HEAD
 from selftune import models, policies, testing
+=======
+from selftune import models, references, testing
+>>>>>>> looptests
 
 pytestmark = pytest.mark.versions
 
@@ -31,7 +35,11 @@ THEORY = sorted(set(public(st.theory)) - set(NAMES))
 STEP = sorted(["LearningRate", *(n for n in public(st.projected_step) if defines(st.projected_step, n))])
 TESTING = public(testing)
 MODELS = public(models)
+<<<<<<< HEAD
 POLICIES = public(policies)
+=======
+REFERENCES = sorted(name for name in public(references) if defines(references, name))
+>>>>>>> looptests
 # What only comes back from calls, or is there to be subclassed, is shown in the examples of what makes it.
 NO_EXAMPLE = {
     "AbstractEstimator",
@@ -78,7 +86,11 @@ def test_docstring(name):
 
 def test_the_reference_lists_every_public_name_and_no_other():
     tables = (ROOT / "docs" / "reference.md").read_text().split("|---|---|")[1:]
+<<<<<<< HEAD
     for names, table in zip((NAMES, MODELS, THEORY, STEP, POLICIES, TESTING), tables, strict=True):
+=======
+    for names, table in zip((NAMES, MODELS, THEORY, STEP, TESTING, REFERENCES), tables, strict=True):
+>>>>>>> looptests
         assert sorted(re.findall(r"`(\w+)`", table.split("\n\n")[0])) == names
 
 
@@ -90,7 +102,19 @@ def test_docstring_of_models(name):
     assert (">>>" in text) == (not name.startswith("Abstract") and name != "Parameter")
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("name", sorted(set(TESTING) - {"PROPERTIES", "POLICY_PROPERTIES"}))
+=======
+@pytest.mark.parametrize("name", REFERENCES)
+def test_docstring_of_references(name):
+    text = inspect.getdoc(getattr(references, name))
+    assert text
+    assert len(text) > 40
+    assert (">>>" in text) == (name not in ("AbstractReference", "as_reference"))
+
+
+@pytest.mark.parametrize("name", sorted(set(TESTING) - {"PROPERTIES"}))
+>>>>>>> looptests
 def test_docstring_of_testing(name):
     text = inspect.getdoc(getattr(testing, name))
     assert text
@@ -134,6 +158,7 @@ def test_the_tests_use_every_public_name():
     used = set(re.findall(r"\b(st|theory)\.(\w+)", source))
     assert [name for name in NAMES if ("st", name) not in used and name not in NO_EXAMPLE] == []
     assert [name for name in THEORY if ("theory", name) not in used and name != "Row"] == []
+    assert [name for name in REFERENCES if f"references.{name}" not in source and name[0].isupper()] == []
     assert [name for name in MODELS if f"models.{name}" not in source and not name.startswith("Abstract")] == []
 
 

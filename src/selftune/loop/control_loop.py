@@ -128,16 +128,15 @@ class Loop(eqx.Module):
         arguments.instance("full_state", full_state, bool)
         arguments.instance("jitter", jitter, bool)
         self.plant, self.policy, self.full_state, self.jitter = plant, policy, full_state, jitter
-        outputs, controls = (tuple(s.scale for s in part) for part in (plant.outputs, plant.controls))
+        states, outputs, controls = _scales(plant)
         cost = Tracking() if cost is None else cost
         if not callable(cost):
             raise ArgumentError("cost", "a Tracking or a function of error, u and rate", arguments.describe(cost))
         self.cost = cost.scaled_to(outputs, controls) if isinstance(cost, Tracking) else cost
         self.reference = _default_reference(plant) if reference is None else as_reference(reference)
-        q = len(plant.states) if full_state else len(plant.outputs)
-        scales = [s.scale for s in (plant.states if full_state else plant.outputs)]
+        scales = states if full_state else outputs
         given = [NOISE * scale for scale in scales] if noise is None else noise
-        self.noise = jnp.array(arguments.fit_shape("noise", arguments.real_array("noise", given), (q,)))
+        self.noise = jnp.array(arguments.fit_shape("noise", arguments.real_array("noise", given), (len(scales),)))
         if (raw := arguments.known(self.noise)) and np.any(raw[0] < 0):
             raise ArgumentError("noise", "numbers >= 0", f"{noise}")
         self.observer = observer
@@ -227,14 +226,15 @@ class Loop(eqx.Module):
         - `window`: two periods of the reference, but at least 500 steps, so that each window has the same mixture of
           transients and rest.
         """
-        low, high = (np.asarray(limit, float) for limit in self.policy.limits)
+        with jax.ensure_compile_time_eval():
+            low, high = (np.asarray(limit, float) for limit in self.policy.limits)
         period = self._period()
-        signals = self.plant.outputs if self.observer is not None else self.plant.states
+        states, outputs, controls = _scales(self.plant)
         settings: dict[str, Any] = {
             "u_low": low.tolist(),
             "u_high": high.tolist(),
-            "x_limit": [REFUSED * s.scale for s in signals],
-            "f_limit": 10 * REFUSED * max(s.scale for s in self.plant.controls),
+            "x_limit": [REFUSED * scale for scale in (states if self.observer is None else outputs)],
+            "f_limit": 10 * REFUSED * max(controls),
             "growth": list(self._growth),
             "rate": 1 / period,
             "window": max(500, math.ceil(2 * period)),
@@ -422,7 +422,7 @@ class Loop(eqx.Module):
             raise ArgumentError("policy", "a policy with one sampling rate, for margins", "a Cascade with every > 1")
         theta = self.theta if theta is None else theta
         # A little above the rest: there, a control that cannot be negative is not at its limit.
-        level = self.plant.output(self.x) + 1e-3 * jnp.asarray([s.scale for s in self.plant.outputs], self.x.dtype)
+        level = self.plant.output(self.x) + 1e-3 * jnp.asarray(_scales(self.plant)[1], self.x.dtype)
         t = self._first_context()._replace(reference=level)
         return linear_loop(self.system, self.x, theta, self.a_hat, t, self.plant.dt)
 
@@ -626,14 +626,20 @@ def _split_theta(theta: PyTree, observer: AbstractObserver | None) -> tuple[PyTr
     return (theta["policy"], theta["observer"]) if _tunes_observer(observer) else (theta, {})
 
 
+def _scales(plant: AbstractModel) -> tuple[tuple[float, ...], ...]:
+    """Return the sizes that count as 1, of the states, the outputs and the controls."""
+    with jax.ensure_compile_time_eval():  # a loop may be made inside a function that JAX traces
+        return tuple(tuple(s.scale for s in part) for part in (plant.states, plant.outputs, plant.controls))
+
+
 def _bounds(plant: AbstractModel) -> tuple[Any, Any]:
     return jnp.asarray(plant.a_constraint.low), jnp.asarray(plant.a_constraint.high)
 
 
 def _jacobians(plant: AbstractModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the derivatives at rest of the next state in the state and in the residual, and of the measurement."""
-    x, t = plant.x0, LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(len(plant.outputs), plant.x0.dtype))
-    with jax.ensure_compile_time_eval():  # a loop may be made inside a function that JAX traces
+    with jax.ensure_compile_time_eval():
+        x, t = plant.x0, LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(len(plant.outputs), plant.x0.dtype))
         u = jnp.zeros(len(plant.controls), x.dtype)
         f = plant.residual(x, plant.a_hat, t)
         A, F = jax.jacfwd(plant.dynamics, argnums=(0, 2))(x, u, f, t)
@@ -653,17 +659,18 @@ def _default_observer(plant: AbstractModel, noise: Array) -> AbstractObserver:
         expected = "a model whose sensors have a derivative; give a Quantized plant to simulate(plant=…)"
         raise ArgumentError("plant", expected, "a model whose sensors have the derivative 0")
     m = len(plant.controls)
-    sizes = DISTURBANCE * np.array([s.scale for s in plant.controls])
-    scales = np.array([s.scale for s in plant.states])
+    scales, outputs, controls = (np.array(part) for part in _scales(plant))
+    sizes = DISTURBANCE * controls
     # A little noise on every state keeps the filter awake in directions that the input does not reach.
     Q = (F[:, :m] * sizes) @ (F[:, :m] * sizes).T + np.diag((1e-6 * scales) ** 2)
-    spread = np.maximum(np.asarray(noise, float), 1e-6 * np.array([s.scale for s in plant.outputs]))
     try:
-        observer = Luenberger.kalman(A, C, Q, np.diag(spread**2), x=plant.x0, tunable=False)
+        with jax.ensure_compile_time_eval():
+            spread = np.maximum(np.asarray(noise, float), 1e-6 * outputs)
+            observer = Luenberger.kalman(A, C, Q, np.diag(spread**2), x=plant.x0, tunable=False)
+            return Luenberger(observer.gain({}), plant.measure, x=plant.x0, tunable=False)
     except np.linalg.LinAlgError as error:
         expected = "an observer, because no stationary Kalman filter can see the whole state through these outputs"
         raise ArgumentError("observer", expected, "None") from error
-    return Luenberger(observer.gain({}), plant.measure, x=plant.x0, tunable=False)
 
 
 def _default_reference(plant: AbstractModel) -> AbstractReference:
@@ -676,7 +683,7 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     slowest = max(eigenvalues[eigenvalues < 1 - 1e-9], default=0.0)
     steps = 5 / -math.log(slowest) if slowest > 0 else 0.0
     hold = min(max(steps, 100.0), 2000.0) * plant.dt
-    scale = np.array([s.scale for s in plant.outputs], float)
+    scale = np.array(_scales(plant)[1])
     with jax.ensure_compile_time_eval():
         rest = np.asarray(plant.output(plant.x0), float)
     low: Any = rest

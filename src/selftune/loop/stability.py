@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,15 +70,27 @@ class Margins(NamedTuple):
 
 def linear_loop(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any, dt: float) -> Linear:
     """Return the open loop, linearized with JAX where the closed loop is at rest."""
+    at = _rest(system, x, theta, a, t)
+    A, B, C = (np.asarray(part, float) for part in _open_loop_jacobians(system, at, theta, a, t))
+    return Linear(A, B, C, float(dt))
 
+
+# Compiled once for all θ: `back_off` asks for the margins of many.
+@eqx.filter_jit
+def _open_loop_jacobians(system: AbstractSystem, at: Array, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, ...]:
     def open_loop(loop_state: Array, v: Array) -> tuple[Array, Array]:
         x, memory = system.split(loop_state)
         u, memory, _ = system._act(x, memory, theta, a, t)
         return system.join(system.dynamics(x, v, system.residual(x, a, t), t), memory), u
 
-    at = _rest(system, x, theta, a, t)
     (A, B), (C, _) = jax.jacfwd(open_loop, argnums=(0, 1))(at, system.control(at, theta, a, t))
-    return Linear(np.asarray(A, float), np.asarray(B, float), np.asarray(C, float), float(dt))
+    return A, B, C
+
+
+@eqx.filter_jit
+def _move(system: AbstractSystem, z: Array, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array]:
+    """Return the change of the loop state in one step, and the derivative of the next state."""
+    return system.step(z, theta, a, t)[0] - z, jax.jacfwd(lambda z: system.step(z, theta, a, t)[0])(z)
 
 
 def _rest(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any) -> Array:
@@ -85,18 +98,13 @@ def _rest(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any) ->
 
     The loop need not be stable there. If there is no such state, as with a ramp, return the best one found.
     """
-
-    @jax.jit
-    def move(z: Array) -> tuple[Array, Array]:
-        return system.step(z, theta, a, t)[0] - z, jax.jacfwd(lambda z: system.step(z, theta, a, t)[0])(z)
-
     # A few steps of the policy at the first state, so that a derivative has its last value.
     z = system.first(x)
     for _ in range(3):
-        z = system.join(x, system.split(system.step(z, theta, a, t)[0])[1])
+        z = system.join(x, system.split(z + _move(system, z, theta, a, t)[0])[1])
     best, least = z, math.inf
     for _ in range(30):
-        change, jacobian = (np.asarray(part, float) for part in move(z))
+        change, jacobian = (np.asarray(part, float) for part in _move(system, z, theta, a, t))
         size = float(np.linalg.norm(change))
         if not size < least:
             break
@@ -108,6 +116,7 @@ def _rest(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any) ->
 
 def margins_of(loop: Linear) -> Margins:
     """Return the margins of a linear loop, with one control at a time cut and the others closed."""
+    loop = _without_constants(loop)
     closed = loop.A + loop.B @ loop.C
     radius = float(np.max(np.abs(np.linalg.eigvals(closed))))
     if not radius < 1:
@@ -119,6 +128,19 @@ def margins_of(loop: Linear) -> Margins:
         parts.append(_one_control(A, loop.B[:, j], loop.C[j], loop.dt))
     up, down, phase, delay = (np.array(part) for part in zip(*parts, strict=True))
     return Margins(float(up.min()), float(down.max()), float(phase.min()), float(delay.min()), radius)
+
+
+def _without_constants(loop: Linear) -> Linear:
+    """Return the loop without the sums of states that never change, whatever the control is.
+
+    Such a sum is redundant: the angles of motor and load, for example, always differ by the twist of the shaft. It
+    would count as an eigenvalue 1 of the closed loop, although the loop may be stable.
+    """
+    fixed = scipy.linalg.null_space(np.hstack([loop.A - np.eye(len(loop.A)), loop.B]).T, rcond=1e-12)
+    if not fixed.shape[1]:
+        return loop
+    rest = scipy.linalg.null_space(fixed.T)
+    return Linear(rest.T @ loop.A @ rest, rest.T @ loop.B, loop.C @ rest, loop.dt)
 
 
 def _one_control(A: np.ndarray, b: np.ndarray, c: np.ndarray, dt: float) -> tuple[float, float, float, float]:
@@ -166,18 +188,18 @@ def _response(A: np.ndarray, b: np.ndarray, c: np.ndarray, w: np.ndarray) -> np.
 def _gain_range(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[float, float]:
     """Return the factors on the gain, around 1, between which the loop is stable."""
 
-    def radius(factor: float) -> float:
-        return float(np.max(np.abs(np.linalg.eigvals(A + factor * np.outer(b, c))))) - 1
+    def radius(factors: Any) -> Any:
+        closed = A + np.multiply.outer(factors, np.outer(b, c))
+        return np.max(np.abs(np.linalg.eigvals(closed)), axis=-1) - 1
 
     def edge(factors: np.ndarray, limit: float) -> float:
-        last = 1.0
-        for factor in factors:
-            if radius(factor) >= 0:
-                return _bisect(radius, last, factor)
-            last = factor
-        return limit
+        unstable = np.flatnonzero(radius(factors) >= 0)
+        if not unstable.size:
+            return limit
+        first = unstable[0]
+        return _bisect(lambda factor: float(radius(factor)), 1.0 if first == 0 else factors[first - 1], factors[first])
 
-    return edge(np.geomspace(1.01, 1e6, 1000), math.inf), edge(np.geomspace(0.99, LEAST, 700), 0.0)
+    return edge(np.geomspace(1.01, 1e6, 400), math.inf), edge(np.geomspace(0.99, LEAST, 300), 0.0)
 
 
 def _bisect(function: Callable[[float], float], low: float, high: float) -> float:

@@ -62,6 +62,8 @@ class SweepConfig:
 
     def _maker(self, kind: Literal["controller", "scenario", "theta", "a_hat"]) -> "_Maker":
         names = {name for name in self.design.names if kind in (_kind(name), _also(name))}
+        if self.loaded.loop is not None:  # a loop has its own start values and scenario
+            names |= {name for name in self.design.names if name.startswith("system.arguments")}
         names |= {"key"} if kind == "scenario" else set()
         assert self.loaded.make_system is not None
         return _Maker(str(self.loaded.path), self.loaded.text, self.loaded.make_system, kind, frozenset(names))
@@ -154,7 +156,8 @@ class _Maker:
             raw = base.raw
             for name in sorted(fixed, key=lambda name: name.count(".")):  # a table before the keys in it
                 raw = _with(raw, name.split("."), fixed[name])
-            loaded = base.changed(raw)
+            with jax.ensure_compile_time_eval():  # a policy of a loop needs the values of its gains
+                loaded = base.changed(raw)
         for name, value in traced.items():
             loaded = _traced(loaded, name, value)
         return loaded
