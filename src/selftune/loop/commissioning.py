@@ -1,5 +1,6 @@
 """`commission`: the checks, the dry run and the choices that come before a loop learns on its plant."""
 
+import dataclasses
 import math
 import os
 from collections.abc import Mapping
@@ -29,9 +30,9 @@ from ..realtime.agent import Agent
 from ..simulation.checks import check_contraction, check_gradient
 from ..tuners.gauss_newton import TIME_CONSTANTS, GaussNewton, suggest_memory, time_constant
 from ..tuners.mgaps import MGAPS
-from ._dry_run import DryRun, Plant, SimulatedPlant, Watch, as_measurement, check_log, cost_of_scale, drive
 from ._replay import Forecast, Replay, forecast, replay
 from .control_loop import Loop
+from .dry_run import DryRun, Plant, SimulatedPlant, Watch, as_measurement, check_log, cost_of_scale, drive
 from .plant_log import PlantLog
 
 Verdict = Literal["ok", "warning", "no-go"]
@@ -54,6 +55,19 @@ SURE = 0.5
 """The sign of the control's effect counts only if the correlation is at least this large."""
 PERIOD, JITTER, WRONG_PERIOD = 0.02, 0.1, 2.0
 """Warnings: the mean period is off by 2 %, or 1 % of the periods are off by 10 %. No-go: it is off by a factor of 2."""
+
+
+LOOP_RULES = {
+    "x_limit": "1000 × the scale of the signal",
+    "f_limit": "10,000 × the scale of the control",
+    "y_limit": "the default of the guard",
+    "cost_floor": "the default of the guard",
+    "window": "two periods of the reference, at least 500 steps and 10 time constants",
+    "u_low": "the limit of the policy",
+    "u_high": "the limit of the policy",
+    "rate": "θ moves by at most 1 in a period of the reference",
+}
+"""The rules of `Loop.guard` for settings that do not come from the dry run."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +105,9 @@ class Commissioned:
     learning_log: PlantLog | None
     """The dry run in which the estimator learned; for a log as input, that log."""
     replay: Replay | None
-    """The model along `log`, with the first parameters; `learning_replay` is along `learning_log`, with the estimator."""
+    """The model along `log`, with the first parameters."""
     learning_replay: Replay | None
+    """The model along `learning_log`, with the estimator."""
     level: float | None
     """The cost of the plant with the start gains: the largest mean over a window of the guard, if there is a whole
     window."""
@@ -123,13 +138,25 @@ class Commissioned:
         if not self.ok and not force:
             expected = "True, because the commissioning ended with no-go"
             raise ArgumentError("force", expected, "False", "; ".join(self.reasons))
-        given = dict(controller=self.controller, guard=self.guard, theta=self.theta, a_hat=self.a_hat)
-        agent = self.loop.agent(**(given | options))
+        agent = self.loop.agent(
+            controller=self.controller, guard=self.guard, theta=self.theta, a_hat=self.a_hat, **options
+        )
         state = agent.state
         if self.level is not None and state.guard.window is not None:
             level = np.asarray(self.level, state.guard.window.level.dtype)
             agent.state = eqx.tree_at(lambda s: s.guard.window.level, state, level)
         return agent
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the decision, the checks and the settings of the guard as plain values, for `json`."""
+        return {
+            "ok": self.ok,
+            "reasons": list(self.reasons),
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "guard": {rule.setting: rule.value for rule in self.guard_rules},
+            "theta": {name: np.asarray(gain, float).tolist() for name, gain in self.loop.gains(self.theta).items()},
+            "a_hat": np.asarray(self.a_hat, float).tolist(),
+        }
 
     def report(self, folder: str | os.PathLike[str]) -> Path:
         """Write one page with all rows, the limits and plots to `folder`, and return the path of the page.
@@ -145,7 +172,7 @@ class Commissioned:
         if self.guard_rules:
             lines.append("guard:")
             names = max(len(one.setting) for one in self.guard_rules)
-            lines += [f"  {one.setting:{names}}  {_value(one.value)}: {one.rule}" for one in self.guard_rules]
+            lines += [f"  {one.setting:{names}}  {text_of(one.value)}: {one.rule}" for one in self.guard_rules]
         decision = "GO" if self.ok else f"NO-GO: {'; '.join(row.name for row in self.rows if row.verdict == 'no-go')}"
         return "\n".join([*lines, decision])
 
@@ -358,7 +385,7 @@ class _Work:
             gains = self.loop.gains(self.loop.back_off(self.theta, gain_margin=GAIN_MARGIN))
         except ArgumentError:
             return "Lower gains do not give a gain margin of 2: choose other gains."
-        listed = ", ".join(f"{name} = {_value(np.asarray(gain))}" for name, gain in gains.items())
+        listed = ", ".join(f"{name} = {text_of(np.asarray(gain))}" for name, gain in gains.items())
         return f"theta=loop.back_off(gain_margin={GAIN_MARGIN:g}) gives lower gains: {listed}."
 
     def contraction(self) -> None:
@@ -444,14 +471,18 @@ class _Work:
         self.first = found
         if found.fault:
             text = f"Stopped at step {found.step}: {found.fault}."
-            self.add("dry run", "no-go", text + (" Nothing more was sent." if source != "log" else ""), steps=found.step)
+            self.add(
+                "dry run", "no-go", text + (" Nothing more was sent." if source != "log" else ""), steps=found.step
+            )
         if found.log is None or len(found.log) < 3:
             return
         log = found.log
         self.first_replay = made = self._replay(log)
         if not found.fault:
             mean = float(np.mean(made.cost))
-            text = f"{len(log)} steps {'of the log' if source == 'log' else 'with learning paused'}; mean cost {mean:.3g}."
+            text = (
+                f"{len(log)} steps {'of the log' if source == 'log' else 'with learning paused'}; mean cost {mean:.3g}."
+            )
             self.add("dry run", "ok", text, steps=len(log), cost=mean)
         self._saturation(log)
         self._sampling(log)
@@ -471,7 +502,9 @@ class _Work:
         if outside:
             text += f" In {outside:.1%}, the recorded control is outside the limits of the policy."
         if share > SATURATION:
-            text += " The tuner learns little from these steps, and the guard lets no gain grow: use a slower reference."
+            text += (
+                " The tuner learns little from these steps, and the guard lets no gain grow: use a slower reference."
+            )
         verdict = "warning" if share > SATURATION or outside else "ok"
         self.add("saturation", verdict, text, share=share, outside=outside)
 
@@ -516,7 +549,9 @@ class _Work:
         silent = [name for name, r in zip(names, ratios, strict=True) if math.isnan(r)]
         low, high = GAIN_RATIO
         if wrong:
-            text += f" The sign is wrong for {', '.join(wrong)}: the plant reacts in the other direction than the model."
+            text += (
+                f" The sign is wrong for {', '.join(wrong)}: the plant reacts in the other direction than the model."
+            )
             self.add("control effect", "no-go", text, **numbers)
         elif silent:
             text = f"The effect of {', '.join(silent)} is not visible above the noise: use a reference that moves more."
@@ -537,7 +572,9 @@ class _Work:
         one = _rms((log.measurement[1:] - made.predicted)[since:])
         many = _rms((log.measurement[ahead.horizon :] - ahead.predicted)[since:])
         motion = _rms((log.measurement[ahead.horizon :] - log.measurement[: -ahead.horizon])[since:])
-        share = float(np.sqrt(np.sum((many / self._scales()) ** 2) / max(np.sum((motion / self._scales()) ** 2), 1e-300)))
+        share = float(
+            np.sqrt(np.sum((many / self._scales()) ** 2) / max(np.sum((motion / self._scales()) ** 2), 1e-300))
+        )
         over = [float(e / n) if n > 0 else math.inf for e, n in zip(one, noise, strict=True)]
         return {
             "one_step": one.tolist(),
@@ -551,11 +588,13 @@ class _Work:
     def _mismatch(self, name: str, log: PlantLog, made: Replay, ahead: Forecast) -> None:
         numbers = self._errors(log, made, ahead)
         text = (
-            f"The model's error is {_value(np.array(numbers['one_step_over_noise']))} × the sensor noise one step "
-            f"ahead, and {_value(np.array(numbers['many_steps_over_noise']))} × the noise {ahead.horizon} steps ahead."
+            f"The model's error is {text_of(np.array(numbers['one_step_over_noise']))} × the sensor noise one step "
+            f"ahead, and {text_of(np.array(numbers['many_steps_over_noise']))} × the noise {ahead.horizon} steps ahead."
         )
         if numbers["unexplained"] > UNEXPLAINED:
-            text += f" It is {numbers['unexplained']:.0%} of the motion in that time: the estimator has much to explain."
+            text += (
+                f" It is {numbers['unexplained']:.0%} of the motion in that time: the estimator has much to explain."
+            )
         self.add(name, "warning" if numbers["unexplained"] > UNEXPLAINED else "ok", text, **numbers)
 
     def _learn(self, log: PlantLog) -> None:
@@ -578,9 +617,7 @@ class _Work:
             f"{one.name} = {value:.3g}{'' if one.unit == '1' else f' {one.unit}'}"
             for one, value in zip(self.loop.plant.parameters, a, strict=True)
         )
-        first, last = (
-            _value(np.array(part["many_steps_over_noise"])) for part in (before, after)
-        )
+        first, last = (text_of(np.array(part["many_steps_over_noise"])) for part in (before, after))
         text = f"The estimator finds {found}. The error {horizon} steps ahead goes from {first} to {last} × the noise."
         faults = []
         worse = np.array(after["many_steps"]) > 1.2 * np.array(before["many_steps"])
@@ -620,7 +657,11 @@ class _Work:
         load = [s.scale for s in loop.plant.controls]
         f_scale = [*load, *[1.0] * (made.f_hat.shape[1] - m)]
         found = suggest_guard(record, base=self.guard, x_scale=self._scales(), f_scale=f_scale, time_constant=self.tau)
-        self.guard, self.rules = found.guard, found.rules
+        self.guard = found.guard
+        self.rules = tuple(
+            rule._replace(rule=LOOP_RULES[rule.setting]) if rule.rule.startswith("given") else rule
+            for rule in found.rules
+        )
         estimator = loop.controller().estimator
         first = jax.tree.map(lambda leaf: leaf[0], self.scenario.t)
         kind = type(estimator).__name__
@@ -677,7 +718,8 @@ def _rms(rows: np.ndarray) -> np.ndarray:
     return np.sqrt(np.mean(rows**2, axis=0))
 
 
-def _value(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a number, or several, with three digits; None is a setting that is off."""
     if value is None:
         return "off"
     texts = [f"{number:.3g}" for number in np.atleast_1d(np.asarray(value, float)).reshape(-1)]

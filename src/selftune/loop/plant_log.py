@@ -86,7 +86,9 @@ class PlantLog:
         try:
             numbers = np.array([[float(cell) if cell.strip() else np.nan for cell in row] for row in rows[1:]])
         except ValueError as error:
-            raise InputError(f"{path}: expected numbers, and as many in each line as there are columns ({error})") from None
+            raise InputError(
+                f"{path}: expected numbers, and as many in each line as there are columns ({error})"
+            ) from None
         if numbers.ndim != 2 or numbers.shape[1] != len(header):
             raise InputError(f"{path}: expected {len(header)} numbers in each line, one for each column")
         found = {part: _columns(path, part, header) for part in ("measurement", "u", "reference")}

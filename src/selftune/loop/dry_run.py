@@ -56,8 +56,7 @@ class SimulatedPlant:
 
     def step(self, u: np.ndarray) -> np.ndarray:
         scenario, t = self._scenario, self._t
-        u = jnp.asarray(u, self._x.dtype)
-        self._x = self._move(self._x, u, scenario.a_star[t], scenario.w[t], self._context())
+        self._x = self._move(self._x, jnp.asarray(u, self._x.dtype), scenario.a_star[t], scenario.w[t], self._context())
         self._t = min(t + 1, len(self._noise) - 1)
         return self.measure()
 
@@ -84,7 +83,9 @@ class Watch:
         if not np.all(np.isfinite(measured)):
             return f"the measurement is not finite: {_list(measured)}"
         if np.any(np.abs(measured) > self._far):
-            return f"the measurement {_list(measured)} is far outside the simulated range; the limit is {_list(self._far)}"
+            return (
+                f"the measurement {_list(measured)} is far outside the simulated range; the limit is {_list(self._far)}"
+            )
         return ""
 
     def check_cost(self, cost: float) -> str:
@@ -109,9 +110,7 @@ class DryRun(NamedTuple):
     """The last measurement."""
 
 
-def drive(
-    loop: Loop, agent: Agent, plant: Plant, measured: np.ndarray, references: np.ndarray, watch: Watch
-) -> DryRun:
+def drive(loop: Loop, agent: Agent, plant: Plant, measured: np.ndarray, references: np.ndarray, watch: Watch) -> DryRun:
     """Drive the plant with one reference after the other. At a fault, nothing more is sent to the plant."""
     rows: list[tuple[np.ndarray, np.ndarray, np.ndarray, float]] = []
     dt = float(loop.plant.dt)
