@@ -194,9 +194,9 @@ def commission(
     These are the steps, in their order. A no-go before the dry run means that nothing is sent to the plant.
 
     1. **shapes**: the functions fit together.
-    2. **simulation**: the loop runs on its own model with the start gains.
-    3. **gradients**: every derivative is compared with finite differences, at several states of the simulation.
-    4. **stability**: margins of the linearized loop at the start gains.
+    2. **stability**: margins of the linearized loop at the start gains.
+    3. **simulation**: the loop runs on its own model with the start gains.
+    4. **gradients**: every derivative is compared with finite differences, at several states of the simulation.
     5. **contraction**: how fast the loop forgets; the `memory` of the tuner is at least 20 time constants.
     6. **dry run**: the loop runs on the plant with learning paused. The dry run stops by itself if a measurement is not
        finite or far outside the simulated range, or if the cost explodes. Then nothing more is sent.
@@ -247,7 +247,7 @@ def commission(
     seed = arguments.whole("seed", seed)
     theta = loop.theta if theta is None else arguments.real_tree("theta", theta, dtype=loop.x.dtype)
     work = _Work(loop, theta, steps, seed, reference)
-    for step in (work.shapes, work.simulation, work.gradients, work.stability, work.contraction):
+    for step in (work.shapes, work.stability, work.simulation, work.gradients, work.contraction):
         step()
         if work.is_stopped:
             return work.result()
@@ -303,6 +303,45 @@ class _Work:
         text = f"{sizes.n} states, {sizes.m} controls, {sizes.q} measurements, {sizes.d} gains, {sizes.p} parameters."
         self.add("shapes", "ok", text, **sizes._asdict())
 
+    def stability(self) -> None:
+        loop, dt = self.loop, float(self.loop.plant.dt)
+        try:
+            found = loop.margins(self.theta)
+        except np.linalg.LinAlgError:
+            self.add("stability", "no-go", "The derivatives of the loop at rest are not finite.")
+            return
+        numbers = found._asdict()
+        if not found.is_stable:
+            self.add("stability", "no-go", f"{found}. {self._advice()}", **numbers)
+            return
+        self.tau = time_constant(found.spectral_radius)
+        faults = []
+        if found.gain_margin < GAIN_MARGIN:
+            faults.append(f"the gain margin is {found.gain_margin:.3g}")
+        if found.phase_margin < PHASE_MARGIN:
+            faults.append(f"the phase margin is {found.phase_margin:.3g}°")
+        if found.delay_margin < dt:
+            faults.append(f"a delay of {found.delay_margin:.3g} s, less than one period, makes the loop unstable")
+        advice = f" {self._advice()}" if faults else ""
+        if found.gain_reduction > 1 / GAIN_MARGIN:
+            faults.append(
+                f"the loop is unstable if the gain falls to {found.gain_reduction:.3g} of its value, so gains that are "
+                "too low are dangerous"
+            )
+        if faults:
+            self.add("stability", "warning", f"Small margins: {'; '.join(faults)}.{advice}", **numbers)
+        else:
+            self.add("stability", "ok", f"Margins of the start gains: {found}.", **numbers)
+
+    def _advice(self) -> str:
+        """Return what to do about small margins: lower gains, if lower gains help."""
+        try:
+            gains = self.loop.gains(self.loop.back_off(self.theta, gain_margin=GAIN_MARGIN))
+        except ArgumentError:
+            return "Lower gains do not give a gain margin of 2: choose other gains."
+        listed = ", ".join(f"{name} = {text_of(np.asarray(gain))}" for name, gain in gains.items())
+        return f"theta=loop.back_off(gain_margin={GAIN_MARGIN:g}) gives lower gains: {listed}."
+
     def simulation(self) -> None:
         """Simulate the loop on its model with the start gains; the other checks use the run."""
         loop = self.loop
@@ -352,41 +391,6 @@ class _Work:
             self.add("gradients", "ok", text, **numbers)
         else:
             self.add("gradients", "no-go", f"A derivative is wrong: {found.wrong[0]}.", **numbers)
-
-    def stability(self) -> None:
-        loop, dt = self.loop, float(self.loop.plant.dt)
-        found = loop.margins(self.theta)
-        numbers = found._asdict()
-        if not found.is_stable:
-            self.add("stability", "no-go", f"{found}. {self._advice()}", **numbers)
-            return
-        self.tau = time_constant(found.spectral_radius)
-        faults = []
-        if found.gain_margin < GAIN_MARGIN:
-            faults.append(f"the gain margin is {found.gain_margin:.3g}")
-        if found.phase_margin < PHASE_MARGIN:
-            faults.append(f"the phase margin is {found.phase_margin:.3g}°")
-        if found.delay_margin < dt:
-            faults.append(f"a delay of {found.delay_margin:.3g} s, less than one period, makes the loop unstable")
-        advice = f" {self._advice()}" if faults else ""
-        if found.gain_reduction > 1 / GAIN_MARGIN:
-            faults.append(
-                f"the loop is unstable if the gain falls to {found.gain_reduction:.3g} of its value, so gains that are "
-                "too low are dangerous"
-            )
-        if faults:
-            self.add("stability", "warning", f"Small margins: {'; '.join(faults)}.{advice}", **numbers)
-        else:
-            self.add("stability", "ok", f"Margins of the start gains: {found}.", **numbers)
-
-    def _advice(self) -> str:
-        """Return what to do about small margins: lower gains, if lower gains help."""
-        try:
-            gains = self.loop.gains(self.loop.back_off(self.theta, gain_margin=GAIN_MARGIN))
-        except ArgumentError:
-            return "Lower gains do not give a gain margin of 2: choose other gains."
-        listed = ", ".join(f"{name} = {text_of(np.asarray(gain))}" for name, gain in gains.items())
-        return f"theta=loop.back_off(gain_margin={GAIN_MARGIN:g}) gives lower gains: {listed}."
 
     def contraction(self) -> None:
         loop = self.loop
