@@ -157,7 +157,9 @@ def test_the_replayed_estimator_is_that_of_an_agent(good, loop):
         estimates.append(float(agent.a_hat[0]))
         agent.act(measured, reference=reference)
     # The agent's first transition, from the paused to the frozen run, is not in the replay; later ones outweigh it.
-    np.testing.assert_allclose(good.learning_replay.a_hat[300:, 0], estimates[301:] + [float(agent.a_hat[0])], atol=0.02)
+    np.testing.assert_allclose(
+        good.learning_replay.a_hat[300:, 0], [*estimates[301:], float(agent.a_hat[0])], atol=0.02
+    )
 
 
 def test_the_log_of_a_run_gives_the_findings_of_the_live_run(good, loop, tmp_path):
@@ -220,9 +222,9 @@ def test_an_unstable_start_is_a_no_go_that_touches_no_plant(tmp_path):
     assert isinstance(found.agent(force=True), st.Agent)
     assert "No-go" in found.report(tmp_path).read_text()
     # The advice works.
-    gains = loop.gains(loop.back_off(gain_margin=2.0))
-    assert f"kp = {float(gains['kp']):.3g}" in found.reasons[0]
-    again = st.commission(loop, Plant(), steps=STEPS, theta=loop.back_off(gain_margin=2.0))
+    theta = loop.back_off(gain_margin=2.0)
+    assert f"kp = {float(loop.gains(theta)['kp']):.3g}" in found.reasons[0]
+    again = st.commission(loop, Plant(), steps=STEPS, theta=theta)
     assert again["stability"].verdict == "ok"
     assert again.ok
 

@@ -28,6 +28,7 @@ from ..problem.affine import is_affine
 from ..problem.constraints import Box
 from ..realtime.agent import Agent
 from ..simulation.checks import check_contraction, check_gradient
+from ..tuners.fixed import Fixed
 from ..tuners.gauss_newton import TIME_CONSTANTS, GaussNewton, suggest_memory, time_constant
 from ..tuners.mgaps import MGAPS
 from ._replay import Forecast, Replay, forecast, replay
@@ -300,7 +301,9 @@ class _Work:
         except ValueError as error:
             self.add("shapes", "no-go", f"The functions do not fit together: {error}")
             return
-        text = f"{sizes.n} states, {sizes.m} controls, {sizes.q} measurements, {sizes.d} gains, {sizes.p} parameters."
+        counts = {"states": sizes.n, "controls": sizes.m, "measurements": sizes.q, "gains": sizes.d}
+        listed = ", ".join(f"{name}: {count}" for name, count in (counts | {"parameters": sizes.p}).items())
+        text = f"The functions fit together. {listed[0].upper()}{listed[1:]}."
         self.add("shapes", "ok", text, **sizes._asdict())
 
     def stability(self) -> None:
@@ -370,7 +373,7 @@ class _Work:
             self.add(
                 "simulation",
                 "warning",
-                f"{text} That is {error / spread:.0%} of the spread of the reference: the start gains follow it badly. "
+                f"{text} That is {100 * (error / spread):.0f} % of the spread of the reference: the start gains follow it badly. "
                 "Gains that are too low can be dangerous before anything is learned: loads may move the plant out of "
                 "its range. Start with higher gains, or with a slower reference.",
                 **numbers,
@@ -431,7 +434,8 @@ class _Work:
             model = loop.plant if given is None else given
             scenario = loop.scenario(2 * self.steps, self.seed, plant=model, reference=self.reference)
             plant = SimulatedPlant(loop, model, scenario)
-        agent = loop.agent(theta=self.theta, guard=self.guard)
+        # θ stays in both dry runs, so the cheapest tuner does.
+        agent = loop.agent(controller=loop.controller(tuner=Fixed()), theta=self.theta, guard=self.guard)
         references = np.asarray(self.scenario.t.reference, float)
         watch = self._watch()
         agent.pause()
@@ -502,9 +506,9 @@ class _Work:
         share = _saturation(log.u, self.guard)
         low, high = (np.broadcast_to(limit, log.u.shape[1:]) for limit in (self.guard.u_low, self.guard.u_high))
         outside = float(np.mean(np.any((log.u < low) | (log.u > high), axis=1)))
-        text = f"The control is at its limits in {share:.1%} of the steps."
+        text = f"The control is at its limits in {100 * share:.1f} % of the steps."
         if outside:
-            text += f" In {outside:.1%}, the recorded control is outside the limits of the policy."
+            text += f" In {100 * outside:.1f} %, the recorded control is outside the limits of the policy."
         if share > SATURATION:
             text += (
                 " The tuner learns little from these steps, and the guard lets no gain grow: use a slower reference."
@@ -519,7 +523,7 @@ class _Work:
         mean, worst = float(np.mean(periods)) / dt, float(np.max(np.abs(periods / dt - 1)))
         usual = float(np.quantile(np.abs(periods / dt - 1), 0.99))
         numbers = {"mean": mean, "worst": worst, "jitter": usual}
-        text = f"The mean period is {mean:.4g} of the model's dt; 99 % of the periods are within {usual:.1%} of dt."
+        text = f"The mean period is {mean:.4g} of the model's dt; 99 % of the periods are within {100 * usual:.1f} % of dt."
         if not 1 / WRONG_PERIOD < mean < WRONG_PERIOD:
             self.add("sampling", "no-go", f"{text} The model has the wrong sampling period.", **numbers)
         elif abs(mean - 1) > PERIOD or (usual > JITTER and not self.loop.jitter):
@@ -596,9 +600,7 @@ class _Work:
             f"ahead, and {text_of(np.array(numbers['many_steps_over_noise']))} × the noise {ahead.horizon} steps ahead."
         )
         if numbers["unexplained"] > UNEXPLAINED:
-            text += (
-                f" It is {numbers['unexplained']:.0%} of the motion in that time: the estimator has much to explain."
-            )
+            text += f" It is {100 * (numbers['unexplained']):.0f} % of the motion in that time: the estimator has much to explain."
         self.add(name, "warning" if numbers["unexplained"] > UNEXPLAINED else "ok", text, **numbers)
 
     def _learn(self, log: PlantLog) -> None:
@@ -628,7 +630,9 @@ class _Work:
         if np.any(worse & (np.array(after["many_steps"]) > 2 * np.asarray(self.loop.noise))):
             faults.append("the learned parameters predict worse than the first ones")
         if after["unexplained"] > UNEXPLAINED:
-            faults.append(f"{after['unexplained']:.0%} of the motion stays unexplained: the model lacks an effect")
+            faults.append(
+                f"{100 * (after['unexplained']):.0f} % of the motion stays unexplained: the model lacks an effect"
+            )
         if held:
             faults.append(f"{', '.join(held)} is at its bound: widen the bounds, or correct the model")
         if faults:

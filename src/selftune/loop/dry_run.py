@@ -42,22 +42,25 @@ class SimulatedPlant:
     """A model as a plant, with the disturbances and the sensor noise of a scenario."""
 
     def __init__(self, loop: Loop, plant: AbstractModel, scenario: Scenario):
-        self._x, self._scenario, self._t = scenario.x0, scenario, 0
-        self._noise = np.asarray(scenario.measurement_noise)
+        self._x, self._row = np.asarray(scenario.x0), 0
+        rows = (scenario.a_star, scenario.w, scenario.t, scenario.measurement_noise)
+        self._rows = jax.tree.map(np.asarray, rows)
+        self._last = len(scenario) - 1
         observed = loop.observer is not None
         self._measure = jax.jit(lambda x, t: plant.measure(x, t) if observed else x)
         self._move = jax.jit(lambda x, u, a, w, t: plant.dynamics(x, u, plant.residual(x, a, t), t) + w)
 
-    def _context(self) -> Any:
-        return jax.tree.map(lambda leaf: leaf[self._t], self._scenario.t)
+    def _now(self) -> Any:
+        return jax.tree.map(lambda leaf: leaf[self._row], self._rows)
 
     def measure(self) -> np.ndarray:
-        return np.asarray(self._measure(self._x, self._context())) + self._noise[self._t]
+        _, _, t, noise = self._now()
+        return np.asarray(self._measure(self._x, t)) + noise
 
     def step(self, u: np.ndarray) -> np.ndarray:
-        scenario, t = self._scenario, self._t
-        self._x = self._move(self._x, jnp.asarray(u, self._x.dtype), scenario.a_star[t], scenario.w[t], self._context())
-        self._t = min(t + 1, len(self._noise) - 1)
+        a, w, t, _ = self._now()
+        self._x = np.asarray(self._move(self._x, u.astype(self._x.dtype), a, w, t))
+        self._row = min(self._row + 1, self._last)
         return self.measure()
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,15 +67,33 @@ class Margins(NamedTuple):
 
 def linear_loop(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any, dt: float) -> Linear:
     """Return the open loop, linearized with JAX where the closed loop is at rest."""
+    A, B, C = (np.asarray(part, float) for part in _open_loop(system, _rest(system, x, theta, a, t), theta, a, t))
+    return Linear(A, B, C, float(dt))
+
+
+# The functions are compiled once for all θ of the same shape: `backed_off` needs the margins of many θ.
+@eqx.filter_jit
+def _open_loop(system: AbstractSystem, at: Array, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array, Array]:
+    """Return the Jacobians A, B and C of the open loop at a loop state."""
 
     def open_loop(loop_state: Array, v: Array) -> tuple[Array, Array]:
         x, memory = system.split(loop_state)
         u, memory, _ = system._act(x, memory, theta, a, t)
         return system.join(system.dynamics(x, v, system.residual(x, a, t), t), memory), u
 
-    at = _rest(system, x, theta, a, t)
     (A, B), (C, _) = jax.jacfwd(open_loop, argnums=(0, 1))(at, system.control(at, theta, a, t))
-    return Linear(np.asarray(A, float), np.asarray(B, float), np.asarray(C, float), float(dt))
+    return A, B, C
+
+
+@eqx.filter_jit
+def _step(system: AbstractSystem, z: Array, theta: PyTree, a: PyTree, t: Any) -> Array:
+    return system.step(z, theta, a, t)[0]
+
+
+@eqx.filter_jit
+def _move(system: AbstractSystem, z: Array, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array]:
+    """Return the change of the loop state in one step, and the Jacobian of the step."""
+    return _step(system, z, theta, a, t) - z, jax.jacfwd(lambda z: _step(system, z, theta, a, t))(z)
 
 
 def _rest(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any) -> Array:
@@ -82,18 +101,13 @@ def _rest(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any) ->
 
     The loop need not be stable there. If there is no such state, as with a ramp, return the best one found.
     """
-
-    @jax.jit
-    def move(z: Array) -> tuple[Array, Array]:
-        return system.step(z, theta, a, t)[0] - z, jax.jacfwd(lambda z: system.step(z, theta, a, t)[0])(z)
-
     # A few steps of the policy at the first state, so that a derivative has its last value.
     z = system.first(x)
     for _ in range(3):
-        z = system.join(x, system.split(system.step(z, theta, a, t)[0])[1])
+        z = system.join(x, system.split(_step(system, z, theta, a, t))[1])
     best, least = z, math.inf
     for _ in range(30):
-        change, jacobian = (np.asarray(part, float) for part in move(z))
+        change, jacobian = (np.asarray(part, float) for part in _move(system, z, theta, a, t))
         size = float(np.linalg.norm(change))
         if not size < least:
             break
