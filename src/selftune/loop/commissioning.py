@@ -373,7 +373,7 @@ class _Work:
             self.add(
                 "simulation",
                 "warning",
-                f"{text} That is {100 * (error / spread):.0f} % of the spread of the reference: the start gains follow it badly. "
+                f"{text} That is {100 * error / spread:.0f} % of the spread of the reference: the start gains follow it badly. "
                 "Gains that are too low can be dangerous before anything is learned: loads may move the plant out of "
                 "its range. Start with higher gains, or with a slower reference.",
                 **numbers,
@@ -600,7 +600,7 @@ class _Work:
             f"ahead, and {text_of(np.array(numbers['many_steps_over_noise']))} × the noise {ahead.horizon} steps ahead."
         )
         if numbers["unexplained"] > UNEXPLAINED:
-            text += f" It is {100 * (numbers['unexplained']):.0f} % of the motion in that time: the estimator has much to explain."
+            text += f" It is {100 * numbers['unexplained']:.0f} % of the motion in that time: the estimator has much to explain."
         self.add(name, "warning" if numbers["unexplained"] > UNEXPLAINED else "ok", text, **numbers)
 
     def _learn(self, log: PlantLog) -> None:
@@ -631,7 +631,7 @@ class _Work:
             faults.append("the learned parameters predict worse than the first ones")
         if after["unexplained"] > UNEXPLAINED:
             faults.append(
-                f"{100 * (after['unexplained']):.0f} % of the motion stays unexplained: the model lacks an effect"
+                f"{100 * after['unexplained']:.0f} % of the motion stays unexplained: the model lacks an effect"
             )
         if held:
             faults.append(f"{', '.join(held)} is at its bound: widen the bounds, or correct the model")

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..foundation import json_values
@@ -72,7 +74,7 @@ def _figures(commissioned: Commissioned, log: PlantLog, replayed: Replay, about:
     signals = plant.outputs if observed else plant.states
     outputs = log.measurement
     if not observed:  # the reference belongs to the outputs, which are a part of the measured state
-        outputs = np.stack([np.asarray(plant.output(row)) for row in log.measurement.astype(plant.x0.dtype)])
+        outputs = np.asarray(jax.vmap(plant.output)(jnp.asarray(log.measurement, plant.x0.dtype)))
     tracking = [
         Axes(
             [
