@@ -373,7 +373,8 @@ class _Work:
             self.add(
                 "simulation",
                 "warning",
-                f"{text} That is {100 * error / spread:.0f} % of the spread of the reference: the start gains follow it badly. "
+                f"{text} That is {100 * error / spread:.0f} % of the spread of the reference: the start gains follow "
+                "it badly. "
                 "Gains that are too low can be dangerous before anything is learned: loads may move the plant out of "
                 "its range. Start with higher gains, or with a slower reference.",
                 **numbers,
@@ -523,7 +524,8 @@ class _Work:
         mean, worst = float(np.mean(periods)) / dt, float(np.max(np.abs(periods / dt - 1)))
         usual = float(np.quantile(np.abs(periods / dt - 1), 0.99))
         numbers = {"mean": mean, "worst": worst, "jitter": usual}
-        text = f"The mean period is {mean:.4g} of the model's dt; 99 % of the periods are within {100 * usual:.1f} % of dt."
+        text = f"The mean period is {mean:.4g} of the model's dt; 99 % of the periods differ from dt by at most "
+        text += f"{100 * usual:.1f} %."
         if not 1 / WRONG_PERIOD < mean < WRONG_PERIOD:
             self.add("sampling", "no-go", f"{text} The model has the wrong sampling period.", **numbers)
         elif abs(mean - 1) > PERIOD or (usual > JITTER and not self.loop.jitter):
@@ -600,7 +602,10 @@ class _Work:
             f"ahead, and {text_of(np.array(numbers['many_steps_over_noise']))} × the noise {ahead.horizon} steps ahead."
         )
         if numbers["unexplained"] > UNEXPLAINED:
-            text += f" It is {100 * numbers['unexplained']:.0f} % of the motion in that time: the estimator has much to explain."
+            text += (
+                f" It is {100 * numbers['unexplained']:.0f} % of the motion in that time: the estimator has much to "
+            )
+            text += "explain."
         self.add(name, "warning" if numbers["unexplained"] > UNEXPLAINED else "ok", text, **numbers)
 
     def _learn(self, log: PlantLog) -> None:
