@@ -58,6 +58,7 @@ def done(config):
         ("reproduce",),
         ("new",),
         ("run",),
+        ("commission",),
         ("export",),
         ("report",),
         ("compare",),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import selftune as st
-from selftune.cli import exporting
+from selftune.cli import targets
 from tests.test_cli import ROOT, invoke
 
 TREES = """
@@ -76,7 +76,7 @@ def test_the_example_is_the_configurations():
     from selftune.experiments.user.config import Loaded
 
     loaded = Loaded(ROOT / "examples" / "cart.toml")
-    with exporting._importable(str(ROOT / "examples" / "cart.py")) as load:
+    with targets.importable(str(ROOT / "examples" / "cart.py")) as load:
         module = load()
     controller = module.controller()
     assert isinstance(controller, st.Controller)

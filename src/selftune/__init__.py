@@ -11,6 +11,9 @@ from .control.controller import Info as Info
 from .control.guard import Decision as Decision
 from .control.guard import Guard as Guard
 from .control.guard import GuardInfo as GuardInfo
+from .control.guard_limits import GuardRule as GuardRule
+from .control.guard_limits import GuardSuggestion as GuardSuggestion
+from .control.guard_limits import suggest_guard as suggest_guard
 from .estimators import RLS as RLS
 from .estimators import AbstractEstimator as AbstractEstimator
 from .estimators import AutoEstimator as AutoEstimator
@@ -24,7 +27,11 @@ from .export.c_folder import export_c as export_c
 from .foundation import extras, jax_releases
 from .foundation.errors import ArgumentError as ArgumentError
 from .loop import references as references
+from .loop.commissioning import Commissioned as Commissioned
+from .loop.commissioning import CommissioningStep as CommissioningStep
+from .loop.commissioning import commission as commission
 from .loop.control_loop import Loop as Loop
+from .loop.plant_log import PlantLog as PlantLog
 from .loop.stability import Margins as Margins
 from .loop.tracking import Tracking as Tracking
 from .problem import projected_step as projected_step

@@ -7,6 +7,7 @@ import typer
 
 from . import (
     bench,
+    commission_command,
     compare_command,
     export_command,
     info_command,
@@ -58,6 +59,10 @@ app.command(epilog="Example:  selftune new cart; selftune run cart/cart.toml -o 
 app.command(
     epilog="Examples:  selftune sweep cart/cart-sweep.toml   |   selftune sweep FILE --executor tcp://host:8786"
 )(sweep_command.sweep)
+app.command(
+    epilog="Examples:  selftune commission motor.py:loop   |   "
+    "selftune commission motor.py:loop --plant motor.py:plant -o results/motor"
+)(commission_command.commission)
 app.command(epilog="Example:  selftune export cart/cart.py:controller -o results/cart-c")(export_command.export)
 app.command(epilog="Example:  selftune report results/paper")(report_command.report)
 app.command(
