@@ -354,7 +354,7 @@ class Loop(eqx.Module):
         if _tunes_observer(self.observer):
             assert self.observer is not None
             growth = (*(0 for _ in self.observer.growth), *growth)
-        return backed_off(self.margins, self.constraint, theta, growth, float(wanted), float(delay))
+        return backed_off(self.linearized, self.constraint, theta, growth, float(wanted), float(delay))
 
     def _period(self) -> float:
         """Return the period of the reference in steps, or that of the default reference if it has none."""
