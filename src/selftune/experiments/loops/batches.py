@@ -127,6 +127,8 @@ class Batch:
         made = [self.loop.scenario(length, int(seed), plant=true) for seed in seeds]
         self.scenarios = jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
         self.plant = true
+        self.guard, self.plain = self.loop.guard(), self.loop.guard(rollback=None, authority=None)
+        self.tuner = self.loop.controller().tuner
         self._fixed = self._compiled(self._one_fixed, per_seed=True)
 
     def fixed(self, theta: np.ndarray) -> Result:
@@ -159,18 +161,15 @@ class Batch:
     def _one_fixed(self, scenario: Any, theta: jax.Array) -> Any:
         unravel = ravel_pytree(self.loop.theta)[1]
         controller = self.loop.controller(tuner=st.Fixed())
-        guard = self.loop.guard(rollback=None, authority=None)
-        run = self._simulate(controller, scenario, unravel(theta), guard, ("cost",))
+        run = self._simulate(controller, scenario, unravel(theta), self.plain, ("cost",))
         return run.cost, run.outcome.code
 
     def _one_tuned(self, scenario: Any, theta: jax.Array, low: jax.Array, high: jax.Array, rows: int) -> Any:
         unravel = ravel_pytree(self.loop.theta)[1]
         # The loop's own tuner. The box of each start is around the gains that the user gave.
-        tuner = eqx.tree_at(
-            lambda tuner: tuner.constraint, self.loop.controller().tuner, st.Box(unravel(low), unravel(high))
-        )
+        tuner = eqx.tree_at(lambda tuner: tuner.constraint, self.tuner, st.Box(unravel(low), unravel(high)))
         controller = self.loop.controller(tuner=tuner)
-        run = self._simulate(controller, scenario, unravel(theta), self.loop.guard(), ("cost", "theta"))
+        run = self._simulate(controller, scenario, unravel(theta), self.guard, ("cost", "theta"))
         every = np.arange(rows) * self.length // rows
         thetas = jax.vmap(lambda tree: ravel_pytree(tree)[0])(jax.tree.map(lambda leaf: leaf[every], run.theta))
         return run.cost, run.outcome.code, thetas, ravel_pytree(run.final.state.theta)[0]
