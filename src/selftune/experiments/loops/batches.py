@@ -59,7 +59,9 @@ def fill_arrays(settings: Settings, name: str, plant_name: str, arrays: dict[str
     found = tuned.final.mean(axis=1)  # where the tuner went; a candidate of the search
     candidates = np.concatenate(
         [
-            np.broadcast_to(np.stack([flat(case.loop().theta), *known.values()]), (settings.seeds, 1 + len(known), len(order))),
+            np.broadcast_to(
+                np.stack([flat(case.loop().theta), *known.values()]), (settings.seeds, 1 + len(known), len(order))
+            ),
             np.where(np.isfinite(found), found, flat(case.loop().theta))[:, None],
         ],
         axis=1,
@@ -154,8 +156,15 @@ class Batch:
 
     def _simulate(self, controller: Any, scenario: Any, theta: Any, guard: st.Guard, record: tuple[str, ...]) -> Any:
         return self.loop.simulate(
-            self.length, 0, plant=self.plant, scenario=scenario, controller=controller, guard=guard,
-            theta=theta, record=record, throw=False,
+            self.length,
+            0,
+            plant=self.plant,
+            scenario=scenario,
+            controller=controller,
+            guard=guard,
+            theta=theta,
+            record=record,
+            throw=False,
         )
 
     def _one_fixed(self, scenario: Any, theta: jax.Array) -> Any:

@@ -82,7 +82,11 @@ def _motor(output: str, load_inertia: float) -> Callable[[float, float, int], An
 
 def _tank(gain: float, inertia: float, delay: int) -> Any:
     tank = models.HeatedTank(
-        volume=0.05 * inertia, flow=1e-5 / gain, loss=8.0 / gain, max_power=3000.0, dt=20.0,
+        volume=0.05 * inertia,
+        flow=1e-5 / gain,
+        loss=8.0 / gain,
+        max_power=3000.0,
+        dt=20.0,
         unknown=(models.Load(bound=500.0),),
     )
     return models.Delayed(tank, samples=delay)
@@ -111,25 +115,60 @@ def load(name: str) -> Case:
     """Return one of `LOOPS`."""
     if name == "motor position":
         return Case(
-            name, _motor("position", 0.01), 1, 2, {"kp": 20.0, "ki": 20.0, "kd": 0.2}, (-24.0, 24.0),
-            st.Tracking(effort=0.01, effort_rate=1e-5), references.Steps(hold=1.0, low=-1.5, high=1.5), 1e-3,
+            name,
+            _motor("position", 0.01),
+            1,
+            2,
+            {"kp": 20.0, "ki": 20.0, "kd": 0.2},
+            (-24.0, 24.0),
+            st.Tracking(effort=0.01, effort_rate=1e-5),
+            references.Steps(hold=1.0, low=-1.5, high=1.5),
+            1e-3,
         )
     if name == "motor speed":
         return Case(
-            name, _motor("speed", 0.01), 1, 2, {"kp": 1.0, "ki": 40.0}, (-24.0, 24.0),
-            st.Tracking(effort=0.01, effort_rate=1e-5), references.Steps(hold=1.0, low=0.0, high=20.0), 0.1,
+            name,
+            _motor("speed", 0.01),
+            1,
+            2,
+            {"kp": 1.0, "ki": 40.0},
+            (-24.0, 24.0),
+            st.Tracking(effort=0.01, effort_rate=1e-5),
+            references.Steps(hold=1.0, low=0.0, high=20.0),
+            0.1,
         )
     if name == "tank":
         return Case(
-            name, _tank, 3, 2, {"kp": 1000.0, "ki": 1.5, "kd": 1500.0}, (0.0, 3000.0),
-            st.Tracking(effort=0.01, effort_rate=1.0), references.Steps(hold=6000.0, low=30.0, high=45.0), 0.05,
+            name,
+            _tank,
+            3,
+            2,
+            {"kp": 1000.0, "ki": 1.5, "kd": 1500.0},
+            (0.0, 3000.0),
+            st.Tracking(effort=0.01, effort_rate=1.0),
+            references.Steps(hold=6000.0, low=30.0, high=45.0),
+            0.05,
         )
     if name == "two-mass drive":
         return Case(
-            name, _two_mass, 1, 1, {"kp": 0.2, "ki": 1.0, "kd": 1e-4}, (-10.0, 10.0),
-            st.Tracking(effort=0.001, effort_rate=1e-8), references.Steps(hold=0.4, low=-50.0, high=50.0), 0.2,
+            name,
+            _two_mass,
+            1,
+            1,
+            {"kp": 0.2, "ki": 1.0, "kd": 1e-4},
+            (-10.0, 10.0),
+            st.Tracking(effort=0.001, effort_rate=1e-8),
+            references.Steps(hold=0.4, low=-50.0, high=50.0),
+            0.2,
         )
     return Case(
-        name, _first_order, 5, 2, {"kp": 2.0, "ki": 3.0, "kd": 0.06}, (-10.0, 10.0),
-        st.Tracking(effort=0.01, effort_rate=1e-5), references.Steps(hold=4.0, low=-2.0, high=2.0), 5e-3,
+        name,
+        _first_order,
+        5,
+        2,
+        {"kp": 2.0, "ki": 3.0, "kd": 0.06},
+        (-10.0, 10.0),
+        st.Tracking(effort=0.01, effort_rate=1e-5),
+        references.Steps(hold=4.0, low=-2.0, high=2.0),
+        5e-3,
     )

@@ -89,9 +89,7 @@ def ziegler_nichols(ultimate: Ultimate, *, derivative: bool) -> dict[str, float]
 def tyreus_luyben(ultimate: Ultimate, *, derivative: bool) -> dict[str, float]:
     """Return the gains of Tyreus and Luyben: kp = Ku/2.2, Ti = 2.2 Pu, Td = Pu/6.3; PI: Ku/3.2, 2.2 Pu."""
     gain, period = ultimate
-    return (
-        _parallel(gain / 2.2, 2.2 * period, period / 6.3) if derivative else _parallel(gain / 3.2, 2.2 * period)
-    )
+    return _parallel(gain / 2.2, 2.2 * period, period / 6.3) if derivative else _parallel(gain / 3.2, 2.2 * period)
 
 
 def simc(process: Process, *, derivative: bool) -> dict[str, float]:
@@ -119,9 +117,7 @@ def amigo(process: Process, *, derivative: bool) -> dict[str, float]:
         return _parallel(0.45 / (K * L), 8 * L, 0.5 * L) if derivative else _parallel(0.35 / (K * L), 13.4 * L)
     T, L = lags[0], process.dead_time + sum(lags[1:])
     if derivative:
-        return _parallel(
-            (0.2 + 0.45 * T / L) / K, (0.4 * L + 0.8 * T) / (L + 0.1 * T) * L, 0.5 * L * T / (0.3 * L + T)
-        )
+        return _parallel((0.2 + 0.45 * T / L) / K, (0.4 * L + 0.8 * T) / (L + 0.1 * T) * L, 0.5 * L * T / (0.3 * L + T))
     kp = 0.15 / K + (0.35 - L * T / (L + T) ** 2) * T / (K * L)
     return _parallel(kp, 0.35 * L + 13 * L * T**2 / (T**2 + 12 * L * T + 7 * L**2))
 
