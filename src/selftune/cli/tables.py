@@ -8,9 +8,9 @@ from rich.table import Table
 from .screen import new_table
 
 if TYPE_CHECKING:
+    from ..experiments.loops.summary import LoopsSummary
     from ..experiments.paper.summary import Summary
     from ..experiments.rates.finding import Finding
-    from ..experiments.loops.summary import LoopsSummary
     from ..experiments.robots.summary import RobotsSummary
     from ..reporting.statistics import Check
     from ..sweeps.summary import Best, Comparison, Standing

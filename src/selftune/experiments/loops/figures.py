@@ -12,7 +12,7 @@ import xarray as xr
 
 from ...control import result_codes
 from ...reporting import matplotlib_figures, statistics
-from ...reporting.figure import Axes, Axis, Figure, Rule, Series, banded, ranking
+from ...reporting.figure import Axes, Axis, Figure, Rule, Series, ranking
 from ...reporting.statistics import Band
 from ...reporting.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
 from .run import RULES, STATIC
@@ -84,8 +84,8 @@ def costs(dataset: xr.Dataset, settings: Mapping[str, Any], loop: str) -> Figure
         )
     return Figure(
         f"{loop}: cost over time",
-        "The cost from each start, averaged over four periods of the reference and over seeds, as a multiple of the cost "
-        "of the best static gains in the same time (green line). At the dotted line, load and friction change.",
+        "The cost from each start, averaged over four periods of the reference and over seeds, as a multiple of the "
+        "cost of the best static gains in the same time (green line). At the dotted line, load and friction change.",
         axes,
         columns=2,
         width=2 * WIDTH,
@@ -151,8 +151,8 @@ def overview(dataset: xr.Dataset) -> Figure:
         )
     return Figure(
         "Cost against the best static gains",
-        "The cost in the last quarter of the run, as a multiple of that of the best static gains, by loop and plant. The "
-        "self-tuning loop is shown with the start that ends worst. The rules' gains are fixed. Whiskers are 95 % "
+        "The cost in the last quarter of the run, as a multiple of that of the best static gains, by loop and plant. "
+        "The self-tuning loop is shown with the start that ends worst. The rules' gains are fixed. Whiskers are 95 % "
         "intervals over seeds.",
         axes,
         width=1.5 * WIDTH,

@@ -12,16 +12,15 @@ r"""Textbook rules that give the gains of a PID: Ziegler–Nichols, SIMC, AMIGO 
 The first three rules use the model. The relay experiment runs on the true plant.
 """
 
+import itertools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import selftune as st
-from selftune import models, policies
+from selftune import models
 
 from ...problem.loop_context import LoopContext
 
@@ -32,7 +31,7 @@ class Process(NamedTuple):
     gain: float
     is_integrating: bool
     lags: tuple[float, ...]
-    """The time constants in seconds, the longest first. Oscillating modes, which the rules do not know, are left out."""
+    """The time constants in seconds, the longest first, without oscillating modes, which the rules do not know."""
     dead_time: float
 
 
@@ -139,7 +138,6 @@ def relay(
     second half of the experiment gives Ku = 4 d / (π √(A² − ε²)).
     """
     low, high = limits
-    A, b, c = _linear(plant)
     process = process_of(plant)
     rest = float(plant.output(plant.x0)[0])
     hold = 0.0 if process.is_integrating else (reference - rest) / process.gain
@@ -162,7 +160,7 @@ def relay(
     rises = np.flatnonzero((side[1:] > 0) & (side[:-1] < 0)) + 1
     if rises.size < 3:
         return Ultimate(math.nan, math.nan)
-    cycles = [y[i:j] for i, j in zip(rises[:-1], rises[1:], strict=True)]
+    cycles = [y[i:j] for i, j in itertools.pairwise(rises)]
     amplitude = float(np.mean([np.ptp(cycle) / 2 for cycle in cycles]))
     root = math.sqrt(max(amplitude**2 - epsilon**2, (0.1 * amplitude) ** 2))
     return Ultimate(sign * 4 * d / (math.pi * root), float(np.mean(np.diff(rises))) * plant.dt)
