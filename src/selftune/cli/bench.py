@@ -49,24 +49,93 @@ def robots(
     screen = Screen(quiet, as_json)
     with refusing():
         from ..experiments import robots as experiment
-        from ..experiments.registry import StoredRun
 
         settings = _settings(robots, seeds, seconds)
-        reused = begin(screen, out, fresh)
-        screen.note(", ".join(f"{name} = {value}" for name, value in vars(settings).items()))
-        with screen.progress("driving") as progress, stoppable(screen):
-            experiment.compute(settings, out, workers=workers, progress=progress)
-        stored, report = StoredRun.open(out), None
-        if reused:
-            say_reused(screen, out, stored.manifest)
-        if not data_only:
-            from ..experiments.report import present
+        _run(screen, experiment, settings, out, workers, data_only, fresh, "driving", tables.robots)
 
-            with screen.progress("drawing and writing") as progress:
-                report = present(stored, progress, anew=not reused)
-        for part in tables.robots(stored.summary):
-            screen.show(part)
-        show_files(screen, out, report, {"manifest": stored.manifest, "summary": stored.summary})
+
+@app.command(
+    epilog="Examples:  selftune bench loops   |   selftune bench loops --loops tank --seeds 2 --periods 20 -o small"
+)
+def loops(
+    out: Out = Path("results/loops"),
+    loops: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='"motor position", "motor speed", tank, "two-mass drive" or "dead time". Repeat for several. '
+            "Default: all."
+        ),
+    ] = None,
+    plants: Annotated[
+        list[str] | None,
+        typer.Option(help="exact, light, heavy or delayed: the true plant. Repeat for several. Default: all."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 10.")] = None,
+    periods: Annotated[
+        int | None, typer.Option(min=4, help="Length of each run, in periods of the reference. Default: 60.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes. Default: the number of cores.")
+    ] = None,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Write no figures and no report.")] = False,
+    fresh: Fresh = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Tune PID loops from gains ten times too low or too high, and write data, checks, figures and a report.
+
+    Compares the self-tuning loop with the best static gains, Ziegler–Nichols, SIMC, AMIGO and relay tuning.
+
+    The true plants differ from the model: wrong parameters, a delay that the model does not have, unknown load and
+    friction.
+
+    If the folder already has a complete run, the command verifies that run and shows its results.
+    """
+    from ..experiments.loops.run import Settings
+
+    given = {"loops": loops, "plants": plants, "seeds": seeds, "periods": periods}
+    chosen: dict[str, Any] = {
+        name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value
+        for name, value in given.items()
+        if value is not None
+    }
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from ..experiments import loops as experiment
+
+        settings = Settings(**chosen)
+        _run(screen, experiment, settings, out, workers, data_only, fresh, "simulating", tables.loops)
+
+
+def _run(
+    screen: Screen,
+    experiment: Any,
+    settings: Any,
+    out: Path,
+    workers: int | None,
+    data_only: bool,
+    fresh: bool,
+    verb: str,
+    show: Any,
+) -> None:
+    """Compute what the folder does not have, write figures and report, and print the tables."""
+    from ..experiments.registry import StoredRun
+
+    reused = begin(screen, out, fresh)
+    screen.note(", ".join(f"{name} = {value}" for name, value in vars(settings).items()))
+    with screen.progress(verb) as progress, stoppable(screen):
+        experiment.compute(settings, out, workers=workers, progress=progress)
+    stored, report = StoredRun.open(out), None
+    if reused:
+        say_reused(screen, out, stored.manifest)
+    if not data_only:
+        from ..experiments.report import present
+
+        with screen.progress("drawing and writing") as progress:
+            report = present(stored, progress, anew=not reused)
+    for part in show(stored.summary):
+        screen.show(part)
+    show_files(screen, out, report, {"manifest": stored.manifest, "summary": stored.summary})
     end(screen, failed_checks(stored.summary))
 
 

@@ -8,6 +8,7 @@ from rich.table import Table
 from .screen import new_table
 
 if TYPE_CHECKING:
+    from ..experiments.loops.summary import LoopsSummary
     from ..experiments.paper.summary import Summary
     from ..experiments.rates.finding import Finding
     from ..experiments.robots.summary import RobotsSummary
@@ -58,6 +59,27 @@ def robots(summary: "RobotsSummary") -> list[Table | str]:
         parts.append(table)
     note = "not judged: this is not the full comparison\n" if any(c.holds is None for c in summary.checks) else ""
     return [*parts, _checks(summary.checks), note + _NOTE_ROBOTS]
+
+
+def loops(summary: "LoopsSummary") -> list[Table | str]:
+    """A table of ratios to the best static gains, and the checks."""
+    from ..experiments.loops.page import overview_rows
+    from ..experiments.loops.run import RULES
+
+    columns = ("loop", "plant", "failed", "worst start", "last ¼", "median", "whole run", *RULES)
+    table, before = new_table("cost / cost of the best static gains, means over seeds", *columns), None
+    for row in overview_rows(summary):
+        table.add_row(
+            "" if row["loop"] == before else row["loop"],
+            row["plant"],
+            f"{row['failed']}/{row['runs']}",
+            row["worst_start"],
+            *(f"{row[name]:.3g}" for name in ("last", "median", "total")),
+            *("–" if one is None else f"{one.mean:.3g}" for one in row["rules"]),
+        )
+        before = row["loop"]
+    note = "not judged: this is not the full comparison\n" if any(c.holds is None for c in summary.checks) else ""
+    return [table, _checks(summary.checks), note + _NOTE_LOOPS]
 
 
 def certificate(name: str, made: Any) -> Table:
@@ -118,6 +140,10 @@ _NOTE = """\
   with η/Δ² it does.
 """
 
+_NOTE_LOOPS = (
+    "last ¼: from the start that ends worst, in the last quarter of the run; median: over the starts, in the last "
+    "quarter; whole run: the start that costs most. The rules' gains are fixed, and are compared in the last quarter."
+)
 _NOTE_ROBOTS = """\
 start: the factor on all gains at the start. Costs are costs of a step, over the
 runs that did not fail. / EST: ratio to the same gains held fixed, with the

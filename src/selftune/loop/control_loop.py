@@ -26,6 +26,7 @@ from ..native.choice import Engine
 from ..policies.base import AbstractPolicy, Inputs
 from ..policies.cascade import Cascade
 from ..policies.observers import AbstractObserver, Luenberger
+from ..policies.pid import PID
 from ..problem.constraints import AbstractConstraint, Product
 from ..problem.loop_context import LoopContext
 from ..problem.memory import Memory
@@ -48,6 +49,8 @@ NOISE = 1e-3
 """The size of the sensor noise, as a share of the output's scale, unless the user gives one."""
 DISTURBANCE = 0.05
 """The size of the disturbances that an observer expects at the plant's input, as a share of the control's scale."""
+LONGEST = 20
+"""The longest integral time of a PID, in periods of the reference: twice the memory of the tuner."""
 REFUSED = 1e3
 """A measurement is refused if it is this many times larger than the output's scale."""
 REPLAYED = 200
@@ -95,7 +98,7 @@ class Loop(eqx.Module):
         True
         >>> agent = loop.agent()
         >>> u = agent.act([0.0], reference=[1.0])
-        >>> print({name: round(float(gain), 2) for name, gain in loop.gains(agent.theta).items()})
+        >>> print({name: round(float(gain), 1) for name, gain in loop.gains(agent.theta).items()})
         {'kp': 1.0, 'ki': 0.5, 'tt': 2.0}
     """
 
@@ -182,11 +185,13 @@ class Loop(eqx.Module):
 
     @property
     def constraint(self) -> AbstractConstraint:
-        """Θ, from the policy and the observer."""
+        """Θ, from the policy and the observer. For a PID with the default Θ, the integral time is at most 20 periods of
+        the reference, because a tuner does not see the effect of a slower integral; see `PID.constraint_within`."""
+        of_policy = _constraint_of(self.policy, LONGEST * self._period() * self.plant.dt)
         if not _tunes_observer(self.observer):
-            return self.policy.constraint
+            return of_policy
         assert self.observer is not None
-        return Product({"observer": self.observer.constraint, "policy": self.policy.constraint})
+        return Product({"observer": self.observer.constraint, "policy": of_policy})
 
     @property
     def x(self) -> Float[Array, " n"]:
@@ -453,7 +458,7 @@ class Loop(eqx.Module):
         wanted = arguments.number("gain_margin", gain_margin, lambda v: v >= 1, "a number >= 1")
         delay = arguments.number("delay_margin", delay_margin, lambda v: v >= 0, "a number of seconds >= 0")
         theta = self.theta if theta is None else theta
-        return backed_off(self.margins, self.constraint, theta, self._growth, float(wanted), float(delay))
+        return backed_off(self.linearized, self.constraint, theta, self._growth, float(wanted), float(delay))
 
     @property
     def _growth(self) -> tuple[int, ...]:
@@ -608,6 +613,16 @@ class _Restored(eqx.Module):
     def __call__(self, memory, initial):
         kept = {name: part.restored(memory[name], initial[name]) for name, part in self.parts.items()}
         return {"u": memory["u"]} | kept
+
+
+def _constraint_of(policy: AbstractPolicy, integral_time: float) -> AbstractConstraint:
+    """Return Θ of a policy, in which the integral times of its PIDs have this bound."""
+    if isinstance(policy, PID):
+        return policy.constraint_within(integral_time)
+    if isinstance(policy, Cascade):
+        levels = enumerate(policy.levels, start=1)
+        return Product({f"level_{i}": _constraint_of(level, integral_time) for i, level in levels})
+    return policy.constraint
 
 
 def _tunes_observer(observer: AbstractObserver | None) -> bool:

@@ -1,7 +1,7 @@
 """Stability margins of a control loop, from its linearization at rest."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -108,7 +108,9 @@ def _rest(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any) ->
         size = float(np.linalg.norm(change))
         if not size < least:
             break
-        best, least = z, size
+        best, previous, least = z, least, size
+        if not size < 0.5 * previous:  # only rounding errors are left, or there is no rest
+            break
         step = np.linalg.lstsq(jacobian - np.eye(len(change)), -change, rcond=1e-12)[0]
         z = z + jnp.asarray(step, z.dtype)
     return best
@@ -121,11 +123,7 @@ def margins_of(loop: Linear) -> Margins:
     radius = float(np.max(np.abs(np.linalg.eigvals(closed))))
     if not radius < 1:
         return Margins(1.0, 1.0, 0.0, 0.0, radius)
-    parts = []
-    for j in range(loop.B.shape[1]):
-        others = [i for i in range(loop.B.shape[1]) if i != j]
-        A = loop.A + loop.B[:, others] @ loop.C[others]
-        parts.append(_one_control(A, loop.B[:, j], loop.C[j], loop.dt))
+    parts = [_one_control(*cut, loop.dt) for cut in _cut(loop)]
     up, down, phase, delay = (np.array(part) for part in zip(*parts, strict=True))
     return Margins(float(up.min()), float(down.max()), float(phase.min()), float(delay.min()), radius)
 
@@ -141,6 +139,25 @@ def _without_constants(loop: Linear) -> Linear:
         return loop
     rest = scipy.linalg.null_space(fixed.T)
     return Linear(rest.T @ loop.A @ rest, rest.T @ loop.B, loop.C @ rest, loop.dt)
+
+
+def _cut(loop: Linear) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield A, b and c of the loop with one control cut, for each control; the others are closed."""
+    for j in range(loop.B.shape[1]):
+        others = [i for i in range(loop.B.shape[1]) if i != j]
+        yield loop.A + loop.B[:, others] @ loop.C[others], loop.B[:, j], loop.C[j]
+
+
+def _has_gain_margin(loop: Linear, wanted: float) -> bool:
+    """Return whether the loop is stable, and stays so while the gain of any control rises by the wanted factor."""
+    loop = _without_constants(loop)
+    factors = np.geomspace(1.0, wanted, 1 + math.ceil(20 * math.log2(wanted)))
+    return all(np.all(_radii(A, b, c, factors) < 1) for A, b, c in _cut(loop))
+
+
+def _radii(A: np.ndarray, b: np.ndarray, c: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Return the spectral radius of the closed loop for each factor on the gain."""
+    return np.max(np.abs(np.linalg.eigvals(A + factors[:, None, None] * np.outer(b, c))), axis=1)
 
 
 def _one_control(A: np.ndarray, b: np.ndarray, c: np.ndarray, dt: float) -> tuple[float, float, float, float]:
@@ -188,16 +205,12 @@ def _response(A: np.ndarray, b: np.ndarray, c: np.ndarray, w: np.ndarray) -> np.
 def _gain_range(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[float, float]:
     """Return the factors on the gain, around 1, between which the loop is stable."""
 
-    def radius(factors: Any) -> Any:
-        closed = A + np.multiply.outer(factors, np.outer(b, c))
-        return np.max(np.abs(np.linalg.eigvals(closed)), axis=-1) - 1
-
     def edge(factors: np.ndarray, limit: float) -> float:
-        unstable = np.flatnonzero(radius(factors) >= 0)
+        unstable = np.flatnonzero(_radii(A, b, c, factors) >= 1)
         if not unstable.size:
             return limit
-        first = unstable[0]
-        return _bisect(lambda factor: float(radius(factor)), 1.0 if first == 0 else factors[first - 1], factors[first])
+        last = factors[unstable[0] - 1] if unstable[0] else 1.0
+        return _bisect(lambda factor: _radii(A, b, c, np.array([factor]))[0] - 1, last, factors[unstable[0]])
 
     return edge(np.geomspace(1.01, 1e6, 400), math.inf), edge(np.geomspace(0.99, LEAST, 300), 0.0)
 
@@ -212,7 +225,7 @@ def _bisect(function: Callable[[float], float], low: float, high: float) -> floa
 
 
 def backed_off(
-    margins: Callable[[PyTree], Margins],
+    linearized: Callable[[PyTree], Linear],
     constraint: AbstractConstraint,
     theta: PyTree,
     growth: tuple[int, ...],
@@ -227,18 +240,21 @@ def backed_off(
         return constraint.project(unravel(flat - amount * direction))
 
     def suffices(amount: float) -> bool:
-        found = margins(at(amount))
-        return found.is_stable and found.gain_margin >= gain_margin and found.delay_margin >= delay_margin
+        loop = linearized(at(amount))
+        if not _has_gain_margin(loop, gain_margin):
+            return False
+        return delay_margin == 0 or margins_of(loop).delay_margin >= delay_margin
 
     if suffices(0.0):
         return theta
     amounts = np.linspace(0.05, 10.0, 200)
     enough = next((i for i, amount in enumerate(amounts) if suffices(amount)), None)
     if enough is None:
-        best = max((margins(at(amount)) for amount in amounts), key=lambda found: found.gain_margin)
+        found = [margins_of(linearized(at(amount))) for amount in amounts]
+        best = max(found, key=lambda one: (one.is_stable, one.gain_margin, one.delay_margin))
         raise ArgumentError("gain_margin, delay_margin", "margins that lower gains can give", f"at best: {best}")
     low, high = (0.0 if enough == 0 else amounts[enough - 1]), amounts[enough]
-    for _ in range(30):
+    for _ in range(20):
         middle = 0.5 * (low + high)
         low, high = (low, middle) if suffices(middle) else (middle, high)
     return at(high)

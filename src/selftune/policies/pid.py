@@ -1,5 +1,6 @@
 """The PID controller, with everything that a PID on a real plant has."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -9,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
-from ..problem.constraints import AbstractConstraint
+from ..problem.constraints import AbstractConstraint, Box
 from ..problem.memory import Memory
 from . import base
 from .anti_windup import AbstractAntiWindup, BackCalculation
@@ -90,6 +91,7 @@ class PID(AbstractPolicy):
     compensation: Array | None
     u_start: Float[Array, " m"]
     units: tuple[str, str] = eqx.field(static=True)
+    has_default_constraint: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -137,6 +139,7 @@ class PID(AbstractPolicy):
         if isinstance(self.anti_windup, BackCalculation) and self.anti_windup.tunable:
             sizes["tt"] = _like_gains(self._tracking_time(gains), gains)
         self.theta = {f"log_{name}": jnp.log(size) for name, size in sizes.items()}
+        self.has_default_constraint = constraint is None
         self.constraint = base.checked_constraint(constraint, self.theta, base.log_box(self.theta))
 
     @classmethod
@@ -159,6 +162,35 @@ class PID(AbstractPolicy):
         ki = 0.0 if ti is None else kp / arguments.variances("ti", ti)
         kd = 0.0 if td is None else kp * arguments.variances("td", td)
         return cls(kp, ki, kd, tune_times=True, **options)
+
+    def constraint_within(self, integral_time: float) -> AbstractConstraint:
+        r"""Return Θ without the integral gains that are too low to be tuned: $T_i = k_p / k_i$ at most `integral_time`.
+
+        The derivative of the cost by $\log k_i$ is proportional to $k_i$. While the plant has no load, a tuner lowers
+        $k_i$; at a gain that is a thousand times too low, the derivative is almost zero, and $k_i$ cannot rise again
+        when a load appears. The bound holds for the start value of $k_p$, and never excludes the start gains. A
+        constraint that the user gave stays as it is.
+
+        !!! Example
+
+            >>> import math
+            >>> from selftune import policies
+            >>> pid = policies.PID(kp=2.0, ki=1.0)
+            >>> low = pid.constraint_within(integral_time=20.0).low["log_ki"]
+            >>> print(round(math.exp(pid.constraint.low["log_ki"]), 3), round(math.exp(low), 3))
+            0.01 0.1
+        """
+        constraint, theta = self.constraint, self.theta
+        if not self.has_default_constraint or not isinstance(constraint, Box) or "log_kp" not in theta:
+            return constraint
+        low, high = dict(constraint.low), dict(constraint.high)
+        longest = math.log(integral_time)
+        if "log_ki" in theta:
+            least = jnp.maximum(low["log_ki"], theta["log_kp"] - longest)
+            low["log_ki"] = jnp.minimum(theta["log_ki"], least)
+        if "log_ti" in theta:
+            high["log_ti"] = jnp.maximum(theta["log_ti"], jnp.minimum(high["log_ti"], longest))
+        return Box(low, high)
 
     @property
     def memory(self) -> Memory | None:
