@@ -31,11 +31,11 @@ class AbstractReference(eqx.Module):
         """Return after how many steps the signal repeats, or how long it holds a level; infinity if neither."""
 
 
-def _finite(name: str) -> Any:
+def _finite(name: str) -> Callable[[Any], Array]:
     return lambda value: arguments.real_array(name, value)
 
 
-def _seconds(name: str) -> Any:
+def _seconds(name: str) -> Callable[[Any], float]:
     return lambda value: float(arguments.positive(name, value))
 
 

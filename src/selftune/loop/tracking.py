@@ -1,5 +1,6 @@
 """The cost of a control loop: how far the output is from the reference, and how much control that takes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -10,7 +11,7 @@ from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 
 
-def _weight(name: str) -> Any:
+def _weight(name: str) -> Callable[[Any], Array]:
     return lambda v: arguments.number(name, v, lambda v: 0 <= v < jnp.inf, "a finite number >= 0")
 
 
