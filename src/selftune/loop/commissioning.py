@@ -42,13 +42,14 @@ POINTS = 8
 """The gradients are checked at this many states of the simulation."""
 GAIN_MARGIN, PHASE_MARGIN = 2.0, 30.0
 """Margins below these numbers cause a warning; the phase is in degrees."""
-POOR_TRACKING = 0.5
+POOR_TRACKING = 1.0
 """A warning is given if the error in the simulation exceeds this share of the spread of the reference."""
 SATURATION = 0.2
 """A warning is given if more than this share of the steps saturates; beyond it, the guard lets no gain grow."""
-UNEXPLAINED = 0.5
-"""A warning is given if the model does not predict this share of the measurement's motion."""
-HORIZON = (10, 200)
+UNEXPLAINED, REST = 0.5, 0.1
+"""A warning is given if the model does not predict this share of the measurement's motion. A motion of less than 0.1
+scales counts as 0.1 scales, because a plant at rest has nothing to predict."""
+HORIZON = (10, 50)
 """The shortest and the longest prediction, in steps; between them, it is one time constant of the closed loop."""
 GAIN_RATIO = (0.5, 2.0)
 """A warning is given if the control's effect, relative to the model's, is outside this range."""
@@ -435,8 +436,9 @@ class _Work:
             model = loop.plant if given is None else given
             scenario = loop.scenario(2 * self.steps, self.seed, plant=model, reference=self.reference)
             plant = SimulatedPlant(loop, model, scenario)
-        # θ stays in both dry runs, so the cheapest tuner does.
-        agent = loop.agent(controller=loop.controller(tuner=Fixed()), theta=self.theta, guard=self.guard)
+        # θ stays in both dry runs: the cheapest tuner does, and there is nothing to roll back.
+        guard = loop.guard(rollback=None)
+        agent = loop.agent(controller=loop.controller(tuner=Fixed()), theta=self.theta, guard=guard)
         references = np.asarray(self.scenario.t.reference, float)
         watch = self._watch()
         agent.pause()
@@ -582,9 +584,8 @@ class _Work:
         one = _rms((log.measurement[1:] - made.predicted)[since:])
         many = _rms((log.measurement[ahead.horizon :] - ahead.predicted)[since:])
         motion = _rms((log.measurement[ahead.horizon :] - log.measurement[: -ahead.horizon])[since:])
-        share = float(
-            np.sqrt(np.sum((many / self._scales()) ** 2) / max(np.sum((motion / self._scales()) ** 2), 1e-300))
-        )
+        scales = self._scales()
+        share = float(np.linalg.norm(many / scales) / np.linalg.norm(np.maximum(motion / scales, REST)))
         over = [float(e / n) if n > 0 else math.inf for e, n in zip(one, noise, strict=True)]
         return {
             "one_step": one.tolist(),
@@ -660,7 +661,8 @@ class _Work:
         record = _Record(
             {
                 "measured": self.first.log.measurement[:-1],
-                "cost": self.first_replay.cost[:-1],
+                # The simulation has changes of the load, which a quiet dry run may lack.
+                "cost": max(self.first_replay.cost, self.simulated["cost"], key=np.mean),
                 "f_hat": self.first_replay.f_obs,
                 "innovation": np.zeros_like(self.first_replay.f_obs),
                 "y": self.simulated["y"],
@@ -733,7 +735,7 @@ def _rms(rows: np.ndarray) -> np.ndarray:
 
 def text_of(value: Any) -> str:
     """Return a number, or several, with three digits; None is a setting that is off."""
-    if value is None:
-        return "off"
+    if value is None or isinstance(value, int):
+        return "off" if value is None else str(value)
     texts = [f"{number:.3g}" for number in np.atleast_1d(np.asarray(value, float)).reshape(-1)]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"

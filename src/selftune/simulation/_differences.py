@@ -87,12 +87,14 @@ def compare(probe: Probe) -> Block:
     # A number that is small because large numbers cancel has the rounding error of the large numbers.
     size = np.max(slope1, axis=2, keepdims=True) * np.maximum(np.abs(z), 1)[:, None]
     reach = level(np.broadcast_to(h, central.shape), -1)
-    noise = level(rounding, -1) + 8 * float(precision.eps) * np.where(np.isfinite(size), size, 0) / reach
+    cancelled = 8 * float(precision.eps) * np.where(np.isfinite(size), size, 0)
+    noise = level(rounding, -1) + cancelled / reach
     right, left = level(right, -1), level(left, -1)
     steep = np.maximum(np.abs(right), np.abs(left))
     jump = (slope1 > 2 * slope0) & (slope1 > 1e3 * noise)
     kink = (gap1 > 0.6 * gap0) & (gap1 > 4 * noise + 1e-3 * steep) & ~jump
-    return Block(value, derivative, pick(better), pick(unsure), right, left, kink, jump)
+    unsure_here = pick(unsure) + cancelled / pick(np.broadcast_to(h, central.shape)[..., 1:, :])
+    return Block(value, derivative, pick(better), unsure_here, right, left, kink, jump)
 
 
 def relative_errors(block: Block, tolerance: float) -> np.ndarray:
