@@ -1,7 +1,5 @@
 """Every tuner, estimator and constraint keeps the contract; `selftune.testing` has the checks."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -20,10 +20,10 @@ DRIVE = {"motor_inertia": 0.002, "load_inertia": 0.004, "stiffness": 80.0, "damp
 TANK = {"volume": 0.05, "flow": 1e-5, "loss": 8.0, "max_power": 3000.0, "inlet_temperature": 12.0}
 
 
-def pid_tf(dt, kp, ki=0.0, kd=0.0, tf=None) -> Any:
+def pid_tf(dt, kp, ki=0.0, kd=0.0, tf=0.0) -> Any:
     """The PID's transfer function, from the difference equations in its docstring: forward Euler for the integral, and
     backward Euler for the filtered derivative."""
-    parts = control.tf([kp], [1.0], dt)
+    parts: Any = control.tf([kp], [1.0], dt)
     if ki:
         parts = parts + control.tf([ki * dt], [1.0, -1.0], dt)
     if kd:

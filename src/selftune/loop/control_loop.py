@@ -463,16 +463,17 @@ class Loop(eqx.Module):
             wanted = wanted[None]
         if wanted is None or wanted.shape != (q,):
             raise ArgumentError("reference", f"{q} real numbers, one for each output", arguments.describe(reference))
+        now: Any = np.int32(step)
         if dt is None:
-            return LoopContext(np.int32(step), wanted)
+            return LoopContext(now, wanted)
         period = _numbers(dt)
         if period is None or period.shape != () or not 0 < period < np.inf:
             raise ArgumentError("dt", "the period of this step, a number of seconds > 0", arguments.describe(dt))
-        return LoopContext(np.int32(step), wanted, period)
+        return LoopContext(now, wanted, period)
 
 
-def _numbers(value: Any) -> np.ndarray | None:
-    """Return the value as an array of floats; None if it has no real numbers."""
+def _numbers(value: Any) -> Any:
+    """Return the value as a NumPy array of floats; None if it has no real numbers."""
     try:
         array = np.asarray(value)
     except ValueError:  # lists of different lengths
@@ -650,5 +651,5 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     hold = min(max(steps, 100.0), 2000.0) * plant.dt
     scale = np.array(_scales(plant)[1])
     with jax.ensure_compile_time_eval():
-        rest = np.asarray(plant.output(plant.x0), float)
+        rest: Any = np.asarray(plant.output(plant.x0), float)
     return Steps(hold, low=rest, high=rest + scale)

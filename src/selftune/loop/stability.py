@@ -197,7 +197,8 @@ def _gain_range(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[float, flo
         if not unstable.size:
             return limit
         first = unstable[0]
-        return _bisect(lambda factor: float(radius(factor)), 1.0 if first == 0 else factors[first - 1], factors[first])
+        last = 1.0 if first == 0 else float(factors[first - 1])
+        return _bisect(lambda factor: float(radius(factor)), last, float(factors[first]))
 
     return edge(np.geomspace(1.01, 1e6, 400), math.inf), edge(np.geomspace(0.99, LEAST, 300), 0.0)
 

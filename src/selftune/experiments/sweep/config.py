@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 from pydantic import BaseModel
 
 import selftune as st
