@@ -161,15 +161,15 @@ class Loop(eqx.Module):
 
     def _system(self, plant: AbstractModel) -> System:
         """Return the system with another plant in place of the model."""
-        observed = self.observer is not None
+        observer = self.observer
         return System(
             dynamics=_Dynamics(plant),
             residual=_Residual(plant),
             policy=_LoopPolicy(self.plant, self.policy, self.observer),
             cost=_LoopCost(plant, self.cost),
             memory=_memory(self.policy, self.observer, len(self.plant.controls)),
-            measure=_Measure(plant) if observed else None,
-            estimate=_Estimate(self.observer) if observed else None,
+            measure=None if observer is None else _Measure(plant),
+            estimate=None if observer is None else _Estimate(observer),
         )
 
     @property
@@ -389,7 +389,8 @@ class Loop(eqx.Module):
             a_hat=self.a_hat if a_hat is None else a_hat,
             t=self._first_context(),
             guard=self.guard() if guard is None else guard,
-            **({"scenario": self.scenario(REPLAYED, seed)} | options),
+            scenario=self.scenario(REPLAYED, seed),
+            **options,
         )
 
     def linearized(self, theta: Any = None) -> Linear:
