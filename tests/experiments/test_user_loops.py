@@ -204,6 +204,7 @@ class TestLoop:
         with jax.enable_x64(True):
             done = st.sweep(**config.arguments(), folder=tmp_path / "sweep")
             data = done.to_dataset()
+            assert config.loaded.make_system is not None
             loop = config.loaded.make_system(kp=0.5)
             run = loop.simulate(scenario=loop.scenario(60, jax.random.key(1)))
         assert np.all(data.result_code == 0), data.reason.values

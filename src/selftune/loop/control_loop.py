@@ -409,7 +409,6 @@ class Loop(eqx.Module):
             ...     sorted(path.name for path in made.iterdir())
             ['CMakeLists.txt', 'README.md', 'loop.c', 'loop.h', 'main.c', 'replay.h', 'selftune.json']
         """
-        recorded: dict[str, Any] = {} if "scenario" in options else {"scenario": self.scenario(REPLAYED, seed)}
         return export_c(
             self.controller() if controller is None else controller,
             folder,
@@ -418,7 +417,8 @@ class Loop(eqx.Module):
             a_hat=self.a_hat if a_hat is None else a_hat,
             t=self._first_context(),
             guard=self.guard() if guard is None else guard,
-            **recorded | options,
+            scenario=self.scenario(REPLAYED, seed),
+            **options,
         )
 
     def linearized(self, theta: Any = None) -> Linear:
@@ -499,17 +499,17 @@ class _ContextMaker:
             wanted = wanted[None]
         if wanted is None or wanted.shape != (q,):
             raise ArgumentError("reference", f"{q} real numbers, one for each output", arguments.describe(reference))
-        number: Any = np.int32(step)
+        now: Any = np.int32(step)
         if dt is None:
-            return LoopContext(number, wanted)
-        period: Any = _numbers(dt)
+            return LoopContext(now, wanted)
+        period = _numbers(dt)
         if period is None or period.shape != () or not 0 < period < np.inf:
             raise ArgumentError("dt", "the period of this step, a number of seconds > 0", arguments.describe(dt))
-        return LoopContext(number, wanted, period)
+        return LoopContext(now, wanted, period)
 
 
-def _numbers(value: Any) -> np.ndarray | None:
-    """Return the value as an array of floats; None if it has no real numbers."""
+def _numbers(value: Any) -> Any:
+    """Return the value as a NumPy array of floats; None if it has no real numbers."""
     try:
         array = np.asarray(value)
     except ValueError:  # lists of different lengths
@@ -700,6 +700,5 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     hold = min(max(steps, 100.0), 2000.0) * plant.dt
     scale = np.array(_scales(plant)[1])
     with jax.ensure_compile_time_eval():
-        rest = np.asarray(plant.output(plant.x0), float)
-    low: Any = rest
-    return Steps(hold, low=low, high=low + 0.5 * scale)
+        rest: Any = np.asarray(plant.output(plant.x0), float)
+    return Steps(hold, low=rest, high=rest + 0.5 * scale)

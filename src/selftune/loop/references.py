@@ -64,7 +64,7 @@ class Hold(AbstractReference):
         [2. 2. 2.]
     """
 
-    value: Array = eqx.field(converter=_finite("value"))
+    value: Any = eqx.field(converter=_finite("value"))
 
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
         return _spread("value", jnp.broadcast_to(self.value, (steps, *self.value.shape)), q)
@@ -88,8 +88,8 @@ class Steps(AbstractReference):
     """
 
     hold: float = eqx.field(static=True, converter=_seconds("hold"))
-    low: Array = eqx.field(converter=_finite("low"))
-    high: Array = eqx.field(converter=_finite("high"))
+    low: Any = eqx.field(converter=_finite("low"))
+    high: Any = eqx.field(converter=_finite("high"))
 
     def __check_init__(self) -> None:
         if (raw := arguments.known(self.low, self.high)) and not np.all(raw[0] <= raw[1]):
@@ -117,8 +117,8 @@ class Square(AbstractReference):
     """
 
     seconds: float = eqx.field(static=True, converter=_seconds("seconds"))
-    low: Array = eqx.field(converter=_finite("low"))
-    high: Array = eqx.field(converter=_finite("high"))
+    low: Any = eqx.field(converter=_finite("low"))
+    high: Any = eqx.field(converter=_finite("high"))
 
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
         # Half a sample earlier, so that rounding does not decide on which side of an edge a sample is.
@@ -141,9 +141,9 @@ class Ramp(AbstractReference):
         [0. 1. 2. 2.]
     """
 
-    slope: Array = eqx.field(converter=_finite("slope"))
-    start: Array = eqx.field(default=0.0, converter=_finite("start"))
-    end: Array | None = eqx.field(default=None, converter=lambda v: None if v is None else _finite("end")(v))
+    slope: Any = eqx.field(converter=_finite("slope"))
+    start: Any = eqx.field(default=0.0, converter=_finite("start"))
+    end: Any = eqx.field(default=None, converter=lambda v: None if v is None else _finite("end")(v))
 
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
         rows = jnp.atleast_1d(self.start) + jnp.asarray(_times(steps, dt), self.slope.dtype)[:, None] * self.slope
@@ -166,10 +166,10 @@ class Sine(AbstractReference):
         [ 0.  2.  0. -2.]
     """
 
-    amplitude: Array = eqx.field(converter=_finite("amplitude"))
+    amplitude: Any = eqx.field(converter=_finite("amplitude"))
     seconds: float = eqx.field(static=True, converter=_seconds("seconds"))
-    offset: Array = eqx.field(default=0.0, converter=_finite("offset"))
-    phase: Array = eqx.field(default=0.0, converter=_finite("phase"))
+    offset: Any = eqx.field(default=0.0, converter=_finite("offset"))
+    phase: Any = eqx.field(default=0.0, converter=_finite("phase"))
 
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
         # The turns are reduced in double precision, before the sine: the phase stays exact in long runs.
@@ -192,7 +192,7 @@ class Recorded(AbstractReference):
         [0. 1. 3. 0. 1.]
     """
 
-    values: Array = eqx.field(converter=_finite("values"))
+    values: Any = eqx.field(converter=_finite("values"))
 
     def __check_init__(self) -> None:
         if self.values.ndim not in (1, 2) or self.values.size == 0:

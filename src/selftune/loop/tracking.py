@@ -40,9 +40,9 @@ class Tracking(eqx.Module):
         0.26
     """
 
-    error: Float[Array, ""] = eqx.field(default=1.0, converter=_weight("error"))
-    effort: Float[Array, ""] = eqx.field(default=0.01, converter=_weight("effort"))
-    effort_rate: Float[Array, ""] = eqx.field(default=0.0, converter=_weight("effort_rate"))
+    error: Any = eqx.field(default=1.0, converter=_weight("error"))
+    effort: Any = eqx.field(default=0.01, converter=_weight("effort"))
+    effort_rate: Any = eqx.field(default=0.0, converter=_weight("effort_rate"))
     output_scale: Any = None
     control_scale: Any = None
 
