@@ -175,8 +175,9 @@ def _gain_range(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[float, flo
         unstable = np.flatnonzero(_radii(A, b, c, factors) >= 1)
         if not unstable.size:
             return limit
-        last = factors[unstable[0] - 1] if unstable[0] else 1.0
-        return _bisect(lambda factor: _radii(A, b, c, np.array([factor]))[0] - 1, last, factors[unstable[0]])
+        i = int(unstable[0])
+        last = float(factors[i - 1]) if i else 1.0
+        return _bisect(lambda factor: _radii(A, b, c, np.array([factor]))[0] - 1, last, float(factors[i]))
 
     return edge(np.geomspace(1.01, 1e6, 1000), math.inf), edge(np.geomspace(0.99, 1e-6, 1000), 0.0)
 
