@@ -303,7 +303,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "100", "TERMINAL_WIDTH": "100"})
 
 
-@pytest.mark.parametrize("command", [("bench",), ("bench", "robots")])
+@pytest.mark.parametrize("command", [("bench",), ("bench", "robots"), ("bench", "loops")])
 def test_help(command):
     result = invoke(*command, "--help")
     assert result.exit_code == 0

@@ -209,8 +209,9 @@ def _gain_range(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[float, flo
         unstable = np.flatnonzero(_radii(A, b, c, factors) >= 1)
         if not unstable.size:
             return limit
-        last, first = (1.0, *map(float, factors))[unstable[0] : unstable[0] + 2]
-        return _bisect(lambda factor: _radii(A, b, c, np.array([factor]))[0] - 1, last, first)
+        i = int(unstable[0])
+        last = float(factors[i - 1]) if i else 1.0
+        return _bisect(lambda factor: _radii(A, b, c, np.array([factor]))[0] - 1, last, float(factors[i]))
 
     return edge(np.geomspace(1.01, 1e6, 400), math.inf), edge(np.geomspace(0.99, LEAST, 300), 0.0)
 

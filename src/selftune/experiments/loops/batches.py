@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -15,12 +16,10 @@ import selftune as st
 from ...control import result_codes
 from . import rules
 from .cases import Case, load
-from .run import GAINS, RIVALS, RULES, STATIC, Settings, steps
+from .run import GAINS, RIVALS, RULES, STATIC, Settings, all_starts, steps
 
 RELAY_PERIODS = 4
 """The length of the relay experiment, in periods of the reference."""
-FAILED = 100.0
-"""A run also fails if its last quarter costs more than this multiple of the cost of no control at all."""
 
 
 def fill_arrays(settings: Settings, name: str, plant_name: str, arrays: dict[str, np.ndarray]) -> None:
@@ -31,16 +30,16 @@ def fill_arrays(settings: Settings, name: str, plant_name: str, arrays: dict[str
     order = [GAINS.index(key.removeprefix("log_")) for key in sorted(case.loop().theta)]
 
     given = {start: case.loop(gains) for start, gains in case.starts.items()}
-    backed = {start: backed_off(loop, settings.margin) for start, loop in given.items()}
-    bounds = [(flat(loop.constraint.low), flat(loop.constraint.high)) for loop in given.values()]
-    low, high = (np.stack(part) for part in zip(*bounds, strict=True))
+    # As a careful user would do; gains that have the margin stay as they are.
+    backed = {start: loop.back_off(gain_margin=settings.margin) for start, loop in given.items()}
+    bounds = [loop.constraint.bounds(loop.theta) for loop in given.values()]
+    low, high = (np.asarray(part) for part in zip(*bounds, strict=True))
     first = np.stack([flat(theta) for theta in backed.values()])
     tuned = batch.tuned(first, low, high, rows=settings.rows)
     as_given = np.stack([flat(loop.theta) for loop in given.values()])
     fixed = batch.fixed(np.broadcast_to(as_given, (settings.seeds, *as_given.shape)))
 
-    names = list(case.starts)
-    places = [_starts(arrays).index(start) for start in names]
+    places = [all_starts().index(start) for start in case.starts]
     at = np.ix_(range(settings.seeds), places)
     arrays["result_code"][...] = result_codes.NOT_RUN
     arrays["result_code"][at] = tuned.code
@@ -71,7 +70,7 @@ def fill_arrays(settings: Settings, name: str, plant_name: str, arrays: dict[str
     theta[:, RIVALS.index(STATIC)] = best
     for rule, gains in known.items():
         theta[:, RIVALS.index(rule)] = gains
-    is_known = np.isfinite(theta).all(axis=-1)
+    is_known = np.asarray(np.isfinite(theta).all(axis=-1))
     held = batch.fixed(np.where(is_known[..., None], theta, best[:, None]))
     arrays["rival_code"][...] = np.where(is_known, held.code, result_codes.NOT_RUN)
     for variable, values in (
@@ -86,17 +85,6 @@ def fill_arrays(settings: Settings, name: str, plant_name: str, arrays: dict[str
 
 def flat(theta: Any) -> np.ndarray:
     return np.asarray(ravel_pytree(theta)[0], float)
-
-
-def _starts(arrays: dict[str, np.ndarray]) -> list[str]:
-    from .run import layout
-
-    return list(layout(Settings()).coords["start"])
-
-
-def backed_off(loop: st.Loop, margin: float) -> Any:
-    """Return the start θ, lowered if its gain margin on the model is smaller, as a careful user would do."""
-    return loop.back_off(gain_margin=margin)
 
 
 def in_rows(cost: np.ndarray, rows: int) -> np.ndarray:
@@ -115,9 +103,9 @@ class Result(eqx.Module):
 
     cost: np.ndarray
     code: np.ndarray
-    theta: np.ndarray | None = None
+    theta: Any = None
     """θ at the start of each row, flat."""
-    final: np.ndarray | None = None
+    final: Any = None
 
 
 class Batch:
@@ -140,9 +128,9 @@ class Batch:
 
     def tuned(self, theta: np.ndarray, low: np.ndarray, high: np.ndarray, *, rows: int) -> Result:
         """Run the default tuner and guard of `Loop` from each start, (start, d), within its box."""
-        run = self._compiled(lambda s, *rest: self._one_tuned(s, *rest, rows), per_seed=False)
+        run = self._compiled(partial(self._one_tuned, rows=rows), per_seed=False)
         cost, code, thetas, final = run(self.scenarios, *map(jnp.asarray, (theta, low, high)))
-        return Result(*map(np.asarray, (cost, code, thetas, final)))
+        return Result(np.asarray(cost), np.asarray(code), np.asarray(thetas), np.asarray(final))
 
     def _compiled(self, one: Callable[..., Any], *, per_seed: bool) -> Callable[..., Any]:
         """Return `one(scenario, *arrays)` for all seeds and candidates. The scenario depends on the seed; the arrays
@@ -173,7 +161,7 @@ class Batch:
         run = self._simulate(controller, scenario, unravel(theta), self.plain, ("cost",))
         return run.cost, run.outcome.code
 
-    def _one_tuned(self, scenario: Any, theta: jax.Array, low: jax.Array, high: jax.Array, rows: int) -> Any:
+    def _one_tuned(self, scenario: Any, theta: jax.Array, low: jax.Array, high: jax.Array, *, rows: int) -> Any:
         unravel = ravel_pytree(self.loop.theta)[1]
         # The loop's own tuner. The box of each start is around the gains that the user gave.
         tuner = eqx.tree_at(lambda tuner: tuner.constraint, self.tuner, st.Box(unravel(low), unravel(high)))

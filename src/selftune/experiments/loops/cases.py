@@ -45,7 +45,8 @@ class Case:
     def loop(self, gains: dict[str, float] | None = None) -> st.Loop:
         """Return the loop with these gains, by default the nominal ones."""
         low, high = self.limits
-        policy = policies.PID(**(self.gains if gains is None else gains), u_min=low, u_max=high)
+        chosen: dict[str, Any] = dict(self.gains if gains is None else gains)
+        policy = policies.PID(**chosen, u_min=low, u_max=high)
         return st.Loop(self.model, policy, self.cost, self.reference, noise=self.noise)
 
     @property
@@ -58,6 +59,14 @@ class Case:
             word: {name: gain * factor.get(name, 1.0) for name, gain in self.gains.items()}
             for word, factor in factors.items()
         }
+
+
+def _cost(effort: Any, effort_rate: Any) -> st.Tracking:
+    return st.Tracking(effort=effort, effort_rate=effort_rate)
+
+
+def _steps(hold: float, low: Any, high: Any) -> references.Steps:
+    return references.Steps(hold=hold, low=low, high=high)
 
 
 OFF = {"/10": 0.1, "×10": 10.0}
@@ -116,59 +125,59 @@ def load(name: str) -> Case:
     if name == "motor position":
         return Case(
             name,
-            _motor("position", 0.01),
-            1,
-            2,
-            {"kp": 20.0, "ki": 20.0, "kd": 0.2},
-            (-24.0, 24.0),
-            st.Tracking(effort=0.01, effort_rate=1e-5),
-            references.Steps(hold=1.0, low=-1.5, high=1.5),
-            1e-3,
+            plant=_motor("position", 0.01),
+            delay=1,
+            hidden=2,
+            gains={"kp": 20.0, "ki": 20.0, "kd": 0.2},
+            limits=(-24.0, 24.0),
+            cost=_cost(0.01, 1e-5),
+            reference=_steps(1.0, -1.5, 1.5),
+            noise=1e-3,
         )
     if name == "motor speed":
         return Case(
             name,
-            _motor("speed", 0.01),
-            1,
-            2,
-            {"kp": 1.0, "ki": 40.0},
-            (-24.0, 24.0),
-            st.Tracking(effort=0.01, effort_rate=1e-5),
-            references.Steps(hold=1.0, low=0.0, high=20.0),
-            0.1,
+            plant=_motor("speed", 0.01),
+            delay=1,
+            hidden=2,
+            gains={"kp": 1.0, "ki": 40.0},
+            limits=(-24.0, 24.0),
+            cost=_cost(0.01, 1e-5),
+            reference=_steps(1.0, 0.0, 20.0),
+            noise=0.1,
         )
     if name == "tank":
         return Case(
             name,
-            _tank,
-            3,
-            2,
-            {"kp": 1000.0, "ki": 1.5, "kd": 1500.0},
-            (0.0, 3000.0),
-            st.Tracking(effort=0.01, effort_rate=1.0),
-            references.Steps(hold=6000.0, low=30.0, high=45.0),
-            0.05,
+            plant=_tank,
+            delay=3,
+            hidden=2,
+            gains={"kp": 1000.0, "ki": 1.5, "kd": 1500.0},
+            limits=(0.0, 3000.0),
+            cost=_cost(0.01, 1.0),
+            reference=_steps(6000.0, 30.0, 45.0),
+            noise=0.05,
         )
     if name == "two-mass drive":
         return Case(
             name,
-            _two_mass,
-            1,
-            1,
-            {"kp": 0.2, "ki": 1.0, "kd": 1e-4},
-            (-10.0, 10.0),
-            st.Tracking(effort=0.001, effort_rate=1e-8),
-            references.Steps(hold=0.4, low=-50.0, high=50.0),
-            0.2,
+            plant=_two_mass,
+            delay=1,
+            hidden=1,
+            gains={"kp": 0.2, "ki": 1.0, "kd": 1e-4},
+            limits=(-10.0, 10.0),
+            cost=_cost(0.001, 1e-8),
+            reference=_steps(0.4, -50.0, 50.0),
+            noise=0.2,
         )
     return Case(
         name,
-        _first_order,
-        5,
-        2,
-        {"kp": 2.0, "ki": 3.0, "kd": 0.06},
-        (-10.0, 10.0),
-        st.Tracking(effort=0.01, effort_rate=1e-5),
-        references.Steps(hold=4.0, low=-2.0, high=2.0),
-        5e-3,
+        plant=_first_order,
+        delay=5,
+        hidden=2,
+        gains={"kp": 2.0, "ki": 3.0, "kd": 0.06},
+        limits=(-10.0, 10.0),
+        cost=_cost(0.01, 1e-5),
+        reference=_steps(4.0, -2.0, 2.0),
+        noise=5e-3,
     )

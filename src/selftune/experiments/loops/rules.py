@@ -151,7 +151,7 @@ def relay(
         x, last = carry
         y = plant.measure(x, t)[0]
         error = sign * (reference - y - v)
-        side = jnp.where(error > epsilon, 1.0, jnp.where(error < -epsilon, -1.0, last))
+        side = jnp.asarray(jnp.where(jnp.abs(error) > epsilon, jnp.sign(error), last))
         u = jnp.clip(hold + d * side, low, high)[None]
         return (plant.dynamics(x, u, plant.residual(x, a, t), t), side), (plant.output(x)[0], side)
 

@@ -120,19 +120,23 @@ def describe(name: str) -> dict[str, Any]:
     }
 
 
+def all_starts() -> list[str]:
+    """Return the names of the starts of all loops. A PI loop has fewer of them."""
+    return list(dict.fromkeys(start for name in LOOPS for start in load(name).starts))
+
+
 def layout(settings: Settings) -> "Layout":
     from ...storage.store import Layout, Variable
 
     task = ("loop", "plant")
     tuned, held = (*task, "seed", "start"), (*task, "seed", "rival")
-    starts = list(dict.fromkeys(start for name in LOOPS for start in load(name).starts))
     return Layout(
         task_dims=task,
         coords={
             "loop": settings.loops,
             "plant": settings.plants,
             "seed": settings.first_seed + np.arange(settings.seeds),
-            "start": starts,
+            "start": all_starts(),
             "rival": RIVALS,
             "row": np.arange(settings.rows),
             "gain": GAINS,

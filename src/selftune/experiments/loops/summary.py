@@ -78,7 +78,9 @@ def summarize(dataset: xr.Dataset, settings: Mapping[str, Any]) -> LoopsSummary:
 def settings_of(kept: Mapping[str, Any]) -> Settings:
     """Return the settings in a manifest, as `Settings`."""
     made: dict[str, Any] = {name: kept[name] for name in Settings.__dataclass_fields__}
-    return Settings(**(made | {name: tuple(made[name]) for name in ("loops", "plants")}))
+    for name in ("loops", "plants"):
+        made[name] = tuple(made[name])
+    return Settings(**made)
 
 
 def ended_well(here: xr.Dataset) -> np.ndarray:
