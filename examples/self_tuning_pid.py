@@ -16,5 +16,4 @@ if __name__ == "__main__":
     print(run)
     print({name: round(float(gain), 3) for name, gain in loop.gains(run.final.state.theta).items()})
     if len(sys.argv) > 1:
-        names = {"x": ["output"], "u": ["input"], "theta": ["log ki", "log kp"]}
-        run.plot(["x", "u", "theta", "cost"], names=names, dt=0.01).savefig(sys.argv[1], dpi=80)
+        loop.plot(run, fields=["x", "u", "theta", "cost"]).savefig(sys.argv[1], dpi=80)
