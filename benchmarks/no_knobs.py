@@ -3,10 +3,11 @@
 python -m benchmarks.no_knobs --seeds 4            every problem, from every start
 python -m benchmarks.no_knobs --rivals             other methods without a learning rate, or with a usual one
 python -m benchmarks.no_knobs --variants           the same problems with other units, sampling rates and boxes
+python -m benchmarks.no_knobs --guard              both tuners with a `Guard` of default settings
 python -m benchmarks.no_knobs --speed              the time of a step
 
 The reference of a problem and a start is `MGAPS` with the learning rate of a half-decade grid that has the lowest total
-cost over all seeds. The model itself is the plant, and there is no guard.
+cost over all seeds. The model itself is the plant. Without `--guard`, there is no guard.
 """
 
 import argparse
@@ -192,7 +193,9 @@ class Scores(dict[str, np.ndarray]):
     """`total` and `last`, the mean cost of the run and of its last quarter, and `failed`; the last axis has a seed."""
 
 
-def measure(problem: Problem, theta: np.ndarray, tuner: st.AbstractTuner, seeds: list[int]) -> Scores:
+def measure(
+    problem: Problem, theta: np.ndarray, tuner: st.AbstractTuner, seeds: list[int], guard: st.Guard | None = None
+) -> Scores:
     """Run one tuner on all seeds; each array of numbers in `learning_rate` adds a first axis."""
     scenarios = jax.tree.map(lambda *rows: jnp.stack(rows), *(problem.scenario(problem.steps, seed) for seed in seeds))
     numbers, rest = _partition(tuner)
@@ -202,7 +205,7 @@ def measure(problem: Problem, theta: np.ndarray, tuner: st.AbstractTuner, seeds:
         def one(numbers: Any, scenario: st.Scenario) -> dict[str, jax.Array]:
             controller = st.Controller(problem.system, rest(numbers), problem.estimator)
             start: dict[str, Any] = dict(theta=jnp.asarray(theta), a_hat=jnp.asarray(problem.a_hat))
-            done = st.simulate(controller, scenario, **start, record=("cost",))
+            done = st.simulate(controller, scenario, **start, record=("cost",), guard=guard)
             failed = done.outcome.code != 0
             cost = jnp.where(failed, jnp.inf, done.cost) / problem.cost_scale
             return {"total": cost.mean(), "last": cost[-len(cost) // 4 :].mean(), "failed": failed}
@@ -223,10 +226,10 @@ def _partition(tuner: Any) -> tuple[Any, Callable[[Any], st.AbstractTuner]]:
     return None, lambda _: tuner
 
 
-def grid(problem: Problem, theta: np.ndarray, seeds: list[int], rates: np.ndarray = RATES) -> Scores:
+def grid(problem: Problem, theta: np.ndarray, seeds: list[int], guard: st.Guard | None = None) -> Scores:
     """The scores of `MGAPS` with every learning rate of the grid, one row a rate."""
-    rates_and_maker: Any = rates, lambda rate: st.MGAPS(rate, constraint=problem.box)
-    return measure(problem, theta, rates_and_maker, seeds)
+    rates_and_maker: Any = RATES, lambda rate: st.MGAPS(rate, constraint=problem.box)
+    return measure(problem, theta, rates_and_maker, seeds, guard)
 
 
 def box_widths(problem: Problem) -> jax.Array:
@@ -314,15 +317,13 @@ HEADER = (
 )
 
 
-def report(
-    problem: Problem, start: str, reference: Scores, results: dict[str, Scores], rates: np.ndarray = RATES
-) -> None:
+def report(problem: Problem, start: str, reference: Scores, results: dict[str, Scores]) -> None:
     """Print the ratios to the best rate: total, last quarter, and last quarter over the lowest one of any rate."""
     best = best_of(reference)
     total, last = (reference[name][best].mean() for name in ("total", "last"))
     lowest = reference["last"].mean(axis=1).min()
     print(
-        f"{problem.name:22} {start:12} {'best MGAPS':26} {rates[best]:8.1e} {total:10.4g} {'':7} {'':7} "
+        f"{problem.name:22} {start:12} {'best MGAPS':26} {RATES[best]:8.1e} {total:10.4g} {'':7} {'':7} "
         f"{last / lowest:7.3f} {reference['failed'][best].sum():3d}"
     )
     for name, scores in results.items():
@@ -339,12 +340,19 @@ def report(
         )
 
 
-def compare(problem: Problem, seeds: list[int], *, with_rivals: bool, reference: dict[str, Scores] | None = None):
+def compare(
+    problem: Problem,
+    seeds: list[int],
+    *,
+    with_rivals: bool = False,
+    guard: st.Guard | None = None,
+    reference: dict[str, Scores] | None = None,
+) -> dict[str, Scores]:
     """Print the table of one problem, and return the reference of each start."""
     references = reference or {}
     for start, theta in problem.starts.items():
         if start not in references:
-            references[start] = grid(problem, theta, seeds)
+            references[start] = grid(problem, theta, seeds, guard)
         tuners: dict[str, st.AbstractTuner] = {"GaussNewton": st.GaussNewton(constraint=problem.box)}
         if with_rivals:
             tuners |= {name: st.MGAPS(rule, constraint=problem.box) for name, rule in rivals(problem).items()}
@@ -352,7 +360,7 @@ def compare(problem: Problem, seeds: list[int], *, with_rivals: bool, reference:
             problem,
             start,
             references[start],
-            {name: measure(problem, theta, tuner, seeds) for name, tuner in tuners.items()},
+            {name: measure(problem, theta, tuner, seeds, guard) for name, tuner in tuners.items()},
         )
     return references
 
@@ -407,24 +415,27 @@ def main() -> None:
     parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
     parser.add_argument("--rivals", action="store_true")
     parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--guard", action="store_true", help="with a guard of default settings")
     parser.add_argument("--speed", action="store_true", help="only the time of a step")
     options = parser.parse_args()
+    guard = st.Guard() if options.guard else None
     seeds = list(range(options.first, options.first + options.seeds))
     with jax.enable_x64(True):
         if options.speed:
             speed()
             return
         print(
-            f"\n{options.seeds} seeds from {options.first}; ratios to the best learning rate of each problem and start"
+            f"\n{options.seeds} seeds from {options.first}, {'with' if guard else 'without'} a guard; "
+            "ratios to the best learning rate of each problem and start"
         )
         print(HEADER)
         for name in options.problems:
             problem = PROBLEMS[name]()
-            references = compare(problem, seeds, with_rivals=options.rivals)
+            references = compare(problem, seeds, with_rivals=options.rivals, guard=guard)
             if options.variants:
                 for title, variant, anew in variants(name):
                     variant = dataclasses.replace(variant, name=f"{name}, {title}")
-                    compare(variant, seeds, with_rivals=False, reference=None if anew else dict(references))
+                    compare(variant, seeds, guard=guard, reference=None if anew else dict(references))
 
 
 if __name__ == "__main__":

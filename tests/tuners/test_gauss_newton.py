@@ -103,8 +103,8 @@ class Rule:
         self.means = now if t == 0 else [old + (new - old) / L for old, new in zip(self.means, now, strict=True)]
         C_bar, g_bar, q_bar, h_bar = self.means
         v = min(h_bar, q_bar / (2 * np.trace(C_bar))) if np.trace(C_bar) > 0 else h_bar
-        N_t = min(N, N / 200 + t / 2)
-        alpha = N / 200 / N_t
+        N_t = min(N, N / 100 + t)
+        alpha = N / 100 / N_t
         R = C_bar + alpha * C + (1 + alpha) * v * np.eye(len(g))
         held = ((theta <= self.low) & (g_bar > 0)) | ((theta >= self.high) & (g_bar < 0))
         for i in np.flatnonzero(held):

@@ -52,7 +52,7 @@ class GaussNewton(AbstractTuner):
     $$g = W G, \qquad C = W z^\top (\nabla^2 h)\, z W$$
 
     are dimensionless in θ. $\bar C, \bar g, \bar q, \bar h$ are running means of $C$, $g$, $|g|^2$, $|h|$ over the last
-    $L = \min(N, 1 + t/10)$ steps. With $N_t = \min(N, N/200 + t/2)$ and $\alpha = N / (200 N_t)$,
+    $L = \min(N, 1 + t/10)$ steps. With $N_t = \min(N, N/100 + t)$ and $\alpha = N / (100 N_t)$,
 
     $$v = \min\Big(\bar h, \frac{\bar q}{2 \operatorname{tr} \bar C}\Big), \qquad
     R = \bar C + \alpha C + (1 + \alpha)\, v I, \qquad
@@ -81,7 +81,7 @@ class GaussNewton(AbstractTuner):
     - `prior`: multiplies $v$.
     - `cap`: the most that a number of θ may move in N steps, in widths; the 60 above.
     - `growth`: the growth of the window L per step; the 1/10 above.
-    - `start`: the length of the first window of the step, as a share of N; the 1/200 above.
+    - `start`: the length of the first window of the step, as a share of N; the 1/100 above.
 
     !!! Example
 
@@ -98,7 +98,7 @@ class GaussNewton(AbstractTuner):
     prior: Float[Array, ""] = eqx.field(default=1.0, converter=lambda v: arguments.positive("prior", v))
     cap: Float[Array, ""] = eqx.field(default=60.0, converter=lambda v: arguments.positive("cap", v))
     growth: Float[Array, ""] = eqx.field(default=0.1, converter=_share("growth"))
-    start: Float[Array, ""] = eqx.field(default=0.005, converter=_share("start"))
+    start: Float[Array, ""] = eqx.field(default=0.01, converter=_share("start"))
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
     def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> GaussNewtonState:
@@ -169,7 +169,7 @@ class GaussNewton(AbstractTuner):
         v = prior * jnp.where(trace > 0, jnp.minimum(means.cost, shown), means.cost)
         # Where all gradients are zero, v would be zero; the pivots must stay above the rounding errors of C̄.
         v = jnp.maximum(jnp.maximum(v, 16 * jnp.finfo(dtype).eps * trace), jnp.finfo(dtype).tiny)
-        window = jnp.minimum(N, start * N + 0.5 * age)
+        window = jnp.minimum(N, start * N + age)
         alpha = start * N / window
         R = (means.curvature + alpha * C)[place] + (1 + alpha) * v * jnp.eye(d, dtype=dtype)
         is_box = _is_box(self.constraint)
