@@ -3,7 +3,8 @@
 python -m benchmarks.no_knobs --seeds 4            every problem, from every start
 python -m benchmarks.no_knobs --rivals             other methods without a learning rate, or with a usual one
 python -m benchmarks.no_knobs --variants           the same problems with other units, sampling rates and boxes
-python -m benchmarks.no_knobs --guard              both tuners with a `Guard` of default settings
+python -m benchmarks.no_knobs --guard own          all tuners with the guard of the robot; default settings elsewhere
+python -m benchmarks.no_knobs --guard default      all tuners with a guard of default settings
 python -m benchmarks.no_knobs --speed              the time of a step
 
 The reference of a problem and a start is `MGAPS` with the learning rate of a half-decade grid that has the lowest total
@@ -14,7 +15,7 @@ import argparse
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -49,6 +50,13 @@ class Problem:
     steps: int = 20_000
     cost_scale: float = 1.0
     """The factor of a variant's cost, by which its results are divided."""
+    own_guard: st.Guard = field(default_factory=st.Guard)
+    guard: st.Guard | None = None
+    """The guard with which the problem is run."""
+
+    def guarded(self, which: str | None) -> "Problem":
+        guards = {None: None, "own": self.own_guard, "default": st.Guard()}
+        return dataclasses.replace(self, guard=guards[which])
 
 
 def paper(noise: str, *, dt: float = 0.01, widen: float = 1.0) -> Problem:
@@ -171,6 +179,7 @@ def of_robot(robot: Robot, *, widen: float = 1.0) -> Problem:
         {_times(factor): robot.detuned(factor) for factor in STARTS},
         robot.a_hat,
         lambda steps, seed: robot.make_scenario(steps, jax.random.key(seed)).materialize(),
+        own_guard=st.Guard(**robot.guard),
     )
 
 
@@ -193,9 +202,7 @@ class Scores(dict[str, np.ndarray]):
     """`total` and `last`, the mean cost of the run and of its last quarter, and `failed`; the last axis has a seed."""
 
 
-def measure(
-    problem: Problem, theta: np.ndarray, tuner: st.AbstractTuner, seeds: list[int], guard: st.Guard | None = None
-) -> Scores:
+def measure(problem: Problem, theta: np.ndarray, tuner: st.AbstractTuner, seeds: list[int]) -> Scores:
     """Run one tuner on all seeds; each array of numbers in `learning_rate` adds a first axis."""
     scenarios = jax.tree.map(lambda *rows: jnp.stack(rows), *(problem.scenario(problem.steps, seed) for seed in seeds))
     numbers, rest = _partition(tuner)
@@ -205,7 +212,7 @@ def measure(
         def one(numbers: Any, scenario: st.Scenario) -> dict[str, jax.Array]:
             controller = st.Controller(problem.system, rest(numbers), problem.estimator)
             start: dict[str, Any] = dict(theta=jnp.asarray(theta), a_hat=jnp.asarray(problem.a_hat))
-            done = st.simulate(controller, scenario, **start, record=("cost",), guard=guard)
+            done = st.simulate(controller, scenario, **start, record=("cost",), guard=problem.guard)
             failed = done.outcome.code != 0
             cost = jnp.where(failed, jnp.inf, done.cost) / problem.cost_scale
             return {"total": cost.mean(), "last": cost[-len(cost) // 4 :].mean(), "failed": failed}
@@ -226,10 +233,10 @@ def _partition(tuner: Any) -> tuple[Any, Callable[[Any], st.AbstractTuner]]:
     return None, lambda _: tuner
 
 
-def grid(problem: Problem, theta: np.ndarray, seeds: list[int], guard: st.Guard | None = None) -> Scores:
+def grid(problem: Problem, theta: np.ndarray, seeds: list[int]) -> Scores:
     """The scores of `MGAPS` with every learning rate of the grid, one row a rate."""
     rates_and_maker: Any = RATES, lambda rate: st.MGAPS(rate, constraint=problem.box)
-    return measure(problem, theta, rates_and_maker, seeds, guard)
+    return measure(problem, theta, rates_and_maker, seeds)
 
 
 def box_widths(problem: Problem) -> jax.Array:
@@ -345,14 +352,13 @@ def compare(
     seeds: list[int],
     *,
     with_rivals: bool = False,
-    guard: st.Guard | None = None,
     reference: dict[str, Scores] | None = None,
 ) -> dict[str, Scores]:
     """Print the table of one problem, and return the reference of each start."""
     references = reference or {}
     for start, theta in problem.starts.items():
         if start not in references:
-            references[start] = grid(problem, theta, seeds, guard)
+            references[start] = grid(problem, theta, seeds)
         tuners: dict[str, st.AbstractTuner] = {"GaussNewton": st.GaussNewton(constraint=problem.box)}
         if with_rivals:
             tuners |= {name: st.MGAPS(rule, constraint=problem.box) for name, rule in rivals(problem).items()}
@@ -360,7 +366,7 @@ def compare(
             problem,
             start,
             references[start],
-            {name: measure(problem, theta, tuner, seeds, guard) for name, tuner in tuners.items()},
+            {name: measure(problem, theta, tuner, seeds) for name, tuner in tuners.items()},
         )
     return references
 
@@ -415,27 +421,28 @@ def main() -> None:
     parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
     parser.add_argument("--rivals", action="store_true")
     parser.add_argument("--variants", action="store_true")
-    parser.add_argument("--guard", action="store_true", help="with a guard of default settings")
+    parser.add_argument("--guard", choices=("own", "default"), help="run with a guard")
     parser.add_argument("--speed", action="store_true", help="only the time of a step")
     options = parser.parse_args()
-    guard = st.Guard() if options.guard else None
     seeds = list(range(options.first, options.first + options.seeds))
     with jax.enable_x64(True):
         if options.speed:
             speed()
             return
         print(
-            f"\n{options.seeds} seeds from {options.first}, {'with' if guard else 'without'} a guard; "
+            f"\n{options.seeds} seeds from {options.first}, guard: {options.guard or 'none'}; "
             "ratios to the best learning rate of each problem and start"
         )
         print(HEADER)
         for name in options.problems:
-            problem = PROBLEMS[name]()
-            references = compare(problem, seeds, with_rivals=options.rivals, guard=guard)
+            problem = PROBLEMS[name]().guarded(options.guard)
+            references = compare(problem, seeds, with_rivals=options.rivals)
             if options.variants:
                 for title, variant, anew in variants(name):
-                    variant = dataclasses.replace(variant, name=f"{name}, {title}")
-                    compare(variant, seeds, guard=guard, reference=None if anew else dict(references))
+                    if options.guard and title != "box × 4":
+                        continue  # the limits of a guard have units
+                    variant = dataclasses.replace(variant.guarded(options.guard), name=f"{name}, {title}")
+                    compare(variant, seeds, reference=None if anew else dict(references))
 
 
 if __name__ == "__main__":

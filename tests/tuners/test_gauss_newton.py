@@ -217,7 +217,7 @@ class TestConstraints:
         got = tuned(
             static_system(self.H, [-0.5, 0.6]), st.GaussNewton(constraint=st.Box(0.0, 1.0)), jnp.array([0.5, 0.9])
         )
-        np.testing.assert_allclose(got, [0.0, 0.15], atol=1e-6)
+        np.testing.assert_allclose(got, [0.0, 0.15], atol=1e-5)  # what is left after 10 memories: exp(−9) / 100
 
     def test_a_product_of_boxes_is_the_box(self):
         system = static_system(self.H, [-0.5, 0.6])
@@ -242,7 +242,7 @@ class TestConstraints:
     def test_a_box_of_width_zero_holds_its_number(self):
         tuner = st.GaussNewton(constraint=st.Box([0.3, -2.0], [0.3, 2.0]))
         got = tuned(static_system(self.H, [-0.5, 0.6]), tuner, jnp.array([0.3, 0.0]))
-        np.testing.assert_allclose(got, [0.3, 0.6 - 0.9 * 0.8], atol=1e-6)
+        np.testing.assert_allclose(got, [0.3, 0.6 - 0.9 * 0.8], atol=1e-5)
 
     def test_a_set_of_the_users_own(self):
         class Nonnegative(st.AbstractConstraint):

@@ -158,11 +158,12 @@ class GaussNewton(AbstractTuner):
         g, C = w * G, H[row, column] * (w[row] * w[column])
         C = jnp.where(jnp.isfinite(jnp.sum(C)), C, 0)
 
-        now = Means(C, g, jnp.sum(g * g), jnp.abs(h))
         # A step whose numbers are not finite must not enter the means, because a guard's reset keeps the means.
-        is_finite = jnp.isfinite(now.square + now.cost)
-        weight = 1 / jnp.minimum(N, 1 + growth * age)
-        means = jax.tree.map(lambda old, now: old + weight * jnp.where(is_finite, now - old, 0), means, now)
+        square, size = jnp.sum(g * g), jnp.abs(h)
+        is_finite = jnp.isfinite(square + size)
+        known = jax.tree.map(lambda now: jnp.where(is_finite, now, 0), (g, square, size))
+        weight = jnp.where(is_finite, 1 / jnp.minimum(N, 1 + growth * age), 0)
+        means = jax.tree.map(lambda old, now: old + weight * (now - old), means, Means(C, *known))
 
         trace = jnp.sum(means.curvature[np.diagonal(place)])
         shown = means.square / (2 * jnp.where(trace > 0, trace, 1))
@@ -172,13 +173,14 @@ class GaussNewton(AbstractTuner):
         window = jnp.minimum(N, start * N + age)
         alpha = start * N / window
         R = (means.curvature + alpha * C)[place] + (1 + alpha) * v * jnp.eye(d, dtype=dtype)
-        is_box = _is_box(self.constraint)
+        is_box, held = _is_box(self.constraint), None
         if is_box:
             held = ((flat <= low) & (means.gradient > 0)) | ((flat >= high) & (means.gradient < 0))
-            R = jnp.where((held[:, None] | held[None, :]) & ~np.eye(d, dtype=bool), 0, R)
-
-        factors = factorize(R, v)
-        s = solve(factors, g) * (-1 / window)
+        factors = factorize(R, v, held)
+        s = solve(factors, g)
+        if held is not None:  # the numbers at a bound are decoupled from the others
+            s = jnp.where(held, g / jnp.maximum(jnp.diagonal(R), v), s)
+        s = s * (-1 / window)
         s = s * (cap / jnp.maximum(N * jnp.max(jnp.abs(s)), cap))
         moved = unravel(flat + w * s)
         if is_box:
