@@ -5,7 +5,7 @@ python -m benchmarks.no_knobs --rivals             other methods without a learn
 python -m benchmarks.no_knobs --variants           the same problems with other units, sampling rates and boxes
 python -m benchmarks.no_knobs --guard own          all tuners with the guard of the robot; default settings elsewhere
 python -m benchmarks.no_knobs --guard default      all tuners with a guard of default settings
-python -m benchmarks.no_knobs --speed              the time of a step
+python -m benchmarks.no_knobs --speed              the time of a step, and its cost in firmware
 
 The reference of a problem and a start is `MGAPS` with the learning rate of a half-decade grid that has the lowest total
 cost over all seeds. The model itself is the plant. Without `--guard`, there is no guard.
@@ -13,10 +13,13 @@ cost over all seeds. The model itself is the plant. Without `--guard`, there is 
 
 import argparse
 import dataclasses
+import json
 import math
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,6 +30,7 @@ import optax.contrib
 
 import selftune as st
 from selftune.cli.example import cart as cart_example
+from selftune.native.c import footprint
 from selftune.robots import arm, car, quadrotor
 from selftune.robots.base import Robot
 
@@ -414,6 +418,28 @@ def speed() -> None:
         print(f"{problem.name:22} {theta.size:3d} {mgaps:10.0f} {newton:16.0f} {newton / mgaps:6.2f}", flush=True)
 
 
+def firmware() -> None:
+    """Print the flash and the operations of one step (`act` and `observe`) of exported C, in float32."""
+    print(f"\n{'firmware, float32':22} {'d':>3} {'tuner':12} {'flash, kB':>10} {'operations':>11} {'ratio':>6}")
+    for make in (PROBLEMS["arm"], PROBLEMS["quadrotor"], state_feedback):
+        problem, first = make(), None
+        theta = next(iter(problem.starts.values()))
+        for tuner in (st.MGAPS(1e-6, constraint=problem.box), st.GaussNewton(constraint=problem.box)):
+            controller = st.Controller(problem.system, tuner, problem.estimator)
+            x = np.asarray(problem.scenario(2, 0).x0, np.float32)
+            start: dict[str, Any] = dict(theta=np.float32(theta), a_hat=np.float32(problem.a_hat))
+            with tempfile.TemporaryDirectory() as folder:
+                made = st.export_c(controller, Path(folder) / "out", x=x, **start)
+                costs = json.loads((made / "selftune.json").read_text())["costs"]
+            counts = [costs["functions"][name][kind] for name in ("act", "observe") for kind in footprint.KINDS]
+            first = first or sum(counts)
+            print(
+                f"{problem.name:22} {theta.size:3d} {type(tuner).__name__:12} {(costs['flash'] or math.nan) / 1e3:10.1f} "
+                f"{sum(counts):11,d} {sum(counts) / first:6.2f}",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2, help="the number of seeds")
@@ -428,6 +454,7 @@ def main() -> None:
     with jax.enable_x64(True):
         if options.speed:
             speed()
+            firmware()
             return
         print(
             f"\n{options.seeds} seeds from {options.first}, guard: {options.guard or 'none'}; "
