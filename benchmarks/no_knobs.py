@@ -433,8 +433,9 @@ def firmware() -> None:
                 costs = json.loads((made / "selftune.json").read_text())["costs"]
             counts = [costs["functions"][name][kind] for name in ("act", "observe") for kind in footprint.KINDS]
             first = first or sum(counts)
+            flash = (costs["flash"] or math.nan) / 1e3
             print(
-                f"{problem.name:22} {theta.size:3d} {type(tuner).__name__:12} {(costs['flash'] or math.nan) / 1e3:10.1f} "
+                f"{problem.name:22} {theta.size:3d} {type(tuner).__name__:12} {flash:10.1f} "
                 f"{sum(counts):11,d} {sum(counts) / first:6.2f}",
                 flush=True,
             )

@@ -486,6 +486,23 @@ class TestMemory:
             assert "at least 19,990" in warnings[0]
 
 
+def test_a_memory_for_the_default_controller():
+    """The default tuner does not measure ρ̂, so there is no warning; `check_contraction` measures ρ̂ before the run."""
+    system = st.System(
+        dynamics=lambda x, u, f, t: 0.999 * x + u,
+        residual=lambda x, a, t: 0 * x + a,
+        policy=lambda x, theta, f, t: 1e-3 * theta,
+        cost=lambda x, u, theta, t: jnp.sum((x - 1.0) ** 2),
+    )
+    scenario = st.Scenario(jnp.zeros(1), jnp.zeros((6000, 1)), jnp.zeros((6000, 1)))
+    start = dict(theta=jnp.ones(1), a_hat=jnp.zeros(1))
+    run = st.simulate(st.Controller(system), scenario[:500], **start)
+    assert run.contraction is None
+    assert not [text for text in run.diagnosis.warnings() if "memory" in text]
+    rho = st.check_contraction(system, scenario, **start).rho
+    assert st.suggest_memory(rho, d=1) == 19990  # −20 / log 0.999
+
+
 def test_it_needs_no_learning_rate_on_a_small_loop():
     """The best static gain of x⁺ = x + 0.1 u + w with h = x² + r u² comes from a scalar Riccati equation. Units of the
     cost that differ by 10¹² give the same gain."""

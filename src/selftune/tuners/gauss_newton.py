@@ -212,8 +212,8 @@ def suggest_memory(contraction: float, d: int, *, period: int = 0) -> int:
 
     **Arguments:**
 
-    - `contraction`: $\hat\rho < 1$, the contraction per step that a tuner with a `contraction_memory` reports in
-      `run.contraction`.
+    - `contraction`: $\hat\rho < 1$, the contraction per step. `check_contraction(…).rho` measures it before a run, and
+      a tuner with a `contraction_memory` reports it in `run.contraction`.
     - `d`: how many numbers θ has.
     - `period`: the number of steps after which the reference repeats; 0 if it does not.
 
