@@ -253,7 +253,7 @@ class TestConstraints:
                 return jnp.all(v >= 0.0)
 
         system, theta = static_system(self.H, [-0.5, 0.6]), jnp.array([0.5, 0.9])
-        got = tuned(system, st.GaussNewton(constraint=Nonnegative()), theta, steps=3000, engine="xla")
+        got = tuned(system, st.GaussNewton(constraint=Nonnegative()), theta, engine="xla")
         np.testing.assert_allclose(got, [0.0, 0.15], atol=1e-3)
 
 
@@ -497,7 +497,7 @@ def test_a_memory_for_the_default_controller():
     scenario = st.Scenario(jnp.zeros(1), jnp.zeros((6000, 1)), jnp.zeros((6000, 1)))
     start = dict(theta=jnp.ones(1), a_hat=jnp.zeros(1))
     run = st.simulate(st.Controller(system), scenario[:500], **start)
-    assert run.contraction is None
+    assert run.diagnosis.contraction is None
     assert not [text for text in run.diagnosis.warnings() if "memory" in text]
     rho = st.check_contraction(system, scenario, **start).rho
     assert st.suggest_memory(rho, d=1) == 19990  # −20 / log 0.999
