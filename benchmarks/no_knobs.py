@@ -3,18 +3,23 @@
 python -m benchmarks.no_knobs --seeds 4            every problem, from every start
 python -m benchmarks.no_knobs --rivals             other methods without a learning rate, or with a usual one
 python -m benchmarks.no_knobs --variants           the same problems with other units, sampling rates and boxes
-python -m benchmarks.no_knobs --speed              the time of a step
+python -m benchmarks.no_knobs --guard own          all tuners with the guard of the robot; default settings elsewhere
+python -m benchmarks.no_knobs --guard default      all tuners with a guard of default settings
+python -m benchmarks.no_knobs --speed              the time of a step, and its cost in firmware
 
 The reference of a problem and a start is `MGAPS` with the learning rate of a half-decade grid that has the lowest total
-cost over all seeds. The model itself is the plant, and there is no guard.
+cost over all seeds. The model itself is the plant. Without `--guard`, there is no guard.
 """
 
 import argparse
 import dataclasses
+import json
 import math
+import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +30,7 @@ import optax.contrib
 
 import selftune as st
 from selftune.cli.example import cart as cart_example
+from selftune.native.c import footprint
 from selftune.robots import arm, car, quadrotor
 from selftune.robots.base import Robot
 
@@ -48,6 +54,13 @@ class Problem:
     steps: int = 20_000
     cost_scale: float = 1.0
     """The factor of a variant's cost, by which its results are divided."""
+    own_guard: st.Guard = field(default_factory=st.Guard)
+    guard: st.Guard | None = None
+    """The guard with which the problem is run."""
+
+    def guarded(self, which: str | None) -> "Problem":
+        guards = {None: None, "own": self.own_guard, "default": st.Guard()}
+        return dataclasses.replace(self, guard=guards[which])
 
 
 def paper(noise: str, *, dt: float = 0.01, widen: float = 1.0) -> Problem:
@@ -170,6 +183,7 @@ def of_robot(robot: Robot, *, widen: float = 1.0) -> Problem:
         {_times(factor): robot.detuned(factor) for factor in STARTS},
         robot.a_hat,
         lambda steps, seed: robot.make_scenario(steps, jax.random.key(seed)).materialize(),
+        own_guard=st.Guard(**robot.guard),
     )
 
 
@@ -202,7 +216,7 @@ def measure(problem: Problem, theta: np.ndarray, tuner: st.AbstractTuner, seeds:
         def one(numbers: Any, scenario: st.Scenario) -> dict[str, jax.Array]:
             controller = st.Controller(problem.system, rest(numbers), problem.estimator)
             start: dict[str, Any] = dict(theta=jnp.asarray(theta), a_hat=jnp.asarray(problem.a_hat))
-            done = st.simulate(controller, scenario, **start, record=("cost",))
+            done = st.simulate(controller, scenario, **start, record=("cost",), guard=problem.guard)
             failed = done.outcome.code != 0
             cost = jnp.where(failed, jnp.inf, done.cost) / problem.cost_scale
             return {"total": cost.mean(), "last": cost[-len(cost) // 4 :].mean(), "failed": failed}
@@ -223,9 +237,9 @@ def _partition(tuner: Any) -> tuple[Any, Callable[[Any], st.AbstractTuner]]:
     return None, lambda _: tuner
 
 
-def grid(problem: Problem, theta: np.ndarray, seeds: list[int], rates: np.ndarray = RATES) -> Scores:
+def grid(problem: Problem, theta: np.ndarray, seeds: list[int]) -> Scores:
     """The scores of `MGAPS` with every learning rate of the grid, one row a rate."""
-    rates_and_maker: Any = rates, lambda rate: st.MGAPS(rate, constraint=problem.box)
+    rates_and_maker: Any = RATES, lambda rate: st.MGAPS(rate, constraint=problem.box)
     return measure(problem, theta, rates_and_maker, seeds)
 
 
@@ -314,15 +328,13 @@ HEADER = (
 )
 
 
-def report(
-    problem: Problem, start: str, reference: Scores, results: dict[str, Scores], rates: np.ndarray = RATES
-) -> None:
+def report(problem: Problem, start: str, reference: Scores, results: dict[str, Scores]) -> None:
     """Print the ratios to the best rate: total, last quarter, and last quarter over the lowest one of any rate."""
     best = best_of(reference)
     total, last = (reference[name][best].mean() for name in ("total", "last"))
     lowest = reference["last"].mean(axis=1).min()
     print(
-        f"{problem.name:22} {start:12} {'best MGAPS':26} {rates[best]:8.1e} {total:10.4g} {'':7} {'':7} "
+        f"{problem.name:22} {start:12} {'best MGAPS':26} {RATES[best]:8.1e} {total:10.4g} {'':7} {'':7} "
         f"{last / lowest:7.3f} {reference['failed'][best].sum():3d}"
     )
     for name, scores in results.items():
@@ -339,7 +351,13 @@ def report(
         )
 
 
-def compare(problem: Problem, seeds: list[int], *, with_rivals: bool, reference: dict[str, Scores] | None = None):
+def compare(
+    problem: Problem,
+    seeds: list[int],
+    *,
+    with_rivals: bool = False,
+    reference: dict[str, Scores] | None = None,
+) -> dict[str, Scores]:
     """Print the table of one problem, and return the reference of each start."""
     references = reference or {}
     for start, theta in problem.starts.items():
@@ -400,6 +418,29 @@ def speed() -> None:
         print(f"{problem.name:22} {theta.size:3d} {mgaps:10.0f} {newton:16.0f} {newton / mgaps:6.2f}", flush=True)
 
 
+def firmware() -> None:
+    """Print the flash and the operations of one step (`act` and `observe`) of exported C, in float32."""
+    print(f"\n{'firmware, float32':22} {'d':>3} {'tuner':12} {'flash, kB':>10} {'operations':>11} {'ratio':>6}")
+    for make in (PROBLEMS["arm"], PROBLEMS["quadrotor"], state_feedback):
+        problem, first = make(), None
+        theta = next(iter(problem.starts.values()))
+        for tuner in (st.MGAPS(1e-6, constraint=problem.box), st.GaussNewton(constraint=problem.box)):
+            controller = st.Controller(problem.system, tuner, problem.estimator)
+            x = np.asarray(problem.scenario(2, 0).x0, np.float32)
+            start: dict[str, Any] = dict(theta=np.float32(theta), a_hat=np.float32(problem.a_hat))
+            with tempfile.TemporaryDirectory() as folder:
+                made = st.export_c(controller, Path(folder) / "out", x=x, **start)
+                costs = json.loads((made / "selftune.json").read_text())["costs"]
+            counts = [costs["functions"][name][kind] for name in ("act", "observe") for kind in footprint.KINDS]
+            first = first or sum(counts)
+            flash = (costs["flash"] or math.nan) / 1e3
+            print(
+                f"{problem.name:22} {theta.size:3d} {type(tuner).__name__:12} {flash:10.1f} "
+                f"{sum(counts):11,d} {sum(counts) / first:6.2f}",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2, help="the number of seeds")
@@ -407,24 +448,29 @@ def main() -> None:
     parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
     parser.add_argument("--rivals", action="store_true")
     parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--guard", choices=("own", "default"), help="run with a guard")
     parser.add_argument("--speed", action="store_true", help="only the time of a step")
     options = parser.parse_args()
     seeds = list(range(options.first, options.first + options.seeds))
     with jax.enable_x64(True):
         if options.speed:
             speed()
+            firmware()
             return
         print(
-            f"\n{options.seeds} seeds from {options.first}; ratios to the best learning rate of each problem and start"
+            f"\n{options.seeds} seeds from {options.first}, guard: {options.guard or 'none'}; "
+            "ratios to the best learning rate of each problem and start"
         )
         print(HEADER)
         for name in options.problems:
-            problem = PROBLEMS[name]()
+            problem = PROBLEMS[name]().guarded(options.guard)
             references = compare(problem, seeds, with_rivals=options.rivals)
             if options.variants:
                 for title, variant, anew in variants(name):
-                    variant = dataclasses.replace(variant, name=f"{name}, {title}")
-                    compare(variant, seeds, with_rivals=False, reference=None if anew else dict(references))
+                    if options.guard and title != "box × 4":
+                        continue  # the limits of a guard have units
+                    variant = dataclasses.replace(variant.guarded(options.guard), name=f"{name}, {title}")
+                    compare(variant, seeds, reference=None if anew else dict(references))
 
 
 if __name__ == "__main__":

@@ -76,6 +76,20 @@ def test_a_run_is_what_an_agent_does(dataset):
     np.testing.assert_array_equal(dataset.lap_state.sel(case=WIND, seed=1, lap="last"), np.float32(whole.x[at]))
 
 
+def test_the_defaults_have_no_learning_rates(dataset):
+    """The algorithm "Gauss–Newton" is the default tuner and estimator with the robot's boxes and guard alone."""
+    robot = quick_robot.make()
+    tuner, estimator = st.GaussNewton(constraint=robot.theta_box), st.AutoEstimator(constraint=robot.a_box)
+    controller = st.Controller(robot.system, tuner, estimator)
+    theta, guard = robot.detuned(0.25), st.Guard(**robot.guard)
+    agent = st.Agent(controller, x=np.zeros(2), theta=theta, a_hat=robot.a_hat, guard=guard)
+    whole = drive(robot, agent, robot.make_plant("wind", 1, 400), 400)
+    kept = dataset.sel(case=WIND, start=0.25, algorithm="Gauss–Newton", seed=1)
+    np.testing.assert_array_equal(kept.theta, np.float32(whole.theta[::10]))
+    np.testing.assert_allclose(kept.mean_cost, whole.cost.mean(), rtol=1e-12)
+    assert (dataset.result_code.sel(algorithm="Gauss–Newton") != -1).all()  # from every start
+
+
 def test_what_is_read_seldom_changes_nothing_else():
     robot, steps = quick_robot.make(), 50
     runs = []

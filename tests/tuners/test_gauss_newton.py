@@ -103,8 +103,8 @@ class Rule:
         self.means = now if t == 0 else [old + (new - old) / L for old, new in zip(self.means, now, strict=True)]
         C_bar, g_bar, q_bar, h_bar = self.means
         v = min(h_bar, q_bar / (2 * np.trace(C_bar))) if np.trace(C_bar) > 0 else h_bar
-        N_t = min(N, N / 200 + t / 2)
-        alpha = N / 200 / N_t
+        N_t = min(N, N / 100 + t)
+        alpha = N / 100 / N_t
         R = C_bar + alpha * C + (1 + alpha) * v * np.eye(len(g))
         held = ((theta <= self.low) & (g_bar > 0)) | ((theta >= self.high) & (g_bar < 0))
         for i in np.flatnonzero(held):
@@ -217,7 +217,7 @@ class TestConstraints:
         got = tuned(
             static_system(self.H, [-0.5, 0.6]), st.GaussNewton(constraint=st.Box(0.0, 1.0)), jnp.array([0.5, 0.9])
         )
-        np.testing.assert_allclose(got, [0.0, 0.15], atol=1e-6)
+        np.testing.assert_allclose(got, [0.0, 0.15], atol=1e-5)  # what is left after 10 memories: exp(−9) / 100
 
     def test_a_product_of_boxes_is_the_box(self):
         system = static_system(self.H, [-0.5, 0.6])
@@ -242,7 +242,7 @@ class TestConstraints:
     def test_a_box_of_width_zero_holds_its_number(self):
         tuner = st.GaussNewton(constraint=st.Box([0.3, -2.0], [0.3, 2.0]))
         got = tuned(static_system(self.H, [-0.5, 0.6]), tuner, jnp.array([0.3, 0.0]))
-        np.testing.assert_allclose(got, [0.3, 0.6 - 0.9 * 0.8], atol=1e-6)
+        np.testing.assert_allclose(got, [0.3, 0.6 - 0.9 * 0.8], atol=1e-5)
 
     def test_a_set_of_the_users_own(self):
         class Nonnegative(st.AbstractConstraint):
@@ -253,7 +253,7 @@ class TestConstraints:
                 return jnp.all(v >= 0.0)
 
         system, theta = static_system(self.H, [-0.5, 0.6]), jnp.array([0.5, 0.9])
-        got = tuned(system, st.GaussNewton(constraint=Nonnegative()), theta, steps=3000, engine="xla")
+        got = tuned(system, st.GaussNewton(constraint=Nonnegative()), theta, engine="xla")
         np.testing.assert_allclose(got, [0.0, 0.15], atol=1e-3)
 
 
@@ -484,6 +484,23 @@ class TestMemory:
         if warned:
             assert "time constant is 999 steps" in warnings[0]
             assert "at least 19,990" in warnings[0]
+
+
+def test_a_memory_for_the_default_controller():
+    """The default tuner does not measure ρ̂, so there is no warning; `check_contraction` measures ρ̂ before the run."""
+    system = st.System(
+        dynamics=lambda x, u, f, t: 0.999 * x + u,
+        residual=lambda x, a, t: 0 * x + a,
+        policy=lambda x, theta, f, t: 1e-3 * theta,
+        cost=lambda x, u, theta, t: jnp.sum((x - 1.0) ** 2),
+    )
+    scenario = st.Scenario(jnp.zeros(1), jnp.zeros((6000, 1)), jnp.zeros((6000, 1)))
+    start = dict(theta=jnp.ones(1), a_hat=jnp.zeros(1))
+    run = st.simulate(st.Controller(system), scenario[:500], **start)
+    assert run.diagnosis.contraction is None
+    assert not [text for text in run.diagnosis.warnings() if "memory" in text]
+    rho = st.check_contraction(system, scenario, **start).rho
+    assert st.suggest_memory(rho, d=1) == 19990  # −20 / log 0.999
 
 
 def test_it_needs_no_learning_rate_on_a_small_loop():

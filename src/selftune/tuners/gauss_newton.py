@@ -52,7 +52,7 @@ class GaussNewton(AbstractTuner):
     $$g = W G, \qquad C = W z^\top (\nabla^2 h)\, z W$$
 
     are dimensionless in θ. $\bar C, \bar g, \bar q, \bar h$ are running means of $C$, $g$, $|g|^2$, $|h|$ over the last
-    $L = \min(N, 1 + t/10)$ steps. With $N_t = \min(N, N/200 + t/2)$ and $\alpha = N / (200 N_t)$,
+    $L = \min(N, 1 + t/10)$ steps. With $N_t = \min(N, N/100 + t)$ and $\alpha = N / (100 N_t)$,
 
     $$v = \min\Big(\bar h, \frac{\bar q}{2 \operatorname{tr} \bar C}\Big), \qquad
     R = \bar C + \alpha C + (1 + \alpha)\, v I, \qquad
@@ -81,7 +81,7 @@ class GaussNewton(AbstractTuner):
     - `prior`: multiplies $v$.
     - `cap`: the most that a number of θ may move in N steps, in widths; the 60 above.
     - `growth`: the growth of the window L per step; the 1/10 above.
-    - `start`: the length of the first window of the step, as a share of N; the 1/200 above.
+    - `start`: the length of the first window of the step, as a share of N; the 1/100 above.
 
     !!! Example
 
@@ -98,7 +98,7 @@ class GaussNewton(AbstractTuner):
     prior: Float[Array, ""] = eqx.field(default=1.0, converter=lambda v: arguments.positive("prior", v))
     cap: Float[Array, ""] = eqx.field(default=60.0, converter=lambda v: arguments.positive("cap", v))
     growth: Float[Array, ""] = eqx.field(default=0.1, converter=_share("growth"))
-    start: Float[Array, ""] = eqx.field(default=0.005, converter=_share("start"))
+    start: Float[Array, ""] = eqx.field(default=0.01, converter=_share("start"))
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
     def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> GaussNewtonState:
@@ -158,27 +158,29 @@ class GaussNewton(AbstractTuner):
         g, C = w * G, H[row, column] * (w[row] * w[column])
         C = jnp.where(jnp.isfinite(jnp.sum(C)), C, 0)
 
-        now = Means(C, g, jnp.sum(g * g), jnp.abs(h))
         # A step whose numbers are not finite must not enter the means, because a guard's reset keeps the means.
-        is_finite = jnp.isfinite(now.square + now.cost)
-        weight = 1 / jnp.minimum(N, 1 + growth * age)
-        means = jax.tree.map(lambda old, now: old + weight * jnp.where(is_finite, now - old, 0), means, now)
+        square, size = jnp.sum(g * g), jnp.abs(h)
+        is_finite = jnp.isfinite(square + size)
+        known = jax.tree.map(lambda now: jnp.where(is_finite, now, 0), (g, square, size))
+        weight = jnp.where(is_finite, 1 / jnp.minimum(N, 1 + growth * age), 0)
+        means = jax.tree.map(lambda old, now: old + weight * (now - old), means, Means(C, *known))
 
         trace = jnp.sum(means.curvature[np.diagonal(place)])
         shown = means.square / (2 * jnp.where(trace > 0, trace, 1))
         v = prior * jnp.where(trace > 0, jnp.minimum(means.cost, shown), means.cost)
         # Where all gradients are zero, v would be zero; the pivots must stay above the rounding errors of C̄.
         v = jnp.maximum(jnp.maximum(v, 16 * jnp.finfo(dtype).eps * trace), jnp.finfo(dtype).tiny)
-        window = jnp.minimum(N, start * N + 0.5 * age)
+        window = jnp.minimum(N, start * N + age)
         alpha = start * N / window
         R = (means.curvature + alpha * C)[place] + (1 + alpha) * v * jnp.eye(d, dtype=dtype)
-        is_box = _is_box(self.constraint)
+        is_box, held = _is_box(self.constraint), None
         if is_box:
             held = ((flat <= low) & (means.gradient > 0)) | ((flat >= high) & (means.gradient < 0))
-            R = jnp.where((held[:, None] | held[None, :]) & ~np.eye(d, dtype=bool), 0, R)
-
-        factors = factorize(R, v)
-        s = solve(factors, g) * (-1 / window)
+        factors = factorize(R, v, held)
+        s = solve(factors, g)
+        if held is not None:  # the numbers at a bound are decoupled from the others
+            s = jnp.where(held, g / jnp.maximum(jnp.diagonal(R), v), s)
+        s = s * (-1 / window)
         s = s * (cap / jnp.maximum(N * jnp.max(jnp.abs(s)), cap))
         moved = unravel(flat + w * s)
         if is_box:
@@ -210,8 +212,8 @@ def suggest_memory(contraction: float, d: int, *, period: int = 0) -> int:
 
     **Arguments:**
 
-    - `contraction`: $\hat\rho < 1$, the contraction per step that a tuner with a `contraction_memory` reports in
-      `run.contraction`.
+    - `contraction`: $\hat\rho < 1$, the contraction per step. `check_contraction(…).rho` measures it before a run, and
+      a tuner with a `contraction_memory` reports it in `run.contraction`.
     - `d`: how many numbers θ has.
     - `period`: the number of steps after which the reference repeats; 0 if it does not.
 

@@ -14,7 +14,7 @@ import selftune as st
 
 from ...robots.base import Drive, Robot, drive
 from ...simulation.run import Result
-from .run import ESTIMATOR, FIXED, OURS, POINTS, STATIC, TUNER, Settings, load, steps
+from .run import DEFAULTS, ESTIMATOR, FIXED, OURS, POINTS, STATIC, TUNER, Settings, load, steps
 
 OPRF_SEED = 0
 """OPRF tries the same directions in every run, so that runs differ only in their plants, as for the other tuners."""
@@ -102,6 +102,8 @@ def _parts(settings: Settings, robot: Robot, algorithm: str, scale: float | None
     rate, box = robot.learning_rate, robot.theta_box
     if algorithm == OURS:
         return None, None, 1
+    if algorithm == DEFAULTS:
+        return st.GaussNewton(constraint=box), st.AutoEstimator(constraint=robot.a_box), 1
     if algorithm == TUNER:
         return None, st.Frozen(), 1
     if algorithm == ESTIMATOR:

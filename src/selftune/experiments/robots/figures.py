@@ -15,12 +15,13 @@ from ...reporting import datasets, matplotlib_figures, statistics
 from ...reporting.figure import Axes, Axis, Figure, Rule, Series, banded, ranking
 from ...reporting.statistics import Band
 from ...reporting.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
-from .run import ESTIMATOR, FIXED, OURS, STATIC, TUNER
+from .run import DEFAULTS, ESTIMATOR, FIXED, OURS, STATIC, TUNER
 from .summary import ended_well, smoothed
 
 PINK = "#F781BF"
 COLORS = {
     OURS: BLUE,
+    DEFAULTS: "#000000",
     TUNER: SKY,
     ESTIMATOR: VERMILLION,
     FIXED: GREY,
@@ -32,7 +33,7 @@ COLORS = {
     "OPRF": "#404040",
 }
 STARTS = (BLUE, SKY, VERMILLION, ORANGE, PURPLE, GREEN)
-SHOWN = (STATIC, OURS, TUNER, ESTIMATOR, FIXED)
+SHOWN = (STATIC, OURS, DEFAULTS, TUNER, ESTIMATOR, FIXED)
 """The algorithms in figures that show every start. The first ones are drawn on top."""
 WIDTH = 3.4
 

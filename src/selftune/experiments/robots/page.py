@@ -9,7 +9,7 @@ from ...control import result_codes
 from ...reporting import pages, plotly_figures
 from ..registry import Experiment, Progress, StoredRun
 from . import figures as robots_figures
-from .run import ESTIMATOR, FIXED, OURS, STATIC, TUNER
+from .run import DEFAULTS, ESTIMATOR, FIXED, OURS, STATIC, TUNER
 from .summary import RobotsSummary, Row, summarize
 
 
@@ -99,6 +99,7 @@ def _algorithms(settings: dict[str, Any]) -> dict[str, str]:
     """The compared algorithms, in words."""
     return {
         OURS: "M-GAPS with the robot's learning rate, and the estimator",
+        DEFAULTS: "the tuner GaussNewton and the estimator AutoEstimator with default settings: no learning rates",
         TUNER: "M-GAPS without the estimator: the model stays unchanged",
         ESTIMATOR: "fixed gains, and the estimator",
         FIXED: "fixed gains, and no estimator",

@@ -26,7 +26,9 @@ ROBOTS = ("arm", "quadrotor", "car")
 CONDITIONS = {"arm": ("payload",), "quadrotor": ("wind", "payload"), "car": ("slippery",)}
 """The conditions that run by default, for robots with more: the full comparison should take half an hour."""
 OURS, TUNER, ESTIMATOR, FIXED, STATIC = "M-GAPS + EST", "M-GAPS", "EST", "fixed", "best static"
-EVERYWHERE = (OURS, ESTIMATOR, STATIC)
+DEFAULTS = "Gauss–Newton"
+"""`GaussNewton` and `AutoEstimator` with their default settings: no learning rates."""
+EVERYWHERE = (OURS, DEFAULTS, ESTIMATOR, STATIC)
 """The algorithms that run from every start. All others run only from the first start."""
 HALVES = ("first", "second")
 LAPS = ("first", "last")
@@ -100,7 +102,7 @@ class Settings:
     def algorithms(self) -> tuple[str, ...]:
         others = ["GAPS"] if self.buffer else []
         others += [f"DiffTune {laps:g}" for laps in self.episodes] + (["OPRF"] if self.oprf_episode else [])
-        return (OURS, TUNER, ESTIMATOR, FIXED, *others, STATIC)
+        return (OURS, DEFAULTS, TUNER, ESTIMATOR, FIXED, *others, STATIC)
 
     @property
     def is_full(self) -> bool:
