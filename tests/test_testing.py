@@ -205,7 +205,7 @@ def test_a_broken_step(kind, change, check, message):
         (testing.EstimatorCase(WithStaticFloat()), "the number step is static"),
         (testing.ConstraintCase(FloatRadius()), "another value of radius compiles"),
     ],
-    ids=list(KINDS),
+    ids=["tuner", "estimator", "constraint"],
 )
 def test_a_number_that_recompiles(case, number):
     text = fault(case, testing.check_one_trace)

@@ -351,8 +351,6 @@ class _Work:
         loop = self.loop
         tuner = MGAPS(optax.set_to_zero(), constraint=loop.constraint)  # computes y, and leaves θ where it is
         run = loop.simulate(
-            2 * self.steps,
-            self.seed,
             scenario=self.scenario,
             controller=loop.controller(tuner=tuner),
             theta=self.theta,

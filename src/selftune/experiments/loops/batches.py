@@ -144,8 +144,6 @@ class Batch:
 
     def _simulate(self, controller: Any, scenario: Any, theta: Any, guard: st.Guard, record: tuple[str, ...]) -> Any:
         return self.loop.simulate(
-            self.length,
-            0,
             plant=self.plant,
             scenario=scenario,
             controller=controller,

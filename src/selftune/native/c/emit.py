@@ -275,7 +275,7 @@ class Writer:
         if op == "select":
             return f"{texts[0]} ? {texts[2]} : {texts[1]}"
         if op == "not":
-            return f"!{texts[0]}" if dtype == BOOL else f"({TYPES[dtype.name]})~{texts[0]}"
+            return f"(!{texts[0]})" if dtype == BOOL else f"({TYPES[dtype.name]})~{texts[0]}"
         if op == "convert":
             return self._conversion(kind, dtype, texts[0])
         if op == "bitcast":
