@@ -1,5 +1,6 @@
 """Tests and docstring examples alike run in float64, with strict promotion and jaxtyping's run-time checks."""
 
+import gc
 import os
 from importlib import metadata
 from pathlib import Path
@@ -30,3 +31,14 @@ def as_a_user():
     with jax.numpy_dtype_promotion("standard"):
         yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_memory_maps():
+    """Forget compiled programs when there are too many: each has memory maps, Linux allows 65,530 of them in a process,
+    and XLA crashes beyond that."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
+        gc.collect()

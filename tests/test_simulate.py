@@ -92,7 +92,7 @@ class TestRecording:
                 steps=steps,
             )
             start = controller.check_values(streams.x0, START["theta"], START["a_hat"])
-            problem = _SimulationProblem(controller, None, controller.system, streams, start, jnp.asarray(1e8))
+            problem = _SimulationProblem(controller, None, controller.system, streams, start, jnp.asarray(1e8), False)
             lower = getattr(_simulate_by_xla, "lower")  # noqa: B009 (equinox's, unknown to the type checker)
             lowered = lower(problem, (), 1)
             analysis = lowered.compile().compiled.memory_analysis()

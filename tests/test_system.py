@@ -36,6 +36,8 @@ def test_check_returns_the_sizes():
         2,
         4,
         6,
+        6,
+        0,
     )
 
 

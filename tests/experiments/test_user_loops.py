@@ -197,6 +197,7 @@ class TestLoop:
         with pytest.raises(st.ArgumentError.__mro__[2], match="sha256"):  # a StoreError
             user.compute(load(text, wanted="1.0\n3.0\n"), tmp_path / "run", workers=1)
 
+    @pytest.mark.slow
     def test_sweep(self, load, tmp_path):
         text = LOOP + '[sweep]\nover = { "system.arguments.kp" = [0.5, 1.0], "scenario.steps" = [60] }\n'
         load(text)

@@ -301,7 +301,7 @@ def test_a_bad_first_measurement_sends_nothing(loop):
 
 def test_a_cost_that_explodes_stops_the_dry_run():
     """The output stays within its range, but the control is punished beyond a limit that the model never reaches."""
-    cost = lambda error, u, rate: jnp.sum(error**2) + 1e6 * jnp.sum(jnp.maximum(jnp.abs(u) - 5.0, 0.0) ** 2)
+    cost = lambda error, u, rate: jnp.sum(error**2) + 1e6 * jnp.sum(jnp.maximum(jnp.abs(u) - 2.5, 0.0) ** 2)
     loop, plant = make_loop(cost=cost), Plant(gain=0.1 * GAIN)
     found = st.commission(loop, plant, steps=STEPS)
     assert "mean cost of 20 steps" in found["dry run"].sentence
@@ -341,6 +341,7 @@ def test_a_wrong_derivative_is_a_no_go_that_touches_no_plant():
     assert plant.sent == []
 
 
+@pytest.mark.slow
 def test_the_sampling_period(loop):
     rng = np.random.default_rng(0)
     steady = st.commission(loop, TimedPlant([DT]), steps=STEPS)
@@ -369,6 +370,7 @@ def test_a_loop_with_jitter_gets_the_measured_periods():
     assert found.ok
 
 
+@pytest.mark.slow
 def test_models_as_plants_and_loops_with_an_observer():
     loop = make_loop(samples=5)
     own = st.commission(loop, steps=STEPS)
@@ -406,6 +408,7 @@ def test_a_log_survives_csv(tmp_path):
         st.PlantLog.read_csv(tmp_path / "bad.csv")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 def test_wrong_arguments(loop, good):
     with pytest.raises(st.ArgumentError, match="loop: expected"):

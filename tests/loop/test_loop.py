@@ -171,6 +171,7 @@ def test_jitter():
         pi_loop().scenario(50, 0, periods=periods)
 
 
+@pytest.mark.slow
 def test_full_state_needs_no_observer():
     loop = position_loop(full_state=True)
     assert loop.observer is None
@@ -248,7 +249,7 @@ PAIRS = {
     "double integrator, state feedback": (lambda: models.DoubleIntegrator(mass=2.0, dt=0.01), feedback),
     "double integrator, lead-lag": (
         lambda: models.DoubleIntegrator(mass=2.0, dt=0.01),
-        lambda plant: policies.LeadLag(gain=4.0, zero=1.0, pole=10.0),
+        lambda plant: policies.LeadLag(gain=4.0, lead=1.0, lag=0.1),
     ),
     "motor speed, filtered PI": (
         lambda: models.DCMotor(**MOTOR),
@@ -327,6 +328,7 @@ def test_wrong_arguments(as_a_user, make, message):
         make()
 
 
+@pytest.mark.slow
 def test_float32():
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
         run = position_loop().simulate(50, 0)
@@ -338,7 +340,7 @@ def test_datasets_and_figures_of_a_loop():
     run = pi_loop().simulate(30, 0)
     data = run.to_dataset(names={"x": ["speed"]})
     assert data.loop_state.values.tolist() == ["speed", "policy.integral[0]", "u[0]"]
-    assert data.memory.dims == ("time", "remembered")
+    assert data.memory.dims == ("time", "memory_number")
     assert len(run.plot(["memory", "measured", "y"]).axes) >= 3
 
 

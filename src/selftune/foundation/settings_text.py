@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 from typing import Any
 
 import equinox as eqx
@@ -19,7 +20,7 @@ WIDTH = 100
 def show(self: Any) -> str:
     """Return the class and the fields of an `equinox.Module` as text; classes use this function as `__repr__`.
 
-    - A field that has its default value is left out.
+    - A field that has its default value is left out, and so is a field that is no argument of the class.
     - A number and a small array are shown as numbers, in the fewest digits that give the same number in its dtype.
     - A large array, and an array without known values (JAX traces it, or has deleted it), is shown by dtype and shape.
     - A function is shown by its name, and a transformation of optax by the function that made it.
@@ -32,10 +33,14 @@ def show(self: Any) -> str:
         >>> st.Box(jnp.zeros(100, "float32"), 1.0)
         Box(low=float32[100], high=1.0)
     """
+    arguments_ = inspect.signature(type(self)).parameters
     fields = [
         f"{field.name}={value(found)}"
         for field in dataclasses.fields(self)
-        if field.repr and hasattr(self, field.name) and not _is_default(field, found := getattr(self, field.name))
+        if field.repr
+        and field.name in arguments_
+        and hasattr(self, field.name)
+        and not _is_default(field, found := getattr(self, field.name))
     ]
     return _join(f"{type(self).__name__}(", fields, ")")
 

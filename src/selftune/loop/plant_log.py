@@ -33,10 +33,10 @@ class PlantLog:
         (3, (3, 1))
     """
 
-    measurement: np.ndarray
-    u: np.ndarray
-    reference: np.ndarray
-    time: np.ndarray | None = None
+    measurement: Any
+    u: Any
+    reference: Any
+    time: Any = None
 
     def __post_init__(self) -> None:
         rows = None

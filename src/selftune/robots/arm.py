@@ -164,7 +164,8 @@ def computed_torque(links: int, dtype: Any) -> ComputedTorque:
     """The arm's policy, with numbers of this dtype."""
     arm = ARMS[links]
     with jax.ensure_compile_time_eval():  # the policy's settings are numbers, also if JAX is tracing
-        return ComputedTorque(partial(torques, arm.own), links, frequency=25.0, damping=1.0, u_max=arm.limits)
+        frequency, damping, u_max = (jnp.asarray(value, dtype) for value in (25.0, 1.0, arm.limits))
+        return ComputedTorque(partial(torques, arm.own), links, frequency=frequency, damping=damping, u_max=u_max)
 
 
 @cache
