@@ -149,9 +149,9 @@ def test_the_guard_has_a_row_of_marks_for_each_decision_that_it_made():
 
 
 def test_a_field_that_this_module_does_not_know_appears():
-    figure = run_figures.overview(dataset(x=random(10, 1), pressure=random(10, 2), cost=np.ones(10)))
-    assert [axes.y.label for axes in figure.axes] == ["$x$", "pressure", "cost"]
-    assert {"pressure[0]", "pressure[1]"} <= set(all_series(figure))
+    figure = run_figures.overview(dataset(x=random(10, 1), measured=random(10, 2), cost=np.ones(10)))
+    assert [axes.y.label for axes in figure.axes] == ["$x$", "measured", "cost"]
+    assert {"measured[0]", "measured[1]"} <= set(all_series(figure))
 
 
 def simulate(steps=60, n=2, d=2, guard=None, **options):

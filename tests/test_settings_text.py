@@ -82,7 +82,7 @@ def test_functions_and_transformations_have_names_without_addresses():
     controller = st.Controller(system, st.MGAPS(0.05), st.RLS(0.99, 10.0))
     assert repr(controller) == (
         f"Controller(\n  system={text},\n  tuner=MGAPS(learning_rate=0.05),\n"
-        "  estimator=RLS(forgetting=0.99, covariance=10.0),\n)"
+        "  estimator=RLS(forgetting=0.99, covariance=10.0, constraint=Unconstrained()),\n)"
     )
 
 
