@@ -18,7 +18,7 @@ from tests import drawings
 def dataset(**fields):
     """Fields by name, (time, components), (time,), or with an axis of runs in front; `failed_at` is optional."""
     failed_at = fields.pop("failed_at", None)
-    axes = {"x": ("state",), "u": ("control",), "theta": ("parameter",), "cost": (), "guard": (), "memory": ("slot",)}
+    axes = {"x": ("state",), "u": ("control",), "theta": ("parameter",), "cost": (), "guard": (), "measured": ("slot",)}
     data = {}
     for name, values in fields.items():
         values = np.asarray(values)
