@@ -18,7 +18,7 @@ from tests import drawings
 def dataset(**fields):
     """Fields by name, (time, components), (time,), or with an axis of runs in front; `failed_at` is optional."""
     failed_at = fields.pop("failed_at", None)
-    axes = {"x": ("state",), "u": ("control",), "theta": ("parameter",), "cost": (), "guard": (), "measured": ("slot",)}
+    axes = {"x": ("state",), "u": ("control",), "theta": ("parameter",), "cost": (), "guard": ()}
     data = {}
     for name, values in fields.items():
         values = np.asarray(values)
@@ -146,12 +146,6 @@ def test_the_guard_has_a_row_of_marks_for_each_decision_that_it_made():
     (axes,) = run_figures.overview(dataset(guard=long)).axes
     assert axes.y.ticks == ([0], ["reset, below 0.1 %"])
     np.testing.assert_allclose(axes.series[0].x, 70_001, atol=100_000 / run_figures.POINTS)
-
-
-def test_a_field_that_this_module_does_not_know_appears():
-    figure = run_figures.overview(dataset(x=random(10, 1), measured=random(10, 2), cost=np.ones(10)))
-    assert [axes.y.label for axes in figure.axes] == ["$x$", "measured", "cost"]
-    assert {"measured[0]", "measured[1]"} <= set(all_series(figure))
 
 
 def simulate(steps=60, n=2, d=2, guard=None, **options):
