@@ -5,6 +5,7 @@ python -m benchmarks.no_knobs --rivals             other methods without a learn
 python -m benchmarks.no_knobs --variants           the same problems with other units, sampling rates and boxes
 python -m benchmarks.no_knobs --guard own          all tuners with the guard of the robot; default settings elsewhere
 python -m benchmarks.no_knobs --guard default      all tuners with a guard of default settings
+python -m benchmarks.no_knobs --loops              the PID loops of `selftune bench loops`, with the guard of `Loop`
 python -m benchmarks.no_knobs --speed              the time of a step, and its cost in firmware
 
 The reference of a problem and a start is `MGAPS` with the learning rate of a half-decade grid that has the lowest total
@@ -22,14 +23,17 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import optax.contrib
+from jax.flatten_util import ravel_pytree
 
 import selftune as st
 from selftune.cli.example import cart as cart_example
+from selftune.experiments.loops import batches, cases
 from selftune.native.c import footprint
 from selftune.robots import arm, car, quadrotor
 from selftune.robots.base import Robot
@@ -263,9 +267,35 @@ def adagrad_norm(widths: jax.Array, factor: float = 0.1) -> optax.GradientTransf
     return optax.GradientTransformation(init, update)
 
 
+def ensemble(widths: jax.Array, rates: np.ndarray) -> optax.GradientTransformation:
+    """Several learning rates at once (Ader: Zhang, Lu and Zhou 2018, with linear surrogate losses).
+
+    Each expert keeps its own θ and steps along the same gradient, at its own rate, in units of the box. θ is the mean
+    of the experts. Their weights are exponential in the sums of ⟨g, θ of the expert⟩, divided by √Σ|g|².
+    """
+    rates = jnp.asarray(rates)
+
+    def init(params: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        zero = jnp.zeros((), params.dtype)
+        return jnp.zeros((rates.size, params.size), params.dtype), jnp.zeros(rates.size, params.dtype), zero
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        offsets, losses, total = state  # offsets: each expert's θ minus the θ that was used, in box units
+        g = widths * updates
+        total = total + jnp.sum(g * g)
+        scale = jax.lax.rsqrt(jnp.maximum(total, 1e-30))
+        losses = losses + offsets @ g
+        moved = jnp.clip(offsets - scale * rates[:, None].astype(g.dtype) * g, -1, 1)
+        step = jax.nn.softmax(-scale * losses) @ moved
+        return widths * step, (moved - step, losses, total)
+
+    return optax.GradientTransformation(init, update)
+
+
 def rivals(problem: Problem) -> dict[str, Any]:
     """Methods that need no learning rate, or have a usual one, as optax transformations."""
     return {
+        "ensemble of 5 rates": ensemble(box_widths(problem), 10.0 ** np.arange(-3.0, 1.5)),
         "AdaGrad-norm, 0.1 × box": adagrad_norm(box_widths(problem)),
         "dog": optax.contrib.dog(),
         "dowg": optax.contrib.dowg(),
@@ -328,13 +358,13 @@ HEADER = (
 )
 
 
-def report(problem: Problem, start: str, reference: Scores, results: dict[str, Scores]) -> None:
+def report(problem: str, start: str, reference: Scores, results: dict[str, Scores]) -> None:
     """Print the ratios to the best rate: total, last quarter, and last quarter over the lowest one of any rate."""
     best = best_of(reference)
     total, last = (reference[name][best].mean() for name in ("total", "last"))
     lowest = reference["last"].mean(axis=1).min()
     print(
-        f"{problem.name:22} {start:12} {'best MGAPS':26} {RATES[best]:8.1e} {total:10.4g} {'':7} {'':7} "
+        f"{problem:22} {start:12} {'best MGAPS':26} {RATES[best]:8.1e} {total:10.4g} {'':7} {'':7} "
         f"{last / lowest:7.3f} {reference['failed'][best].sum():3d}"
     )
     for name, scores in results.items():
@@ -345,7 +375,7 @@ def report(problem: Problem, start: str, reference: Scores, results: dict[str, S
             late = scores["last"][ok].mean() / reference["last"][best][ok].mean() if ok.any() else np.inf
             latest = scores["last"][ok].mean() / lowest if ok.any() else np.inf
         print(
-            f"{problem.name:22} {start:12} {name:26} {'':8} {scores['total'][ok].mean() if ok.any() else np.inf:10.4g} "
+            f"{problem:22} {start:12} {name:26} {'':8} {scores['total'][ok].mean() if ok.any() else np.inf:10.4g} "
             f"{ratio:7.3f} {late:7.3f} {latest:7.3f} {(~ok).sum():3d}{' !' * bool(ratio > 1.2 or late > 1.05)}",
             flush=True,
         )
@@ -367,12 +397,52 @@ def compare(
         if with_rivals:
             tuners |= {name: st.MGAPS(rule, constraint=problem.box) for name, rule in rivals(problem).items()}
         report(
-            problem,
+            problem.name,
             start,
             references[start],
             {name: measure(problem, theta, tuner, seeds) for name, tuner in tuners.items()},
         )
     return references
+
+
+def compare_loops(seeds: list[int], periods: int = 60) -> None:
+    """Print the table of the PID loops: the model as the plant, the guard of `Loop`, and every start."""
+    for name in cases.LOOPS:
+        case = cases.load(name)
+        length = round(periods * case.reference.period(case.model.dt))
+        batch = batches.Batch(case, "exact", length, np.asarray(seeds))
+        given = {start: case.loop(gains) for start, gains in case.starts.items()}
+        first = np.stack([batches.flat(loop.back_off(gain_margin=2.0)) for loop in given.values()])
+        bounds = zip(*(loop.constraint.bounds(loop.theta) for loop in given.values()), strict=True)
+        low, high = (np.stack(bound) for bound in bounds)
+        newton = loop_runs(batch, lambda tuner, box, _: eqx.tree_at(lambda t: t.constraint, tuner, box))
+        mgaps = loop_runs(batch, lambda tuner, box, rate: st.MGAPS(rate, constraint=box))
+        ours = jax.tree.map(np.asarray, newton(batch.scenarios, 0.0, first, low, high))
+        grid = jax.tree.map(
+            lambda *rows: np.stack(rows), *(mgaps(batch.scenarios, rate, first, low, high) for rate in RATES)
+        )
+        for i, start in enumerate(given):
+            reference = Scores({key: value[..., i] for key, value in grid.items()})
+            report(name, start, reference, {"GaussNewton": Scores({key: value[..., i] for key, value in ours.items()})})
+
+
+def loop_runs(batch: batches.Batch, make_tuner: Callable[..., st.AbstractTuner]) -> Callable[..., Any]:
+    """Return a compiled function of (scenarios, rate, θ, low, high) to scores with the axes (seed, start).
+
+    `make_tuner(tuner, box, rate)` gets the loop's own tuner.
+    """
+    unravel = ravel_pytree(batch.loop.theta)[1]
+
+    def one(scenario: Any, rate: Any, theta: jax.Array, low: jax.Array, high: jax.Array) -> dict[str, jax.Array]:
+        controller = batch.loop.controller(tuner=make_tuner(batch.tuner, st.Box(unravel(low), unravel(high)), rate))
+        options: dict[str, Any] = dict(plant=batch.plant, guard=batch.guard, record=("cost",), throw=False)
+        run = batch.loop.simulate(scenario=scenario, controller=controller, theta=unravel(theta), **options)
+        failed = run.outcome.code != 0
+        cost = jnp.where(failed, jnp.inf, run.cost)
+        return {"total": cost.mean(), "last": cost[-len(cost) // 4 :].mean(), "failed": failed}
+
+    over_starts = jax.vmap(one, in_axes=(None, None, 0, 0, 0))
+    return jax.jit(jax.vmap(over_starts, in_axes=(0, None, None, None, None)))
 
 
 def state_feedback() -> Problem:
@@ -449,6 +519,7 @@ def main() -> None:
     parser.add_argument("--rivals", action="store_true")
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--guard", choices=("own", "default"), help="run with a guard")
+    parser.add_argument("--loops", action="store_true", help="only the PID loops")
     parser.add_argument("--speed", action="store_true", help="only the time of a step")
     options = parser.parse_args()
     seeds = list(range(options.first, options.first + options.seeds))
@@ -457,11 +528,15 @@ def main() -> None:
             speed()
             firmware()
             return
+        guard = "that of the loop" if options.loops else options.guard or "none"
         print(
-            f"\n{options.seeds} seeds from {options.first}, guard: {options.guard or 'none'}; "
+            f"\n{options.seeds} seeds from {options.first}, guard: {guard}; "
             "ratios to the best learning rate of each problem and start"
         )
         print(HEADER)
+        if options.loops:
+            compare_loops(seeds)
+            return
         for name in options.problems:
             problem = PROBLEMS[name]().guarded(options.guard)
             references = compare(problem, seeds, with_rivals=options.rivals)

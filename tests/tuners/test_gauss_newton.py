@@ -89,8 +89,17 @@ class TestCurvature:
             x, y, _, _ = system.sensitivity(x, y, theta, a, t)
 
 
+def solve_with_floor(R, g, floor):
+    """Solve by elimination of one number after the other; each pivot is at least `floor`."""
+    if not len(g):
+        return g
+    pivot, below = max(R[0, 0], floor), R[1:, 0]
+    rest = solve_with_floor(R[1:, 1:] - np.outer(below, below) / pivot, g[1:] - below * g[0] / pivot, floor)
+    return np.concatenate([[(g[0] - below @ rest) / pivot], rest])
+
+
 class Rule:
-    """The update rule of the docstring, in plain NumPy, with matrix inverses and no clever ordering."""
+    """The update rule of the docstring, in plain NumPy, without clever ordering."""
 
     def __init__(self, low, high, memory=2000.0):
         self.low, self.high, self.N, self.t, self.means = low, high, memory, 0, None
@@ -103,16 +112,16 @@ class Rule:
         self.means = now if t == 0 else [old + (new - old) / L for old, new in zip(self.means, now, strict=True)]
         C_bar, g_bar, q_bar, h_bar = self.means
         v = min(h_bar, q_bar / (2 * np.trace(C_bar))) if np.trace(C_bar) > 0 else h_bar
-        N_t = min(N, N / 100 + t)
-        alpha = N / 100 / N_t
-        R = C_bar + alpha * C + (1 + alpha) * v * np.eye(len(g))
+        N_t = min(N, N / 100 + t / 4)
+        damping = np.linalg.norm(g) * N / (15 * N_t)
+        R = C_bar + (v + damping) * np.eye(len(g))
         held = ((theta <= self.low) & (g_bar > 0)) | ((theta >= self.high) & (g_bar < 0))
         for i in np.flatnonzero(held):
             for j in range(len(g)):
                 if i != j:
                     R[i, j] = R[j, i] = 0.0
-        s = -np.linalg.solve(R, g) / N_t
-        s *= min(1.0, 60 / N / np.abs(s).max())
+        s = -solve_with_floor(R, g, v + damping) / N_t
+        assert np.linalg.norm(s) <= 15 / N * (1 + 1e-12)
         self.t += 1
         return np.clip(theta + w * s, self.low, self.high), held
 
@@ -237,7 +246,7 @@ class TestConstraints:
 
     def test_without_bounds(self):
         got = tuned(static_system(self.H, [-3.0, 40.0]), st.GaussNewton(), jnp.array([1.0, 1.0]))
-        np.testing.assert_allclose(got, [-3.0, 40.0], rtol=1e-2)  # far from the start, in steps of a limited length
+        np.testing.assert_allclose(got, [-3.0, 40.0], rtol=1e-4)  # far from the start, in steps of a limited length
 
     def test_a_box_of_width_zero_holds_its_number(self):
         tuner = st.GaussNewton(constraint=st.Box([0.3, -2.0], [0.3, 2.0]))
@@ -398,7 +407,7 @@ class TestBadNumbers:
         _, good, _ = tuner.update(system, x, theta, a, 0, tuner.init(system, x, theta))
         broken = gauss_newton.GaussNewtonState(jnp.full((2, 4), bad), good.age, good.means, None)
         moved, state, _ = tuner.update(system, x, theta, a, 1, broken)
-        assert np.all(np.isnan(moved)) == (not np.isfinite(bad))
+        assert np.all(np.isnan(moved))
         jax.tree.map(np.testing.assert_array_equal, good.means, state.means)
         fresh = tuner.reset(system, x, theta, state)
         moved, state, _ = tuner.update(system, x, theta, a, 2, fresh)
@@ -436,7 +445,7 @@ class TestBadNumbers:
 
     @pytest.mark.parametrize(
         ("name", "bad"),
-        [("memory", 0.5), ("memory", np.inf), ("prior", 0.0), ("cap", -1.0), ("growth", 2.0), ("start", 0.0)],
+        [("memory", 0.5), ("memory", np.inf), ("prior", 0.0), ("cap", -1.0), ("start", 0.0)],
     )
     def test_bad_settings_are_refused(self, name, bad, as_a_user):
         with pytest.raises(ValueError, match=f"{name}: expected"):

@@ -38,8 +38,8 @@ class GaussNewtonState(eqx.Module):
     contraction: _contraction.ContractionState | None
 
 
-def _share(name: str) -> Any:
-    return lambda value: arguments.number(name, value, lambda v: 0 < v <= 1, "a number > 0 and <= 1")
+MEANS_GROWTH, STEP_GROWTH = 1 / 10, 1 / 4
+"""The growth per step of the two windows: that of the running means, and $N_t$."""
 
 
 class GaussNewton(AbstractTuner):
@@ -52,17 +52,19 @@ class GaussNewton(AbstractTuner):
     $$g = W G, \qquad C = W z^\top (\nabla^2 h)\, z W$$
 
     are dimensionless in θ. $\bar C, \bar g, \bar q, \bar h$ are running means of $C$, $g$, $|g|^2$, $|h|$ over the last
-    $L = \min(N, 1 + t/10)$ steps. With $N_t = \min(N, N/100 + t)$ and $\alpha = N / (100 N_t)$,
+    $\min(N, 1 + t/10)$ steps. With $N_t = \min(N, N/100 + t/4)$,
 
     $$v = \min\Big(\bar h, \frac{\bar q}{2 \operatorname{tr} \bar C}\Big), \qquad
-    R = \bar C + \alpha C + (1 + \alpha)\, v I, \qquad
+    \lambda = \frac{N}{15 N_t} |g|, \qquad
+    R = \bar C + (v + \lambda) I, \qquad
     s = -\frac{1}{N_t} R^{-1} g, \qquad
-    \theta_{t+1} = \Pi_\Theta(\theta_t + W s),$$
+    \theta_{t+1} = \Pi_\Theta(\theta_t + W s).$$
 
-    where $s$ is scaled down so that $|s_i| \le 60/N$. The prior $v I$ keeps R positive in directions that the data say
-    nothing about; $v$ is the size of the cost's random part that gradients of this size would have. If
-    $\operatorname{tr} \bar C \le 0$, $v = \bar h$. $R^{-1}$ is computed by a factorization $L D L^\top$ whose pivots
-    are at least $v$. At a kink or an overflow, where $C$ is not finite, $C = 0$.
+    The prior $v I$ keeps R positive in directions that the data say nothing about; $v$ is the size of the cost's random
+    part that gradients of this size would have. If $\operatorname{tr} \bar C \le 0$, $v = \bar h$. The damping
+    $\lambda I$ limits the step to $|s| \le 15/N$: it shortens the step most in the directions of small curvature, and
+    little in the others (Levenberg 1944, Marquardt 1963). $R^{-1}$ is computed by a factorization $L D L^\top$ whose
+    pivots are at least $v + \lambda$. At a kink or an overflow, where $C$ is not finite, $C = 0$.
 
     In a box, the numbers of θ that are at a bound while $-\bar g$ points outward are decoupled from the others: their
     off-diagonal entries in R are zero (two-metric projection, Bertsekas 1982). For other sets, Π is the projection in
@@ -79,8 +81,7 @@ class GaussNewton(AbstractTuner):
     - `memory`: N ≥ 1, in steps: how many steps the means remember, and 1/N is the gain of the step. It must be much
       longer than the memory of the closed loop: see `suggest_memory`.
     - `prior`: multiplies $v$.
-    - `cap`: the most that a number of θ may move in N steps, in widths; the 60 above.
-    - `growth`: the growth of the window L per step; the 1/10 above.
+    - `cap`: the longest way of θ in N steps, in widths; the 15 above.
     - `start`: the length of the first window of the step, as a share of N; the 1/100 above.
 
     !!! Example
@@ -96,9 +97,11 @@ class GaussNewton(AbstractTuner):
         converter=lambda v: arguments.number("memory", v, lambda v: 1 <= v < np.inf, "a finite number of steps >= 1"),
     )
     prior: Float[Array, ""] = eqx.field(default=1.0, converter=lambda v: arguments.positive("prior", v))
-    cap: Float[Array, ""] = eqx.field(default=60.0, converter=lambda v: arguments.positive("cap", v))
-    growth: Float[Array, ""] = eqx.field(default=0.1, converter=_share("growth"))
-    start: Float[Array, ""] = eqx.field(default=0.01, converter=_share("start"))
+    cap: Float[Array, ""] = eqx.field(default=15.0, converter=lambda v: arguments.positive("cap", v))
+    start: Float[Array, ""] = eqx.field(
+        default=0.01,
+        converter=lambda v: arguments.number("start", v, lambda v: 0 < v <= 1, "a number > 0 and <= 1"),
+    )
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
     def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> GaussNewtonState:
@@ -149,9 +152,7 @@ class GaussNewton(AbstractTuner):
         """Return the next θ, age and means. H is the curvature in the units of θ, (d, d)."""
         flat, unravel = ravel_pytree(theta)
         dtype, d = flat.dtype, flat.size
-        N, prior, cap, growth, start = (
-            setting.astype(dtype) for setting in (self.memory, self.prior, self.cap, self.growth, self.start)
-        )
+        N, prior, cap, start = (setting.astype(dtype) for setting in (self.memory, self.prior, self.cap, self.start))
         row, column, place = _triangle(d)
         low, high = self.constraint.bounds(theta)
         w = jnp.where(jnp.isfinite(high - low), high - low, 2 * jnp.maximum(1, jnp.abs(flat)))
@@ -162,7 +163,7 @@ class GaussNewton(AbstractTuner):
         square, size = jnp.sum(g * g), jnp.abs(h)
         is_finite = jnp.isfinite(square + size)
         known = jax.tree.map(lambda now: jnp.where(is_finite, now, 0), (g, square, size))
-        weight = jnp.where(is_finite, 1 / jnp.minimum(N, 1 + growth * age), 0)
+        weight = jnp.where(is_finite, 1 / jnp.minimum(N, 1 + MEANS_GROWTH * age), 0)
         means = jax.tree.map(lambda old, now: old + weight * (now - old), means, Means(C, *known))
 
         trace = jnp.sum(means.curvature[np.diagonal(place)])
@@ -170,26 +171,26 @@ class GaussNewton(AbstractTuner):
         v = prior * jnp.where(trace > 0, jnp.minimum(means.cost, shown), means.cost)
         # Where all gradients are zero, v would be zero; the pivots must stay above the rounding errors of C̄.
         v = jnp.maximum(jnp.maximum(v, 16 * jnp.finfo(dtype).eps * trace), jnp.finfo(dtype).tiny)
-        window = jnp.minimum(N, start * N + age)
-        alpha = start * N / window
-        R = (means.curvature + alpha * C)[place] + (1 + alpha) * v * jnp.eye(d, dtype=dtype)
+        window = jnp.minimum(N, start * N + STEP_GROWTH * age)
+        damping = jnp.sqrt(square) * (N / (cap * window))
+        least = v + damping
+        R = means.curvature[place] + least * jnp.eye(d, dtype=dtype)
         is_box, held = _is_box(self.constraint), None
         if is_box:
             held = ((flat <= low) & (means.gradient > 0)) | ((flat >= high) & (means.gradient < 0))
-        factors = factorize(R, v, held)
+        factors = factorize(R, least, held)
         s = solve(factors, g)
         if held is not None:  # the numbers at a bound are decoupled from the others
-            s = jnp.where(held, g / jnp.maximum(jnp.diagonal(R), v), s)
+            s = jnp.where(held, g / jnp.maximum(jnp.diagonal(R), least), s)
         s = s * (-1 / window)
-        s = s * (cap / jnp.maximum(N * jnp.max(jnp.abs(s)), cap))
         moved = unravel(flat + w * s)
         if is_box:
             theta = self.constraint.project(moved)
         else:
-            # The factor v makes the inverse dimensionless; it does not change the projection.
-            inverse = jax.vmap(solve, in_axes=(None, 1), out_axes=1)(factors, v * jnp.eye(d, dtype=dtype))
+            # The factor makes the inverse dimensionless; it does not change the projection.
+            inverse = jax.vmap(solve, in_axes=(None, 1), out_axes=1)(factors, least * jnp.eye(d, dtype=dtype))
             theta = self.constraint.project_in_metric(moved, w[:, None] * inverse * w[None, :], exact=False)
-        return theta, jnp.minimum(age + 1, 2 * N / growth), means
+        return theta, jnp.minimum(age + 1, 2 * N / MEANS_GROWTH), means
 
 
 def _triangle(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
