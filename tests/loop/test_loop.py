@@ -140,6 +140,8 @@ class TestAgent:
             ({}, {"reference": [1.0, 2.0]}, "reference: expected 1 real numbers"),
             ({}, {"reference": "fast"}, "reference: expected 1 real numbers"),
             ({}, {"reference": 1.0, "dt": 0.01}, "dt: expected None, because the loop has no jitter"),
+            ({}, {"reference": 1.0, "last_dt": 0.01}, "last_dt: expected None, because the loop has no jitter"),
+            ({"jitter": True}, {"reference": 1.0, "dt": 0.01, "last_dt": -1.0}, "last_dt: expected the period of this"),
             ({"jitter": True}, {"reference": 1.0}, "dt: expected the period of this step"),
             ({"jitter": True}, {"reference": 1.0, "dt": 0.0}, "dt: expected the period of this step, a number"),
             ({"jitter": True}, {"reference": 1.0, "dt": np.nan}, "dt: expected the period of this step, a number"),
@@ -169,6 +171,33 @@ def test_jitter():
     assert float(run.final.x[0]) == pytest.approx(x, rel=1e-9)
     with pytest.raises(st.ArgumentError, match="periods: expected None, because the loop has no jitter"):
         pi_loop().scenario(50, 0, periods=periods)
+
+
+def test_a_moving_mass_with_jitter():
+    """A mass with a constant velocity: the velocity filter gives v (1 − Π T/(T + h)) in the simulation, where step t
+    lasts h_t, and the cost has the rate of u over the period before the step."""
+    plant = models.DoubleIntegrator(mass=1e9, dt=0.01, integrator=models.RK4(), unknown=(models.Load(),))
+    T, v = 0.03, 0.5
+    observer = policies.VelocityFilter(T, dt=0.01)
+    cost = lambda error, u, rate: jnp.sum(rate)
+    pid = policies.PID(kp=2.0)
+    loop = st.Loop(plant, pid, cost, jitter=True, noise=0.0, reference=0.0, observer=observer)
+    periods = 0.01 * (1 + 0.5 * np.random.default_rng(0).uniform(-1, 1, 50))
+    made = loop.scenario(50, 0, periods=periods)
+    start = jnp.array([0.0, v])
+    scenario = st.Scenario(start, 0 * made.a_star, made.w, t=made.t, measurement_noise=made.measurement_noise)
+    controller, guard = loop.controller(st.Fixed(), st.Frozen()), loop.guard()
+    run = loop.simulate(scenario=scenario, controller=controller, guard=guard)
+    time = np.concatenate([[0.0], np.cumsum(periods[:-1])])
+    expected = [v * (1 - np.prod(T / (T + periods[:t]))) for t in range(50)]
+    np.testing.assert_allclose(run.memory["observer"]["velocity"][1:, 0], expected[:-1], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(run.u[:, 0], -2.0 * v * time, rtol=1e-6, atol=1e-9)  # the mass is almost not moved by u
+    np.testing.assert_allclose(run.cost[1:], -2.0 * v, rtol=1e-6)
+    agent = loop.agent(controller=controller, guard=guard)
+    before = [0.01, *periods[:-1]]
+    for t in range(50):
+        u = agent.act(run.measured[t], reference=0.0, dt=periods[t], last_dt=before[t])
+        np.testing.assert_array_equal(u, run.u[t])
 
 
 @pytest.mark.slow

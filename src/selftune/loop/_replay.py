@@ -49,7 +49,7 @@ def contexts(loop: Loop, log: PlantLog) -> LoopContext:
     if loop.jitter:
         measured = np.full(len(log) - 1, dt) if log.time is None else np.diff(log.time)
         periods = jnp.asarray(np.concatenate([[dt], measured]), dtype)
-    return LoopContext(jnp.arange(len(log), dtype=jnp.int32), jnp.asarray(log.reference, dtype), periods)
+    return LoopContext(jnp.arange(len(log), dtype=jnp.int32), jnp.asarray(log.reference, dtype), periods, periods)
 
 
 def replay(

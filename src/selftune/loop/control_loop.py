@@ -21,14 +21,14 @@ from ..estimators.base import AbstractEstimator
 from ..export.c_folder import export_c
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
-from ..models.base import AbstractModel, measured_period
+from ..models.base import AbstractModel
 from ..native.choice import Engine
 from ..policies.base import AbstractPolicy, Inputs
 from ..policies.cascade import Cascade
 from ..policies.observers import AbstractObserver, Luenberger
 from ..policies.pid import PID
 from ..problem.constraints import AbstractConstraint, Product
-from ..problem.loop_context import LoopContext
+from ..problem.loop_context import LoopContext, coming_period, elapsed_period
 from ..problem.memory import Memory
 from ..problem.noise import PiecewiseConstant
 from ..problem.scenario import Scenario
@@ -82,7 +82,9 @@ class Loop(eqx.Module):
       state has other components than the outputs. By default it is a stationary Kalman filter for this noise and for
       disturbances at the plant's input of 5 % of the control's scale.
     - `full_state`: True if sensors measure the whole state. The measurement is then x, and no observer is needed.
-    - `jitter`: True if each step has its own sampling period. Then `act` takes the period of each step as `dt=…`.
+    - `jitter`: True if each step has its own sampling period. Then `act` takes the measured time since the last call
+      as `dt=…`, which also counts as the period up to the next call. If your program knows the coming period, give
+      that as `dt=…` and the measured one as `last_dt=…`.
 
     !!! Example
 
@@ -301,12 +303,14 @@ class Loop(eqx.Module):
         draw = PiecewiseConstant(period=-(-steps // 2), low=0.0, high=1.0)(ka, steps, plant.a_hat.size)
         a_star = (low + (high - low) * draw).astype(dtype)
         noise = self.noise * jax.random.normal(kn, (steps, self.noise.size), dtype)
+        last = None
         if self.jitter:
             given = plant.dt if periods is None else arguments.variances("periods", periods)
             periods = arguments.fit_shape("periods", jnp.asarray(given, dtype), (steps,))
+            last = jnp.concatenate([jnp.full(1, plant.dt, dtype), periods[:-1]])
         elif periods is not None:
             raise ArgumentError("periods", "None, because the loop has no jitter", arguments.describe(periods))
-        context = LoopContext(jnp.arange(steps, dtype=jnp.int32), rows, periods)
+        context = LoopContext(jnp.arange(steps, dtype=jnp.int32), rows, periods, last)
         w = jnp.zeros((steps, plant.x0.size), dtype)
         return Scenario(plant.x0, a_star, w, t=context, measurement_noise=noise)
 
@@ -476,7 +480,7 @@ class Loop(eqx.Module):
     def _first_context(self) -> LoopContext:
         q, dtype = len(self.plant.outputs), self.plant.x0.dtype
         period = jnp.asarray(self.plant.dt, dtype) if self.jitter else None
-        return LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(q, dtype), period)
+        return LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(q, dtype), period, period)
 
 
 class _ContextMaker:
@@ -485,7 +489,7 @@ class _ContextMaker:
     def __init__(self, q: int, jitter: bool):
         self.q, self.jitter = q, jitter
 
-    def __call__(self, step: int, *, reference: Any = None, dt: Any = None) -> LoopContext:
+    def __call__(self, step: int, *, reference: Any = None, dt: Any = None, last_dt: Any = None) -> LoopContext:
         q = self.q
         if reference is None:
             raise ArgumentError(
@@ -494,6 +498,8 @@ class _ContextMaker:
         if (dt is None) == self.jitter:
             expected = "the period of this step in seconds" if self.jitter else "None, because the loop has no jitter"
             raise ArgumentError("dt", expected, f"{dt}")
+        if last_dt is not None and not self.jitter:
+            raise ArgumentError("last_dt", "None, because the loop has no jitter", f"{last_dt}")
         wanted: Any = _numbers(reference)
         if wanted is not None and wanted.shape == () and q == 1:
             wanted = wanted[None]
@@ -502,10 +508,15 @@ class _ContextMaker:
         now: Any = np.int32(step)
         if dt is None:
             return LoopContext(now, wanted)
-        period = _numbers(dt)
-        if period is None or period.shape != () or not 0 < period < np.inf:
-            raise ArgumentError("dt", "the period of this step, a number of seconds > 0", arguments.describe(dt))
-        return LoopContext(now, wanted, period)
+        period = _seconds("dt", dt)
+        return LoopContext(now, wanted, period, period if last_dt is None else _seconds("last_dt", last_dt))
+
+
+def _seconds(name: str, value: Any) -> Any:
+    period = _numbers(value)
+    if period is None or period.shape != () or not 0 < period < np.inf:
+        raise ArgumentError(name, "the period of this step, a number of seconds > 0", arguments.describe(value))
+    return period
 
 
 def _numbers(value: Any) -> Any:
@@ -550,7 +561,7 @@ class _LoopCost(eqx.Module):
     cost: Any
 
     def __call__(self, x, memory, u, theta, t):
-        rate = (u - memory["u"]) / _period(self.plant, t, u.dtype)
+        rate = (u - memory["u"]) / _in_seconds(elapsed_period(t), self.plant, u.dtype)
         return self.cost(t.reference - self.plant.output(x), u, rate)
 
 
@@ -565,7 +576,8 @@ class _LoopPolicy(eqx.Module):
             x, output = measured, self.plant.output(measured)
         else:
             x, output = self.observer.estimate(measured, memory["observer"], theta_observer, t), measured
-        inputs = Inputs(output, t.reference, x, f, _period(self.plant, t, x.dtype), t)
+        dt, last_dt = (_in_seconds(one(t), self.plant, x.dtype) for one in (coming_period, elapsed_period))
+        inputs = Inputs(output, t.reference, x, f, dt, t, last_dt)
         u, inner = self.policy(inputs, memory.get("policy"), theta)
         after = {"u": u}
         if inner is not None:
@@ -581,9 +593,9 @@ def _is_multi_rate(policy: AbstractPolicy) -> bool:
     return inner or (isinstance(policy, Cascade) and max(policy.every) > 1)
 
 
-def _period(plant: AbstractModel, t: Any, dtype: Any) -> Array:
-    measured = measured_period(t)
-    return jnp.asarray(plant.dt, dtype) if measured is None else measured.astype(dtype)
+def _in_seconds(period: Array | None, plant: AbstractModel, dtype: Any) -> Array:
+    """Return the given period, or the nominal one."""
+    return jnp.asarray(plant.dt, dtype) if period is None else period.astype(dtype)
 
 
 def _memory(policy: AbstractPolicy, observer: AbstractObserver | None, m: int) -> Memory:

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from ..problem.constraints import Box
-from ..problem.loop_context import LoopContext
 
 
 class Signal(NamedTuple):
@@ -132,11 +131,6 @@ class AbstractWrappedModel(AbstractModel):
     @property
     def a_constraint(self) -> Box:
         return self.model.a_constraint
-
-
-def measured_period(t: Any) -> Array | None:
-    """Return the sampling period in the context, or None if the context has none."""
-    return t.dt if isinstance(t, LoopContext) else None
 
 
 def sampling_period(value: Any) -> float:

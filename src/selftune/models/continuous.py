@@ -12,7 +12,8 @@ from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from ..foundation.suggestions import nearest
 from ..problem.constraints import Box
-from .base import AbstractModel, Signal, measured_period
+from ..problem.loop_context import coming_period
+from .base import AbstractModel, Signal
 from .integrators import AbstractIntegrator
 from .unknown import Unknown
 
@@ -52,7 +53,7 @@ class AbstractContinuousModel(AbstractModel):
         return self.unknown.constraint
 
     def dynamics(self, x: Float[Array, " n"], u: Float[Array, " m"], f: Float[Array, " k"], t: Any) -> Array:
-        model, period = in_dtype((self, measured_period(t)), x.dtype)
+        model, period = in_dtype((self, coming_period(t)), x.dtype)
         applied, load = model.unknown.split(u, f)
         return model.integrator.step(lambda x: model.derivative(x, applied, load), x, self.dt, period)
 

@@ -38,9 +38,16 @@ class Inputs(NamedTuple):
     f: Float[Array, " k"]
     """The estimated residual at x."""
     dt: Float[Array, ""]
-    """The sampling period in seconds."""
+    """The sampling period from this step to the next one in seconds."""
     t: Any
     """The context of the step."""
+    last_dt: Float[Array, ""] | None = None
+    """The time since the step before in seconds, if it differs from `dt`."""
+
+    @property
+    def elapsed(self) -> Float[Array, ""]:
+        """The time since the step before in seconds: `last_dt`, or `dt` if there is none."""
+        return self.dt if self.last_dt is None else self.last_dt
 
     @staticmethod
     def of(

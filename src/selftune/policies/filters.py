@@ -248,7 +248,7 @@ class Filtered(AbstractPolicy):
         def apply(name: str, signal: Array) -> Array:
             if name not in self.filters:
                 return signal
-            signal, after[name] = self.filters[name](signal, memory[name], theta[name], inputs.dt)
+            signal, after[name] = self.filters[name](signal, memory[name], theta[name], inputs.elapsed)
             return signal
 
         inputs = inputs._replace(output=apply("output", inputs.output), reference=apply("reference", inputs.reference))

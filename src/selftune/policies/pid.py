@@ -39,6 +39,9 @@ class PID(AbstractPolicy):
     (Åström and Murray, *Feedback Systems*, section "Implementation" of the chapter on PID control.) The memory holds
     the integral *term* I, which already contains $k_i$, so a change of $k_i$ does not make u jump.
 
+    If the sampling period varies, h in D and in the rate limit is the time since the last step, and h in I is the
+    period up to the next step.
+
     θ has the logarithms of the gains: `log_kp`, `log_ki`, `log_kd`. A gain that is 0 is not in θ: a PI controller has
     no `log_kd`. Gains may be negative, all together, for a plant that reacts in the other direction. Then θ has the
     logarithms of their sizes.
@@ -231,7 +234,7 @@ class PID(AbstractPolicy):
         return gains
 
     def __call__(self, inputs: Inputs, memory: PyTree, theta: PyTree) -> tuple[Float[Array, " m"], PyTree]:
-        y, r, h = inputs.output, inputs.reference, inputs.dt
+        y, r, h, elapsed = inputs.output, inputs.reference, inputs.dt, inputs.elapsed
         base.fits_output(y, self.u_start.size)
         gains, after = self.gains(theta), {}
 
@@ -244,7 +247,7 @@ class PID(AbstractPolicy):
         if self._differentiates:
             point = self.c.astype(y.dtype) * r - y
             change = jnp.where(memory["started"] > 0, point - memory["point"], jnp.zeros_like(point))
-            derivative = (gains["tf"] * memory["derivative"] + gains["kd"] * change) / (gains["tf"] + h)
+            derivative = (gains["tf"] * memory["derivative"] + gains["kd"] * change) / (gains["tf"] + elapsed)
             v = v + derivative
             after |= {"derivative": derivative, "point": point, "started": jnp.ones_like(memory["started"])}
         if self._integrates:
@@ -252,7 +255,7 @@ class PID(AbstractPolicy):
 
         u = base.saturate(v, self.u_min, self.u_max)
         if self.rate_limit is not None:
-            reach = self.rate_limit.astype(y.dtype) * h
+            reach = self.rate_limit.astype(y.dtype) * elapsed
             u = jnp.clip(u, memory["u"] - reach, memory["u"] + reach)
             after["u"] = u
         if self._integrates:
