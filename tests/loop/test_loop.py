@@ -173,6 +173,29 @@ def test_jitter():
         pi_loop().scenario(50, 0, periods=periods)
 
 
+@pytest.mark.parametrize("kind", ["PID", "Filtered", "Cascade"])
+def test_the_first_rate_counts_from_the_start_control(kind):
+    """A PID that starts at u = 3 and stays there has no rate at the first step; without `u_start` it jumps."""
+    cost = lambda error, u, rate: jnp.sum(rate**2)
+
+    def first_cost(u_start):
+        pid = policies.PID(kp=1.0, ki=1.0, u_start=u_start, u_max=9.0)
+        policy = {
+            "PID": pid,
+            "Filtered": policies.Filtered(pid, output=policies.LowPass(0.1)),
+            "Cascade": policies.Cascade(policies.PID(kp=1.0), pid, states=(0,)),
+        }[kind]
+        loop = st.Loop(models.FirstOrder(**FIRST), policy, cost)
+        assert loop.system.memory.initial["u"] == u_start
+        t = loop._first_context()
+        first = loop.system.first(loop.x)
+        u = loop.system.control(first, loop.theta, loop.a_hat, t)
+        np.testing.assert_allclose(u, [u_start], rtol=1e-14)
+        return loop.system.step(first, loop.theta, loop.a_hat, t)[1]
+
+    assert first_cost(3.0) == 0.0
+
+
 def test_a_moving_mass_with_jitter():
     """A mass with a constant velocity: the velocity filter gives v (1 − Π T/(T + h)) in the simulation, where step t
     lasts h_t, and the cost has the rate of u over the period before the step."""

@@ -25,6 +25,7 @@ from ..models.base import AbstractModel
 from ..native.choice import Engine
 from ..policies.base import AbstractPolicy, Inputs
 from ..policies.cascade import Cascade
+from ..policies.filters import Filtered
 from ..policies.observers import AbstractObserver, Luenberger
 from ..policies.pid import PID
 from ..problem.constraints import AbstractConstraint, Product
@@ -64,8 +65,8 @@ class Loop(eqx.Module):
     memory and the sensors; `theta`, `a_hat` and `x` are the start values; `controller()`, `guard()`, `agent()` and
     `simulate()` use them. The context of each step is a `LoopContext`, which has the reference.
 
-    The memory of the system is a dictionary: `"u"`, the last control; `"policy"`, the memory of the policy, such as the
-    integral of a PID; `"observer"`, the memory of the observer.
+    The memory of the system is a dictionary: `"u"`, the last control, which starts at `u_start` of a PID; `"policy"`,
+    the memory of the policy, such as the integral of a PID; `"observer"`, the memory of the observer.
 
     **Arguments:**
 
@@ -175,7 +176,7 @@ class Loop(eqx.Module):
             residual=_Residual(plant),
             policy=_LoopPolicy(self.plant, self.policy, self.observer),
             cost=_LoopCost(plant, self.cost),
-            memory=_memory(self.policy, self.observer, len(self.plant.controls)),
+            memory=_memory(self.policy, self.observer),
             measure=None if observer is None else _Measure(plant),
             estimate=None if observer is None else _Estimate(observer),
         )
@@ -598,7 +599,18 @@ def _in_seconds(period: Array | None, plant: AbstractModel, dtype: Any) -> Array
     return jnp.asarray(plant.dt, dtype) if period is None else period.astype(dtype)
 
 
-def _memory(policy: AbstractPolicy, observer: AbstractObserver | None, m: int) -> Memory:
+def _start_control(policy: AbstractPolicy) -> Array:
+    """Return u before the first step, (m,): that of the PID which computes u, otherwise zeros."""
+    if isinstance(policy, PID):
+        return policy.u_start
+    if isinstance(policy, Cascade):
+        return _start_control(policy.levels[-1])
+    if isinstance(policy, Filtered):
+        return _start_control(policy.policy)
+    return jnp.zeros_like(policy.limits[0])
+
+
+def _memory(policy: AbstractPolicy, observer: AbstractObserver | None) -> Memory:
     """Return the memory of the loop; each part keeps its own rules for refused measurements and rollbacks."""
     parts: dict[str, Memory] = {}
     if policy.memory is not None:
@@ -606,7 +618,7 @@ def _memory(policy: AbstractPolicy, observer: AbstractObserver | None, m: int) -
     if observer is not None:
         parts["observer"] = observer.memory
     return Memory(
-        {"u": jnp.zeros(m)} | {name: part.initial for name, part in parts.items()},
+        {"u": _start_control(policy)} | {name: part.initial for name, part in parts.items()},
         refused=_Refused(parts),
         restored=_Restored(parts),
     )

@@ -23,6 +23,7 @@ class Tracking(eqx.Module):
 
     $Y_i$ and $U_j$ are the sizes of output and control that count as 1. They come from the plant (`Signal.scale`),
     unless you give them here. The rate $\dot u$ is the change from the last control, divided by the sampling period.
+    Before the first step, the last control is `u_start` of the PID, or 0.
 
     **Arguments:**
 
