@@ -262,3 +262,38 @@ def test_filters_with_jitter_on_a_ramp():
         np.testing.assert_allclose(u, [-late], rtol=1e-10, atol=1e-14)
         u, lag_memory = lag(inputs, lag_memory, lag.theta)
         np.testing.assert_allclose(u, [-late], rtol=1e-7, atol=1e-8)  # the lead of 1 ns is left
+
+
+@pytest.mark.parametrize("form", ["parallel", "standard"])
+def test_a_pid_can_be_made_while_jax_traces(form):
+    """The controls of a batch of PIDs, under `jit` and `vmap`, are those of PIDs that are made one by one. The
+    derivative by the gains is that of finite differences."""
+
+    def controls(gains):
+        if form == "parallel":
+            pid = policies.PID(kp=gains[0], ki=gains[1], kd=gains[2], u_min=-3.0, u_max=3.0)
+        else:
+            pid = policies.PID.standard(kp=gains[0], ti=gains[1], td=gains[2], u_min=-3.0, u_max=3.0)
+        memory, found = pid.memory.initial, []
+        for y in (0.0, 0.3, 0.5, 0.6):
+            u, memory = pid(policies.Inputs.of([y], [1.0], dt=H), memory, pid.theta)
+            found.append(u)
+        return jnp.concatenate(found)
+
+    batch = jnp.array([[2.0, 1.0, 0.1], [4.0, 0.5, 0.01], [-1.0, -2.0, -0.3]])
+    if form == "standard":
+        batch = jnp.abs(batch)
+    expected = jnp.stack([controls(gains.tolist()) for gains in batch])
+    # XLA may join operations, which changes the last bits.
+    np.testing.assert_allclose(jax.jit(jax.vmap(controls))(batch), expected, rtol=1e-13)
+    slope = jax.jit(jax.jacfwd(controls))(batch[0])
+    steps = 1e-6 * np.eye(3)
+    differences = [(controls(batch[0] + step) - controls(batch[0] - step)) / 2e-6 for step in steps]
+    np.testing.assert_allclose(slope, np.stack(differences, axis=1), rtol=1e-7, atol=1e-7)  # 1e-16 / 1e-6 and h²
+
+
+def test_a_gain_of_zero_is_left_out_while_jax_traces():
+    made = jax.jit(lambda kp: policies.PID(kp=kp, ki=0.0).theta)(2.0)
+    assert set(made) == {"log_kp"}
+    with pytest.raises(st.ArgumentError, match="kd: expected a gain other than 0 on every axis"):
+        jax.jit(lambda kp: policies.PID(kp=kp, kd=[1.0, 0.0]).theta)(2.0)

@@ -44,7 +44,8 @@ class PID(AbstractPolicy):
 
     θ has the logarithms of the gains: `log_kp`, `log_ki`, `log_kd`. A gain that is 0 is not in θ: a PI controller has
     no `log_kd`. Gains may be negative, all together, for a plant that reacts in the other direction. Then θ has the
-    logarithms of their sizes.
+    logarithms of their sizes. A PID can be made inside a function that JAX traces (`jit`, `vmap`, `grad`). There, a
+    gain without a known value counts as other than 0.
 
     **Arguments:**
 
@@ -301,15 +302,22 @@ def _gains(**given: Any) -> dict[str, Array]:
         raise ArgumentError(
             "kp", "gains with one number for each axis, the same number of axes in all", shapes
         ) from None
-    gains = {name: jnp.broadcast_to(array, shape) for name, array in arrays.items() if np.any(np.asarray(array) != 0)}
-    for name, gain in gains.items():
-        if np.any(np.asarray(gain) == 0):
-            raise ArgumentError(name, "a gain other than 0 on every axis, or 0 on every axis", f"{gain}")
-    feedback = [np.sign(gains[name]) for name in ("kp", "ki", "kd") if name in gains]
-    if not feedback:
+    # A gain that JAX traces has no value yet: it counts as other than 0, and its sign is not checked.
+    values = {name: np.asarray(v).astype(arrays[name].dtype) for name, v in given.items() if arguments.is_known(v)}
+    gains = {
+        name: jnp.broadcast_to(array, shape)
+        for name, array in arrays.items()
+        if name not in values or np.any(values[name] != 0)
+    }
+    values = {name: np.broadcast_to(value, shape) for name, value in values.items() if name in gains}
+    for name, value in values.items():
+        if np.any(value == 0):
+            raise ArgumentError(name, "a gain other than 0 on every axis, or 0 on every axis", f"{value}")
+    if not {"kp", "ki", "kd"} & set(gains):
         raise ArgumentError("kp", "at least one gain of kp, ki and kd other than 0", f"{given['kp']!r}")
-    if not all(np.array_equal(sign, feedback[0]) for sign in feedback):
-        raise ArgumentError("kp", "the same sign as ki and kd", ", ".join(f"{n}={gains[n]}" for n in gains))
+    signs = [np.sign(value) for name, value in values.items() if name != "feedforward"]
+    if not all(np.array_equal(sign, signs[0]) for sign in signs):
+        raise ArgumentError("kp", "the same sign as ki and kd", ", ".join(f"{n}={v}" for n, v in values.items()))
     return gains
 
 
