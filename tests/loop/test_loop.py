@@ -196,6 +196,18 @@ def test_the_first_rate_counts_from_the_start_control(kind):
     assert first_cost(3.0) == 0.0
 
 
+def test_the_default_reference_moves_as_many_outputs_as_there_are_controls():
+    """The cart moves and its pole stays upright; a plant with two controls moves both outputs."""
+    cart = models.CartPole(dt=0.02, output=("position", "angle"))
+    K = [[-1.0, -2.0, -30.0, -6.0]]
+    rows = st.Loop(cart, policies.StateFeedback(K), full_state=True).scenario(3000, 0).t.reference
+    assert len(np.unique(rows[:, 0])) > 1
+    assert np.all(rows[:, 1] == 0.0)
+    plant = models.StateSpace([[-1.0, 0.3], [0.2, -2.0]], np.eye(2), np.eye(2), dt=0.05)
+    rows = st.Loop(plant, policies.PID(kp=[1.0, 1.0])).scenario(3000, 0).t.reference
+    assert all(len(np.unique(column)) > 1 for column in rows.T)
+
+
 def test_a_moving_mass_with_jitter():
     """A mass with a constant velocity: the velocity filter gives v (1 − Π T/(T + h)) in the simulation, where step t
     lasts h_t, and the cost has the rate of u over the period before the step."""

@@ -75,8 +75,8 @@ class Loop(eqx.Module):
     - `cost`: a `Tracking`, or a function `(error (q,), u (m,), rate of u (m,)) -> ()`.
     - `reference`: the wanted output in simulations: a reference of `selftune.references`, a number, an array with a row
       for each step, or a function of the time in seconds. By default the reference makes steps to random levels
-      between the output at rest and half a scale above it. An agent gets its reference at each call:
-      `agent.act(measurement, reference=r)`.
+      between the output at rest and half a scale above it. If the plant has m controls, the first m outputs move, and
+      the others stay at rest. An agent gets its reference at each call: `agent.act(measurement, reference=r)`.
     - `noise`: the standard deviation of the sensor noise, a number or one for each output, in the output's units. By
       default 1/1000 of the output's scale. Simulations and the default observer use it.
     - `observer`: an observer of `selftune.policies`, which estimates the state from the outputs. It is needed if the
@@ -716,6 +716,9 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     """Return steps to random levels, from the output at rest up to half a scale above it. Each level lasts five time
     constants of the plant, but between 100 and 2,000 steps.
 
+    m controls can bring m outputs to a level. So the first m outputs move, and the others stay at rest: a cart moves to
+    a position while its pole stays upright.
+
     The control has reserves at these levels, also against a load. A heater cannot cool: no level is below the rest.
     """
     eigenvalues = np.abs(np.linalg.eigvals(_jacobians(plant)[0]))
@@ -723,6 +726,7 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     steps = 5 / -math.log(slowest) if slowest > 0 else 0.0
     hold = min(max(steps, 100.0), 2000.0) * plant.dt
     scale = np.array(_scales(plant)[1])
+    scale[len(plant.controls) :] = 0.0
     with jax.ensure_compile_time_eval():
         rest: Any = np.asarray(plant.output(plant.x0), float)
     return Steps(hold, low=rest, high=rest + 0.5 * scale)
