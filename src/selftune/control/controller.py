@@ -108,12 +108,11 @@ class Controller(eqx.Module):
         x, theta, a_hat = self.check_values(x, theta, a_hat)
         self.system.check(x, theta, a_hat, t, thorough=True)
         loop_state = self.system.first(x)
-        context = (t,) if self.estimator.init_takes_context else ()
         return ControllerState(
             theta=theta,
             a_hat=a_hat,
             tuner=self.tuner.init(self.system, loop_state, theta),
-            estimator=self.estimator.init(self.system, x, a_hat, *context),
+            estimator=self.estimator.init(self.system, x, a_hat, t),
             memory=self.system.split(loop_state)[1],
         )
 

@@ -1,4 +1,4 @@
-from typing import Any, ClassVar
+from typing import Any
 
 from jaxtyping import Array, Float, PyTree
 
@@ -40,7 +40,6 @@ class AutoEstimator(AbstractEstimator):
 
     kalman: KalmanEstimator
     gradient: NormalizedGradient
-    init_takes_context: ClassVar[bool] = True
 
     def __init__(self, constraint: Any = _EVERYWHERE):
         self.kalman = KalmanEstimator(constraint=constraint)
