@@ -78,7 +78,8 @@ class Controller(eqx.Module):
         True True
     """
 
-    __repr__ = settings_text.show
+    def __repr__(self) -> str:
+        return settings_text.show(self, always=("tuner", "estimator"))
 
     system: AbstractSystem
     tuner: AbstractTuner = eqx.field(default_factory=GaussNewton)

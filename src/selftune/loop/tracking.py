@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 
 
@@ -40,6 +40,8 @@ class Tracking(eqx.Module):
         >>> print(cost(error, u, rate))  # (1/2)² + 0.01 · 1²
         0.26
     """
+
+    __repr__ = settings_text.show
 
     error: Any = eqx.field(default=1.0, converter=_weight("error"))
     effort: Any = eqx.field(default=0.01, converter=_weight("effort"))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..problem.constraints import Box
 
@@ -105,6 +105,8 @@ class AbstractModel(eqx.Module):
 class AbstractWrappedModel(AbstractModel):
     """A model that changes a part of another model. The signals and parameters that a wrapper does not change are those
     of the model inside."""
+
+    __repr__ = settings_text.show
 
     model: eqx.AbstractVar[AbstractModel]
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..foundation.suggestions import nearest
 from ..problem.constraints import Box
@@ -25,6 +25,12 @@ class AbstractContinuousModel(AbstractModel):
     `x0` and `derivative`. Its `__init__` ends with `self.integrator = self.prepared(integrator, linear=…)`.
     `output_matrix` is the matrix C, (q, n), of the outputs y = C x.
     """
+
+    def __repr__(self) -> str:
+        names = getattr(self, "output_names", ())
+        output = names[0] if len(names) == 1 else names
+        features = getattr(self.unknown, "features", None)
+        return settings_text.show(self, {"output": output, "C": self.output_matrix, "unknown": features})
 
     unknown: eqx.AbstractVar[Unknown]
     integrator: eqx.AbstractVar[AbstractIntegrator]

@@ -17,6 +17,9 @@ from .base import AbstractPolicy, Inputs, Parameter
 class AbstractFilter(eqx.Module):
     """A filter for a vector of signals: $(z_t, s_{t+1})$ from the signal, the memory s and θ."""
 
+    def __repr__(self) -> str:
+        return base.described(self, lambda theta: {k.removeprefix("log_"): jnp.exp(v) for k, v in theta.items()})
+
     theta: eqx.AbstractVar[dict[str, Array]]
     """The start parameters: logarithms."""
     constraint: eqx.AbstractVar[AbstractConstraint]
@@ -208,6 +211,9 @@ class Filtered(AbstractPolicy):
         self.size = policy.limits[0].size if size is None else arguments.count("size", size)
         self.theta = {name: part.theta for name, part in self._parts.items()}
         self.constraint = Product({name: part.constraint for name, part in self._parts.items()})
+
+    def __repr__(self) -> str:
+        return base.described(self, self.gains, **self.filters)
 
     @property
     def _parts(self) -> dict[str, Any]:

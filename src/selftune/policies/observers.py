@@ -118,6 +118,9 @@ class Luenberger(AbstractObserver):
         default = _matrices.box(self.theta) if tunable else Unconstrained()
         self.constraint = base.checked_constraint(constraint, self.theta, default)
 
+    def __repr__(self) -> str:
+        return base.described(self, lambda theta: {"L": self.gain(theta)}, tunable=self.fixed is None)
+
     @classmethod
     def kalman(cls, A: Any, C: Any, Q: Any, R: Any, **options: Any) -> "Luenberger":
         r"""Return an observer with the gain of the stationary Kalman filter.
@@ -227,6 +230,9 @@ class VelocityFilter(AbstractObserver):
         self.theta = {"log_time_constant": jnp.log(self.time_constant)} if tunable else {}
         default = base.log_box(self.theta) if tunable else Unconstrained()
         self.constraint = base.checked_constraint(constraint, self.theta, default)
+
+    def __repr__(self) -> str:
+        return base.described(self, lambda theta: {}, tunable=bool(self.theta))
 
     @property
     def memory(self) -> Memory:

@@ -146,6 +146,10 @@ class PID(AbstractPolicy):
         self.has_default_constraint = constraint is None
         self.constraint = base.checked_constraint(constraint, self.theta, base.log_box(self.theta))
 
+    def __repr__(self) -> str:
+        has_times = "log_ti" in self.theta or "log_td" in self.theta
+        return base.described(self, self.gains, tune_filter="log_tf" in self.theta, tune_times=has_times)
+
     @classmethod
     def standard(cls, kp: Any, ti: Any = None, td: Any = None, **options: Any) -> "PID":
         r"""Return a PID in the standard form, $k_p (e + \frac{1}{T_i} \int e + T_d \dot e)$.
