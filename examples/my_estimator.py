@@ -21,7 +21,7 @@ class MyEstimator(st.AbstractEstimator):
     limit: jax.Array = eqx.field(default=1.0, converter=jnp.asarray)
     constraint: st.AbstractConstraint = eqx.field(default_factory=st.Unconstrained, converter=projected_step.constraint)
 
-    def init(self, system, x, a_hat):
+    def init(self, system, x, a_hat, t=0):
         return None  # this estimator has no state
 
     def update(self, system, x, f_obs, a_hat, t, state):

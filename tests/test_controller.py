@@ -43,6 +43,21 @@ def test_reveal_tells_the_oracle_and_nobody_else():
     np.testing.assert_array_equal(other.reveal(other.init(X, **START), truth).a_hat, G["a0"])
 
 
+def test_the_estimator_s_init_gets_the_first_context():
+    """Also an estimator of the user; without a context, t is 0."""
+
+    class Remembers(st.AbstractEstimator):
+        def init(self, system, x, a_hat, t=0):
+            return t
+
+        def update(self, system, x, f_obs, a_hat, t, state):
+            raise NotImplementedError
+
+    controller = st.Controller(planar_system(), st.Fixed(), Remembers())
+    assert controller.init(X, **START, t=7).estimator == 7
+    assert controller.init(X, **START).estimator == 0
+
+
 def test_plain_jit_works_on_bound_methods():
     controller = golden_controller("planar")
     state = controller.init(X, **START)

@@ -42,8 +42,6 @@ NO_EXAMPLE = {
     "Bands",
     "Best",
     "Certificate",
-    "Commissioned",
-    "CommissioningStep",
     "ContractionCheck",
     "Design",
     "ControllerState",

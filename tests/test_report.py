@@ -262,6 +262,28 @@ def test_a_run_of_anything(tmp_path):
     assert "chosen here" not in text
 
 
+TABLES = """{% import "reporting/templates/parts.html" as parts %}
+{% set contents = namespace(links=[]) %}
+{% call(row) parts.table("costs", ["name"], ["cost"], rows) %}<th>{{ row[0] }}</th><td>{{ row[1] }}</td>{% endcall %}
+{{ parts.figures(contents, "Plots", plots) }}{{ contents.links }}"""
+
+
+def test_pages_share_the_macros_of_tables_and_figures():
+    """The macros make all cells, escape them, and leave out a section without plots. Both pages use them."""
+    template = pages.environment().from_string(TABLES)
+    text = template.render(rows=[("a", 1), (HOSTILE, 2)], plots=[])
+    assert Reader(text).rows == [["name", "cost"], ["a", "1"], [HOSTILE, "2"]]
+    assert "<script>" not in text
+    assert "Plots" not in text
+    text = template.render(rows=[], plots=[{"title": "x", "caption": "", "plots": []}])
+    assert "[('figures', 'Plots')]" in Markup(text).unescape()
+    for name in ("experiments/user/page.html", "loop/commissioning_page.html"):
+        source, _, _ = pages.environment().loader.get_source(pages.environment(), name)
+        assert "parts.table(" in source
+        assert "parts.figures(" in source
+        assert "<table" not in source
+
+
 def test_the_numbers_of_a_user_s_run():
     """Against NumPy; the band's own numbers are tested elsewhere."""
     generator = np.random.default_rng(0)

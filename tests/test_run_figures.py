@@ -148,6 +148,21 @@ def test_the_guard_has_a_row_of_marks_for_each_decision_that_it_made():
     np.testing.assert_allclose(axes.series[0].x, 70_001, atol=100_000 / run_figures.POINTS)
 
 
+def test_a_field_that_this_module_does_not_know_appears():
+    """Between the known fields, with its own name; on the page with its description."""
+    assert "pressure" not in run_figures.TITLES
+    data = dataset(x=random(10, 1), cost=np.ones(10))
+    values = random(10, 2)
+    data["pressure"] = (("time", "pipe"), values, {"long_name": "pressure in bar"})
+    data["pipe"] = ["in", "out"]
+    figure = run_figures.overview(data)
+    assert [axes.y.label for axes in figure.axes] == ["$x$", "pressure", "cost"]
+    shown = all_series(figure)
+    np.testing.assert_array_equal(shown["in"].y, values[:, 0])
+    np.testing.assert_array_equal(shown["out"].y, values[:, 1])
+    assert "pressure in bar" in run_figures.by_field(data)["pressure"].caption
+
+
 def simulate(steps=60, n=2, d=2, guard=None, **options):
     names = [f"k{i}" for i in range(d)]
     system = st.System(

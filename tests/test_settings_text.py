@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import selftune as st
+from selftune import models, policies
 from selftune.foundation import settings_text
 
 BOX = st.Box(0.0, [1.0, 50.0])
@@ -81,9 +82,66 @@ def test_functions_and_transformations_have_names_without_addresses():
     assert repr(st.MGAPS(optax.constant_schedule(0.1))) == "MGAPS(learning_rate=<lambda>)"
     controller = st.Controller(system, st.MGAPS(0.05), st.RLS(0.99, 10.0))
     assert repr(controller) == (
-        f"Controller(\n  system={text},\n  tuner=MGAPS(learning_rate=0.05),\n"
-        "  estimator=RLS(forgetting=0.99, covariance=10.0, constraint=Unconstrained()),\n)"
+        f"Controller(\n  system={text},\n  tuner=MGAPS(learning_rate=0.05),\n  estimator=RLS(covariance=10.0),\n)"
     )
+    default = f"Controller(\n  system={text},\n  tuner=GaussNewton(),\n  estimator=AutoEstimator(),\n)"
+    assert repr(st.Controller(system)) == default
+
+
+FIRST = models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)
+PID = policies.PID(kp=4.0, ki=2.0, kd=0.3, u_min=-6.0, u_max=6.0, rate_limit=5.0, anti_windup=policies.Clamping())
+TEXTS = [
+    (st.AutoEstimator(), "AutoEstimator()"),
+    (st.AutoEstimator(constraint=st.Box(-1.0, 1.0)), "AutoEstimator(constraint=Box(low=-1.0, high=1.0))"),
+    (st.KalmanEstimator(), "KalmanEstimator()"),
+    (st.RLS(0.9), "RLS(forgetting=0.9)"),
+    (policies.PID.standard(3.0, 2.0), "PID(kp=3.0, ki=1.5, tune_times=True, anti_windup=BackCalculation())"),
+    (policies.StateFeedback([[1.0, -2.0]], u_max=3.0), "StateFeedback(K=[[1.0, -2.0]], u_max=[3.0])"),
+    (policies.LeadLag(gain=-3.0, lead=1.0, lag=0.1), "LeadLag(gain=-3.0, lead=1.0, lag=0.1)"),
+    (policies.LowPass([0.1, 0.3]), "LowPass(time_constant=[0.1, 0.3])"),
+    (
+        policies.Filtered(policies.LeadLag(gain=3.0, lead=1.0, lag=0.1), output=policies.LowPass(0.3)),
+        "Filtered(policy=LeadLag(gain=3.0, lead=1.0, lag=0.1), output=LowPass(time_constant=0.3), size=1)",
+    ),
+    (policies.VelocityFilter(0.3, dt=0.1), "VelocityFilter(time_constant=0.3, dt=0.1)"),
+    (
+        policies.Luenberger([[0.3], [2.0]], measure=[[1.0, 0.0]], tunable=False),
+        "Luenberger(L=[[0.3], [2.0]], measure=[[1.0, 0.0]], x=[0.0, 0.0], tunable=False)",
+    ),
+    (FIRST, "FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)"),
+    (models.Delayed(FIRST, 3), "Delayed(model=FirstOrder(gain=2.0, time_constant=0.5, dt=0.01), samples=3)"),
+    (
+        models.DoubleIntegrator(
+            mass=2.0, dt=0.01, output=("position", "velocity"), unknown=(models.Viscous(),), integrator=models.RK4()
+        ),
+        "DoubleIntegrator(\n  mass=2.0,\n  dt=0.01,\n  output=('position', 'velocity'),\n  unknown=(Viscous(),),\n"
+        "  integrator=RK4(),\n)",
+    ),
+    (st.Tracking(error=2.0), "Tracking(error=2.0)"),
+    (st.references.Sine(2.0, 3.0), "Sine(amplitude=2.0, seconds=3.0)"),
+]
+
+
+@pytest.mark.parametrize(("settings", "text"), TEXTS, ids=lambda value: type(value).__name__)
+def test_the_parts_of_a_loop_show_their_numbers(settings, text):
+    assert repr(settings) == text
+
+
+def test_a_loop_shows_its_parts():
+    text = repr(st.Loop(FIRST, PID))
+    assert "plant=FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)," in text
+    for part in ("kp=4.0", "ki=2.0", "kd=0.3", "u_max=[6.0]", "rate_limit=[5.0]", "anti_windup=Clamping()"):
+        assert part in text
+    assert "float" not in text
+
+
+def test_a_policy_without_known_numbers_has_a_text():
+    """While JAX traces, and where JAX replaced the arrays by their shapes."""
+    texts = []
+    jax.jit(lambda kp: texts.append(repr(policies.PID(kp=kp, ki=1.0))) or kp)(2.0)
+    assert "kp=float64[]" in texts[0]
+    assert repr(jax.eval_shape(lambda: policies.PID(kp=1.0))).startswith("PID(")
+    assert repr(jax.tree.map(lambda leaf: None, PID)).startswith("PID(")
 
 
 def test_settings_of_a_user():

@@ -39,7 +39,7 @@ class Estimator(st.AbstractEstimator):
     next_state: Callable[[Any], Any] = lambda state: state
     constraint: st.AbstractConstraint = eqx.field(default_factory=st.Unconstrained)
 
-    def init(self, system, x, a_hat):
+    def init(self, system, x, a_hat, t=0):
         return self.first(x)
 
     def update(self, system, x, f_obs, a_hat, t, state):

@@ -140,6 +140,8 @@ class TestAgent:
             ({}, {"reference": [1.0, 2.0]}, "reference: expected 1 real numbers"),
             ({}, {"reference": "fast"}, "reference: expected 1 real numbers"),
             ({}, {"reference": 1.0, "dt": 0.01}, "dt: expected None, because the loop has no jitter"),
+            ({}, {"reference": 1.0, "last_dt": 0.01}, "last_dt: expected None, because the loop has no jitter"),
+            ({"jitter": True}, {"reference": 1.0, "dt": 0.01, "last_dt": -1.0}, "last_dt: expected the period of this"),
             ({"jitter": True}, {"reference": 1.0}, "dt: expected the period of this step"),
             ({"jitter": True}, {"reference": 1.0, "dt": 0.0}, "dt: expected the period of this step, a number"),
             ({"jitter": True}, {"reference": 1.0, "dt": np.nan}, "dt: expected the period of this step, a number"),
@@ -169,6 +171,68 @@ def test_jitter():
     assert float(run.final.x[0]) == pytest.approx(x, rel=1e-9)
     with pytest.raises(st.ArgumentError, match="periods: expected None, because the loop has no jitter"):
         pi_loop().scenario(50, 0, periods=periods)
+
+
+@pytest.mark.parametrize("kind", ["PID", "Filtered", "Cascade"])
+def test_the_first_rate_counts_from_the_start_control(kind):
+    """A PID that starts at u = 3 and stays there has no rate at the first step; without `u_start` it jumps."""
+    cost = lambda error, u, rate: jnp.sum(rate**2)
+
+    def first_cost(u_start):
+        pid = policies.PID(kp=1.0, ki=1.0, u_start=u_start, u_max=9.0)
+        policy = {
+            "PID": pid,
+            "Filtered": policies.Filtered(pid, output=policies.LowPass(0.1)),
+            "Cascade": policies.Cascade(policies.PID(kp=1.0), pid, states=(0,)),
+        }[kind]
+        loop = st.Loop(models.FirstOrder(**FIRST), policy, cost)
+        assert loop.system.memory.initial["u"] == u_start
+        t = loop._first_context()
+        first = loop.system.first(loop.x)
+        u = loop.system.control(first, loop.theta, loop.a_hat, t)
+        np.testing.assert_allclose(u, [u_start], rtol=1e-14)
+        return loop.system.step(first, loop.theta, loop.a_hat, t)[1]
+
+    assert first_cost(3.0) == 0.0
+
+
+def test_the_default_reference_moves_as_many_outputs_as_there_are_controls():
+    """The cart moves and its pole stays upright; a plant with two controls moves both outputs."""
+    cart = models.CartPole(dt=0.02, output=("position", "angle"))
+    K = [[-1.0, -2.0, -30.0, -6.0]]
+    rows = st.Loop(cart, policies.StateFeedback(K), full_state=True).scenario(3000, 0).t.reference
+    assert len(np.unique(rows[:, 0])) > 1
+    assert np.all(rows[:, 1] == 0.0)
+    plant = models.StateSpace([[-1.0, 0.3], [0.2, -2.0]], np.eye(2), np.eye(2), dt=0.05)
+    rows = st.Loop(plant, policies.PID(kp=[1.0, 1.0])).scenario(3000, 0).t.reference
+    assert all(len(np.unique(column)) > 1 for column in rows.T)
+
+
+def test_a_moving_mass_with_jitter():
+    """A mass with a constant velocity: the velocity filter gives v (1 − Π T/(T + h)) in the simulation, where step t
+    lasts h_t, and the cost has the rate of u over the period before the step."""
+    plant = models.DoubleIntegrator(mass=1e9, dt=0.01, integrator=models.RK4(), unknown=(models.Load(),))
+    T, v = 0.03, 0.5
+    observer = policies.VelocityFilter(T, dt=0.01)
+    cost = lambda error, u, rate: jnp.sum(rate)
+    pid = policies.PID(kp=2.0)
+    loop = st.Loop(plant, pid, cost, jitter=True, noise=0.0, reference=0.0, observer=observer)
+    periods = 0.01 * (1 + 0.5 * np.random.default_rng(0).uniform(-1, 1, 50))
+    made = loop.scenario(50, 0, periods=periods)
+    start = jnp.array([0.0, v])
+    scenario = st.Scenario(start, 0 * made.a_star, made.w, t=made.t, measurement_noise=made.measurement_noise)
+    controller, guard = loop.controller(st.Fixed(), st.Frozen()), loop.guard()
+    run = loop.simulate(scenario=scenario, controller=controller, guard=guard)
+    time = np.concatenate([[0.0], np.cumsum(periods[:-1])])
+    expected = [v * (1 - np.prod(T / (T + periods[:t]))) for t in range(50)]
+    np.testing.assert_allclose(run.memory["observer"]["velocity"][1:, 0], expected[:-1], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(run.u[:, 0], -2.0 * v * time, rtol=1e-6, atol=1e-9)  # the mass is almost not moved by u
+    np.testing.assert_allclose(run.cost[1:], -2.0 * v, rtol=1e-6)
+    agent = loop.agent(controller=controller, guard=guard)
+    before = [0.01, *periods[:-1]]
+    for t in range(50):
+        u = agent.act(run.measured[t], reference=0.0, dt=periods[t], last_dt=before[t])
+        np.testing.assert_array_equal(u, run.u[t])
 
 
 @pytest.mark.slow

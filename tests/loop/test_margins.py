@@ -299,6 +299,20 @@ class TestBackOff:
         loop = self.loop(kp=0.5, ki=0.5)
         assert loop.back_off(gain_margin=2.0) is loop.theta or loop.back_off(gain_margin=2.0) == loop.theta
 
+    def test_the_observers_gains_stay(self):
+        """Lower gains of the feedback give this loop a larger gain margin; the observer has gains in θ, too."""
+        plant = models.SecondOrder(gain=1.5, natural_frequency=12.0, damping=0.8, dt=0.01)
+        system = control.ss([[0.0, 1.0], [-144.0, -19.2]], [[0.0], [216.0]], [[1.0, 0.0]], 0.0).sample(0.01)
+        observer = policies.Luenberger.kalman(system.A, system.C, Q=np.diag([1e-6, 1e-2]), R=[[1e-4]])
+        loop = st.Loop(plant, policies.StateFeedback([[1.0, 0.1]]), observer=observer)
+        wanted = 1.3 * loop.margins().gain_margin
+        theta = loop.back_off(gain_margin=wanted)
+        np.testing.assert_array_equal(theta["observer"]["L"], loop.theta["observer"]["L"])
+        change = np.asarray(theta["policy"]["K"] - loop.theta["policy"]["K"])
+        assert np.all(change < 0)
+        assert np.all(change == change[0, 0])
+        assert loop.margins(theta).gain_margin == pytest.approx(wanted, rel=1e-4)  # bisection: 20 halvings of 0.05
+
     def test_margins_that_no_gain_reaches(self):
         plant, A, B = cart()  # lower gains let the pole fall
         policy = policies.StateFeedback.lqr(A, B, np.diag([1.0, 0.1, 10.0, 0.1]), [[0.1]])

@@ -8,6 +8,7 @@ import pytest
 
 import selftune as st
 from selftune import models
+from selftune.models.base import AbstractWrappedModel
 from tests.models.plants import FIRST, MODELS, rollout, typical
 
 
@@ -62,6 +63,24 @@ def test_quantized_measurements():
     assert not np.any(jax.jacfwd(lambda x: model.measure(x, 0))(x))  # as the docstring says
     late = models.Delayed(model, 1)
     np.testing.assert_array_equal(late.measure(jnp.append(x, 0.0), 0), got)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda model: models.Delayed(model, 2), lambda model: models.Quantized(model, 0.1)],
+    ids=["delay", "sensor"],
+)
+def test_wrappers_share_the_signals_of_their_model(wrap):
+    """The common base has the six attributes that no wrapper changes; a wrapper does not define them again."""
+    plain = MODELS["motor"](unknown=(models.Load(), models.Viscous()))
+    model = wrap(plain)
+    for name in ("dt", "controls", "outputs", "parameters"):
+        assert getattr(model, name) == getattr(plain, name)
+    np.testing.assert_array_equal(model.a_hat, plain.a_hat)
+    np.testing.assert_array_equal(model.a_constraint.high, plain.a_constraint.high)
+    assert isinstance(model, AbstractWrappedModel)
+    shared = {"dt", "controls", "outputs", "parameters", "a_hat", "a_constraint"}
+    assert not shared & set(vars(type(model)))
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,30 @@ def test_the_velocity_filter_is_a_filtered_difference():
         np.testing.assert_allclose(np.array(found)[:, axis], expected, atol=1e-10)
 
 
+def ramp(steps=60):
+    """Periods with jitter, and the times of the steps: step t is at time[t], and lasts periods[t]."""
+    periods = H * np.random.default_rng(0).uniform(0.5, 1.5, steps)
+    return periods, np.concatenate([[0.0], np.cumsum(periods[:-1])])
+
+
+@pytest.mark.parametrize("knows_the_future", [True, False])
+def test_the_velocity_of_a_ramp_with_jitter(knows_the_future):
+    """p = v·time gives v (1 − Π T/(T + h)) over all periods h before the step, whatever the periods are."""
+    T, v = 0.05, 3.0
+    observer = policies.VelocityFilter(T, dt=H)
+    periods, time = ramp()
+    memory = observer.memory.initial
+    for t in range(len(time)):
+        measured = jnp.asarray(periods[t - 1] if t else H)
+        context = st.LoopContext(jnp.array(t), jnp.zeros(1), measured)
+        if knows_the_future:
+            context = context._replace(dt=jnp.asarray(periods[t]), last_dt=measured)
+        x_hat = observer.estimate(jnp.array([v * time[t]]), memory, observer.theta, context)
+        memory = observer.update(memory, x_hat, jnp.zeros(1), jnp.zeros(1), motor, context)
+        expected = v * (1 - np.prod(T / (T + periods[:t])))
+        np.testing.assert_allclose(x_hat, [v * time[t], expected], rtol=1e-12, atol=1e-14)
+
+
 OBSERVERS = {
     "Luenberger": policies.Luenberger.kalman(A, C, [1e-3, 0.1], 1e-2),
     "VelocityFilter": policies.VelocityFilter(0.05, dt=H),

@@ -222,3 +222,78 @@ def test_an_output_of_the_wrong_size_is_refused():
     pid = policies.PID([1.0, 2.0])
     with pytest.raises(st.ArgumentError, match="output: expected shape"):
         pid(policies.Inputs.of(output=[1.0], reference=[1.0], dt=H), None, pid.theta)
+
+
+def test_jitter_on_a_ramp():
+    """y = v·time: the filtered derivative is kd v (1 − Π T/(T + h)), with the periods h before the step. The integral
+    is the sum of errors times the periods after them, and the rate limit counts the time since the last step."""
+    v, T, kd, ki = 2.0, 0.03, 0.4, 0.7
+    periods = H * np.random.default_rng(0).uniform(0.5, 1.5, 60)
+    time = np.concatenate([[0.0], np.cumsum(periods[:-1])])
+    pid = policies.PID(kp=1.0, ki=ki, kd=kd, derivative_filter=T)
+    limited = policies.PID(kp=1e6, rate_limit=5.0)
+    memory, limited_memory = pid.memory.initial, limited.memory.initial
+    for t in range(60):
+        last = periods[t - 1] if t else H
+        inputs = policies.Inputs.of([v * time[t]], [0.0], dt=periods[t])._replace(last_dt=jnp.asarray(last))
+        u, memory = pid(inputs, memory, pid.theta)
+        derivative = -kd * v * (1 - np.prod(T / (T + periods[:t])))
+        integral = -ki * v * np.sum(periods[:t] * time[:t])
+        np.testing.assert_allclose(u, [-v * time[t] + derivative + integral], rtol=1e-12, atol=1e-14)
+        far = inputs._replace(output=jnp.zeros(1), reference=jnp.ones(1))
+        u, limited_memory = limited(far, limited_memory, limited.theta)
+        np.testing.assert_allclose(u, [5.0 * (H + time[t])], rtol=1e-12)
+
+
+def test_filters_with_jitter_on_a_ramp():
+    """The low-pass filter and the lead-lag compensator are late by v T (1 − Π T/(T + h)), with the periods before the
+    step."""
+    v, T = 2.0, 0.03
+    periods = H * np.random.default_rng(0).uniform(0.5, 1.5, 60)
+    time = np.concatenate([[0.0], np.cumsum(periods[:-1])])
+    smooth = policies.Filtered(policies.PID(kp=1.0), output=policies.LowPass(T))
+    lag = policies.LeadLag(gain=1.0, lead=1e-9, lag=T)
+    smooth_memory, lag_memory = smooth.memory.initial, lag.memory.initial
+    for t in range(60):
+        last = jnp.asarray(periods[t - 1] if t else H)
+        inputs = policies.Inputs.of([v * time[t]], [0.0], dt=periods[t])._replace(last_dt=last)
+        late = v * time[t] - v * T * (1 - np.prod(T / (T + periods[:t])))
+        u, smooth_memory = smooth(inputs, smooth_memory, smooth.theta)
+        np.testing.assert_allclose(u, [-late], rtol=1e-10, atol=1e-14)
+        u, lag_memory = lag(inputs, lag_memory, lag.theta)
+        np.testing.assert_allclose(u, [-late], rtol=1e-7, atol=1e-8)  # the lead of 1 ns is left
+
+
+@pytest.mark.parametrize("form", ["parallel", "standard"])
+def test_a_pid_can_be_made_while_jax_traces(form):
+    """The controls of a batch of PIDs, under `jit` and `vmap`, are those of PIDs that are made one by one. The
+    derivative by the gains is that of finite differences."""
+
+    def controls(gains):
+        if form == "parallel":
+            pid = policies.PID(kp=gains[0], ki=gains[1], kd=gains[2], u_min=-3.0, u_max=3.0)
+        else:
+            pid = policies.PID.standard(kp=gains[0], ti=gains[1], td=gains[2], u_min=-3.0, u_max=3.0)
+        memory, found = pid.memory.initial, []
+        for y in (0.0, 0.3, 0.5, 0.6):
+            u, memory = pid(policies.Inputs.of([y], [1.0], dt=H), memory, pid.theta)
+            found.append(u)
+        return jnp.concatenate(found)
+
+    batch = jnp.array([[2.0, 1.0, 0.1], [4.0, 0.5, 0.01], [-1.0, -2.0, -0.3]])
+    if form == "standard":
+        batch = jnp.abs(batch)
+    expected = jnp.stack([controls(gains.tolist()) for gains in batch])
+    # XLA may join operations, which changes the last bits.
+    np.testing.assert_allclose(jax.jit(jax.vmap(controls))(batch), expected, rtol=1e-13)
+    slope = jax.jit(jax.jacfwd(controls))(batch[0])
+    steps = 1e-6 * np.eye(3)
+    differences = [(controls(batch[0] + step) - controls(batch[0] - step)) / 2e-6 for step in steps]
+    np.testing.assert_allclose(slope, np.stack(differences, axis=1), rtol=1e-7, atol=1e-7)  # 1e-16 / 1e-6 and h²
+
+
+def test_a_gain_of_zero_is_left_out_while_jax_traces():
+    made = jax.jit(lambda kp: policies.PID(kp=kp, ki=0.0).theta)(2.0)
+    assert set(made) == {"log_kp"}
+    with pytest.raises(st.ArgumentError, match="kd: expected a gain other than 0 on every axis"):
+        jax.jit(lambda kp: policies.PID(kp=kp, kd=[1.0, 0.0]).theta)(2.0)

@@ -78,7 +78,8 @@ class Controller(eqx.Module):
         True True
     """
 
-    __repr__ = settings_text.show
+    def __repr__(self) -> str:
+        return settings_text.show(self, always=("tuner", "estimator"))
 
     system: AbstractSystem
     tuner: AbstractTuner = eqx.field(default_factory=GaussNewton)
@@ -108,12 +109,11 @@ class Controller(eqx.Module):
         x, theta, a_hat = self.check_values(x, theta, a_hat)
         self.system.check(x, theta, a_hat, t, thorough=True)
         loop_state = self.system.first(x)
-        context = (t,) if self.estimator.init_takes_context else ()
         return ControllerState(
             theta=theta,
             a_hat=a_hat,
             tuner=self.tuner.init(self.system, loop_state, theta),
-            estimator=self.estimator.init(self.system, x, a_hat, *context),
+            estimator=self.estimator.init(self.system, x, a_hat, t),
             memory=self.system.split(loop_state)[1],
         )
 

@@ -1,7 +1,8 @@
-from typing import Any, ClassVar
+from typing import Any
 
 from jaxtyping import Array, Float, PyTree
 
+from ..foundation import settings_text
 from ..problem.affine import is_affine
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.system import AbstractSystem
@@ -40,7 +41,9 @@ class AutoEstimator(AbstractEstimator):
 
     kalman: KalmanEstimator
     gradient: NormalizedGradient
-    init_takes_context: ClassVar[bool] = True
+
+    def __repr__(self) -> str:
+        return settings_text.show(self, {"constraint": self.constraint})
 
     def __init__(self, constraint: Any = _EVERYWHERE):
         self.kalman = KalmanEstimator(constraint=constraint)

@@ -25,13 +25,11 @@ class AbstractEstimator(eqx.Module):
 
     is_oracle: ClassVar[bool] = False
     """Whether `Controller.reveal` gives this estimator $a^*_t$ before each step."""
-    init_takes_context: ClassVar[bool] = False
-    """Whether `init` takes the context t of the first step as a fourth argument. An estimator needs t to evaluate or
-    trace the residual in `init`."""
 
     @abc.abstractmethod
-    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> PyTree:
-        r"""Return the state before the first step, from the first x and $\hat a_0$."""
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, t: Any = 0) -> PyTree:
+        r"""Return the state before the first step, from the first x, $\hat a_0$ and the first context t. An estimator
+        needs t if it evaluates or traces the residual here."""
 
     @abc.abstractmethod
     def update(

@@ -15,7 +15,7 @@ class Frozen(AbstractEstimator):
         >>> estimator = st.Frozen()
     """
 
-    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> None:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, t: Any = 0) -> None:
         return None
 
     def update(

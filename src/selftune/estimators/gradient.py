@@ -60,7 +60,7 @@ class GradientEstimator(AbstractEstimator):
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
     normalized: bool = eqx.field(default=False, static=True)
 
-    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> PyTree:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, t: Any = 0) -> PyTree:
         arguments.fits("preconditioner", self.preconditioner, ravel_pytree(a_hat)[0].size)
         return projected_step.init(self.learning_rate, a_hat)
 

@@ -1,4 +1,4 @@
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -89,7 +89,6 @@ class KalmanEstimator(AbstractEstimator):
     constraint: AbstractConstraint
     bounded: bool = eqx.field(static=True)
     """Whether each parameter has two finite bounds; if not, scales are learned."""
-    init_takes_context: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ class Known(AbstractEstimator):
 
     is_oracle: ClassVar[bool] = True
 
-    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> None:
+    def init(self, system: AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, t: Any = 0) -> None:
         return None
 
     def update(

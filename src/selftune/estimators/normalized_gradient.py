@@ -1,4 +1,4 @@
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -47,7 +47,6 @@ class NormalizedGradient(AbstractEstimator):
     constraint: AbstractConstraint
     bounded: bool = eqx.field(static=True)
     """Whether each parameter has two finite bounds; if not, scales are learned."""
-    init_takes_context: ClassVar[bool] = True
 
     def __init__(self, share: Any = 0.06, constraint: Any = _EVERYWHERE):
         self.share = arguments.number("share", share, lambda v: 0 < v <= 1, "a number in (0, 1]")

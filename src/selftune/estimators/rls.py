@@ -1,4 +1,4 @@
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -81,7 +81,6 @@ class RLS(AbstractEstimator):
     constraint: AbstractConstraint
     bounded: bool = eqx.field(static=True)
     """Whether each parameter has two finite bounds; if not, scales are learned."""
-    init_takes_context: ClassVar[bool] = True
 
     def __init__(self, forgetting: Any = 0.99, covariance: Any = None, constraint: Any = _EVERYWHERE):
         self.forgetting = arguments.number("forgetting", forgetting, lambda v: 0 < v <= 1, "a number in (0, 1]")

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -17,10 +18,11 @@ WIDTH = 100
 """A longer text has a line for each field."""
 
 
-def show(self: Any) -> str:
-    """Return the class and the fields of an `equinox.Module` as text; classes use this function as `__repr__`.
+def show(self: Any, computed: Mapping[str, Any] | None = None, always: tuple[str, ...] = ()) -> str:
+    """Return the class and the arguments of an `equinox.Module` as text; classes use this function as `__repr__`.
 
-    - A field that has its default value is left out, and so is a field that is no argument of the class.
+    - The arguments are those of the constructor. Their values are the attributes of the same name, or `computed`.
+    - An argument that has its default value is left out, unless it is in `always`.
     - A number and a small array are shown as numbers, in the fewest digits that give the same number in its dtype.
     - A large array, and an array without known values (JAX traces it, or has deleted it), is shown by dtype and shape.
     - A function is shown by its name, and a transformation of optax by the function that made it.
@@ -33,16 +35,24 @@ def show(self: Any) -> str:
         >>> st.Box(jnp.zeros(100, "float32"), 1.0)
         Box(low=float32[100], high=1.0)
     """
-    arguments_ = inspect.signature(type(self)).parameters
     fields = [
-        f"{field.name}={value(found)}"
-        for field in dataclasses.fields(self)
-        if field.repr
-        and field.name in arguments_
-        and hasattr(self, field.name)
-        and not _is_default(field, found := getattr(self, field.name))
+        f"{name}={value(found)}"
+        for name, found, is_default in _arguments(self, computed or {})
+        if name in always or not is_default
     ]
     return _join(f"{type(self).__name__}(", fields, ")")
+
+
+def _arguments(self: Any, computed: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the name and the value of each argument that is known, and whether the value is the default."""
+    fields = {field.name: field for field in dataclasses.fields(self)}
+    for name, parameter in inspect.signature(type(self)).parameters.items():
+        field = fields.get(name)
+        if name in computed:
+            yield name, computed[name], _is_same(computed[name], parameter.default)
+        elif field is not None and field.repr and hasattr(self, name):
+            found = getattr(self, name)
+            yield name, found, _is_default(field, found) or _is_same(found, parameter.default)
 
 
 def value(item: Any) -> str:
@@ -93,6 +103,17 @@ def _is_default(field: dataclasses.Field, found: Any) -> bool:
     convert = field.metadata.get("converter")
     default = default if convert is None else convert(default)
     return type(found) is type(default) and value(found) == value(default)
+
+
+def _is_same(found: Any, default: Any) -> bool:
+    """Whether a value is the default of the constructor: the same text, or an array full of the default number."""
+    if default is inspect.Parameter.empty:
+        return False
+    if isinstance(default, int | float) and isinstance(found, jax.Array) and arguments.is_known(found):
+        return (
+            found.size > 0 and not found.is_deleted() and bool(np.all(np.asarray(found) == found.dtype.type(default)))
+        )
+    return value(found) == value(default)
 
 
 def _is_optax(item: Any) -> bool:

@@ -13,7 +13,7 @@ from ..estimators.base import AbstractEstimator
 from ..estimators.frozen import Frozen
 from ..problem.loop_context import LoopContext
 from ..problem.system import infer_residual
-from .control_loop import Loop, _split_theta
+from .control_loop import Loop, _split_theta, _start_control
 from .plant_log import PlantLog
 
 
@@ -49,7 +49,7 @@ def contexts(loop: Loop, log: PlantLog) -> LoopContext:
     if loop.jitter:
         measured = np.full(len(log) - 1, dt) if log.time is None else np.diff(log.time)
         periods = jnp.asarray(np.concatenate([[dt], measured]), dtype)
-    return LoopContext(jnp.arange(len(log), dtype=jnp.int32), jnp.asarray(log.reference, dtype), periods)
+    return LoopContext(jnp.arange(len(log), dtype=jnp.int32), jnp.asarray(log.reference, dtype), periods, periods)
 
 
 def replay(
@@ -103,7 +103,8 @@ def _scan(
 
     memory = None if observer is None else observer.memory.start(measured.dtype)
     following = jnp.concatenate([measured[1:], measured[-1:]])
-    return jax.lax.scan(step, (memory, jnp.zeros_like(u[0]), a_hat, state), (measured, u, t, following))[1]
+    last_u = _start_control(loop.policy).astype(u.dtype)
+    return jax.lax.scan(step, (memory, last_u, a_hat, state), (measured, u, t, following))[1]
 
 
 def forecast(loop: Loop, log: PlantLog, replayed: Replay, horizon: int) -> Forecast:

@@ -74,7 +74,15 @@ LOOP_RULES = {
 
 @dataclass(frozen=True)
 class CommissioningStep:
-    """One row of a commissioning: a check and its verdict."""
+    """One row of a commissioning: a check and its verdict.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> row = st.CommissioningStep("sampling", "warning", "The mean period is 3 % too long.", {"mean": 0.0103})
+        >>> row.verdict, row.numbers["mean"]
+        ('warning', 0.0103)
+    """
 
     name: str
     verdict: Verdict
@@ -90,6 +98,21 @@ class Commissioned:
 
     `controller`, `guard`, `theta` and `a_hat` are the choices. They are those of the loop if the commissioning ended
     before it could choose.
+
+    !!! Example
+
+        These start gains are too high, so nothing is sent to the plant:
+
+        >>> import selftune as st
+        >>> from selftune import models, policies
+        >>> plant = models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)
+        >>> commissioned = st.commission(st.Loop(plant, policies.PID(kp=1000.0)))
+        >>> commissioned
+        <Commissioned: no-go, 2 checks>
+        >>> commissioned["stability"].verdict, commissioned.log is None
+        ('no-go', True)
+        >>> print(commissioned.reasons[0])
+        stability: UNSTABLE: spectral radius 38.62. theta=loop.back_off(gain_margin=2) gives lower gains: kp = 25.
     """
 
     loop: Loop

@@ -21,14 +21,15 @@ from ..estimators.base import AbstractEstimator
 from ..export.c_folder import export_c
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
-from ..models.base import AbstractModel, measured_period
+from ..models.base import AbstractModel
 from ..native.choice import Engine
 from ..policies.base import AbstractPolicy, Inputs
 from ..policies.cascade import Cascade
+from ..policies.filters import Filtered
 from ..policies.observers import AbstractObserver, Luenberger
 from ..policies.pid import PID
 from ..problem.constraints import AbstractConstraint, Product
-from ..problem.loop_context import LoopContext
+from ..problem.loop_context import LoopContext, coming_period, elapsed_period
 from ..problem.memory import Memory
 from ..problem.noise import PiecewiseConstant
 from ..problem.scenario import Scenario
@@ -64,8 +65,8 @@ class Loop(eqx.Module):
     memory and the sensors; `theta`, `a_hat` and `x` are the start values; `controller()`, `guard()`, `agent()` and
     `simulate()` use them. The context of each step is a `LoopContext`, which has the reference.
 
-    The memory of the system is a dictionary: `"u"`, the last control; `"policy"`, the memory of the policy, such as the
-    integral of a PID; `"observer"`, the memory of the observer.
+    The memory of the system is a dictionary: `"u"`, the last control, which starts at `u_start` of a PID; `"policy"`,
+    the memory of the policy, such as the integral of a PID; `"observer"`, the memory of the observer.
 
     **Arguments:**
 
@@ -74,15 +75,17 @@ class Loop(eqx.Module):
     - `cost`: a `Tracking`, or a function `(error (q,), u (m,), rate of u (m,)) -> ()`.
     - `reference`: the wanted output in simulations: a reference of `selftune.references`, a number, an array with a row
       for each step, or a function of the time in seconds. By default the reference makes steps to random levels
-      between the output at rest and half a scale above it. An agent gets its reference at each call:
-      `agent.act(measurement, reference=r)`.
+      between the output at rest and half a scale above it. If the plant has m controls, the first m outputs move, and
+      the others stay at rest. An agent gets its reference at each call: `agent.act(measurement, reference=r)`.
     - `noise`: the standard deviation of the sensor noise, a number or one for each output, in the output's units. By
       default 1/1000 of the output's scale. Simulations and the default observer use it.
     - `observer`: an observer of `selftune.policies`, which estimates the state from the outputs. It is needed if the
       state has other components than the outputs. By default it is a stationary Kalman filter for this noise and for
       disturbances at the plant's input of 5 % of the control's scale.
     - `full_state`: True if sensors measure the whole state. The measurement is then x, and no observer is needed.
-    - `jitter`: True if each step has its own sampling period. Then `act` takes the period of each step as `dt=…`.
+    - `jitter`: True if each step has its own sampling period. Then `act` takes the measured time since the last call
+      as `dt=…`, which also counts as the period up to the next call. If your program knows the coming period, give
+      that as `dt=…` and the measured one as `last_dt=…`.
 
     !!! Example
 
@@ -173,7 +176,7 @@ class Loop(eqx.Module):
             residual=_Residual(plant),
             policy=_LoopPolicy(self.plant, self.policy, self.observer),
             cost=_LoopCost(plant, self.cost),
-            memory=_memory(self.policy, self.observer, len(self.plant.controls)),
+            memory=_memory(self.policy, self.observer),
             measure=None if observer is None else _Measure(plant),
             estimate=None if observer is None else _Estimate(observer),
         )
@@ -301,12 +304,14 @@ class Loop(eqx.Module):
         draw = PiecewiseConstant(period=-(-steps // 2), low=0.0, high=1.0)(ka, steps, plant.a_hat.size)
         a_star = (low + (high - low) * draw).astype(dtype)
         noise = self.noise * jax.random.normal(kn, (steps, self.noise.size), dtype)
+        last = None
         if self.jitter:
             given = plant.dt if periods is None else arguments.variances("periods", periods)
             periods = arguments.fit_shape("periods", jnp.asarray(given, dtype), (steps,))
+            last = jnp.concatenate([jnp.full(1, plant.dt, dtype), periods[:-1]])
         elif periods is not None:
             raise ArgumentError("periods", "None, because the loop has no jitter", arguments.describe(periods))
-        context = LoopContext(jnp.arange(steps, dtype=jnp.int32), rows, periods)
+        context = LoopContext(jnp.arange(steps, dtype=jnp.int32), rows, periods, last)
         w = jnp.zeros((steps, plant.x0.size), dtype)
         return Scenario(plant.x0, a_star, w, t=context, measurement_noise=noise)
 
@@ -476,7 +481,7 @@ class Loop(eqx.Module):
     def _first_context(self) -> LoopContext:
         q, dtype = len(self.plant.outputs), self.plant.x0.dtype
         period = jnp.asarray(self.plant.dt, dtype) if self.jitter else None
-        return LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(q, dtype), period)
+        return LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(q, dtype), period, period)
 
 
 class _ContextMaker:
@@ -485,7 +490,7 @@ class _ContextMaker:
     def __init__(self, q: int, jitter: bool):
         self.q, self.jitter = q, jitter
 
-    def __call__(self, step: int, *, reference: Any = None, dt: Any = None) -> LoopContext:
+    def __call__(self, step: int, *, reference: Any = None, dt: Any = None, last_dt: Any = None) -> LoopContext:
         q = self.q
         if reference is None:
             raise ArgumentError(
@@ -494,6 +499,8 @@ class _ContextMaker:
         if (dt is None) == self.jitter:
             expected = "the period of this step in seconds" if self.jitter else "None, because the loop has no jitter"
             raise ArgumentError("dt", expected, f"{dt}")
+        if last_dt is not None and not self.jitter:
+            raise ArgumentError("last_dt", "None, because the loop has no jitter", f"{last_dt}")
         wanted: Any = _numbers(reference)
         if wanted is not None and wanted.shape == () and q == 1:
             wanted = wanted[None]
@@ -502,10 +509,15 @@ class _ContextMaker:
         now: Any = np.int32(step)
         if dt is None:
             return LoopContext(now, wanted)
-        period = _numbers(dt)
-        if period is None or period.shape != () or not 0 < period < np.inf:
-            raise ArgumentError("dt", "the period of this step, a number of seconds > 0", arguments.describe(dt))
-        return LoopContext(now, wanted, period)
+        period = _seconds("dt", dt)
+        return LoopContext(now, wanted, period, period if last_dt is None else _seconds("last_dt", last_dt))
+
+
+def _seconds(name: str, value: Any) -> Any:
+    period = _numbers(value)
+    if period is None or period.shape != () or not 0 < period < np.inf:
+        raise ArgumentError(name, "the period of this step, a number of seconds > 0", arguments.describe(value))
+    return period
 
 
 def _numbers(value: Any) -> Any:
@@ -550,7 +562,7 @@ class _LoopCost(eqx.Module):
     cost: Any
 
     def __call__(self, x, memory, u, theta, t):
-        rate = (u - memory["u"]) / _period(self.plant, t, u.dtype)
+        rate = (u - memory["u"]) / _in_seconds(elapsed_period(t), self.plant, u.dtype)
         return self.cost(t.reference - self.plant.output(x), u, rate)
 
 
@@ -565,7 +577,8 @@ class _LoopPolicy(eqx.Module):
             x, output = measured, self.plant.output(measured)
         else:
             x, output = self.observer.estimate(measured, memory["observer"], theta_observer, t), measured
-        inputs = Inputs(output, t.reference, x, f, _period(self.plant, t, x.dtype), t)
+        dt, last_dt = (_in_seconds(one(t), self.plant, x.dtype) for one in (coming_period, elapsed_period))
+        inputs = Inputs(output, t.reference, x, f, dt, t, last_dt)
         u, inner = self.policy(inputs, memory.get("policy"), theta)
         after = {"u": u}
         if inner is not None:
@@ -581,12 +594,23 @@ def _is_multi_rate(policy: AbstractPolicy) -> bool:
     return inner or (isinstance(policy, Cascade) and max(policy.every) > 1)
 
 
-def _period(plant: AbstractModel, t: Any, dtype: Any) -> Array:
-    measured = measured_period(t)
-    return jnp.asarray(plant.dt, dtype) if measured is None else measured.astype(dtype)
+def _in_seconds(period: Array | None, plant: AbstractModel, dtype: Any) -> Array:
+    """Return the given period, or the nominal one."""
+    return jnp.asarray(plant.dt, dtype) if period is None else period.astype(dtype)
 
 
-def _memory(policy: AbstractPolicy, observer: AbstractObserver | None, m: int) -> Memory:
+def _start_control(policy: AbstractPolicy) -> Array:
+    """Return u before the first step, (m,): that of the PID which computes u, otherwise zeros."""
+    if isinstance(policy, PID):
+        return policy.u_start
+    if isinstance(policy, Cascade):
+        return _start_control(policy.levels[-1])
+    if isinstance(policy, Filtered):
+        return _start_control(policy.policy)
+    return jnp.zeros_like(policy.limits[0])
+
+
+def _memory(policy: AbstractPolicy, observer: AbstractObserver | None) -> Memory:
     """Return the memory of the loop; each part keeps its own rules for refused measurements and rollbacks."""
     parts: dict[str, Memory] = {}
     if policy.memory is not None:
@@ -594,7 +618,7 @@ def _memory(policy: AbstractPolicy, observer: AbstractObserver | None, m: int) -
     if observer is not None:
         parts["observer"] = observer.memory
     return Memory(
-        {"u": jnp.zeros(m)} | {name: part.initial for name, part in parts.items()},
+        {"u": _start_control(policy)} | {name: part.initial for name, part in parts.items()},
         refused=_Refused(parts),
         restored=_Restored(parts),
     )
@@ -692,6 +716,9 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     """Return steps to random levels, from the output at rest up to half a scale above it. Each level lasts five time
     constants of the plant, but between 100 and 2,000 steps.
 
+    m controls can bring m outputs to a level. So the first m outputs move, and the others stay at rest: a cart moves to
+    a position while its pole stays upright.
+
     The control has reserves at these levels, also against a load. A heater cannot cool: no level is below the rest.
     """
     eigenvalues = np.abs(np.linalg.eigvals(_jacobians(plant)[0]))
@@ -699,6 +726,7 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     steps = 5 / -math.log(slowest) if slowest > 0 else 0.0
     hold = min(max(steps, 100.0), 2000.0) * plant.dt
     scale = np.array(_scales(plant)[1])
+    scale[len(plant.controls) :] = 0.0
     with jax.ensure_compile_time_eval():
         rest: Any = np.asarray(plant.output(plant.x0), float)
     return Steps(hold, low=rest, high=rest + 0.5 * scale)

@@ -15,12 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 
 
 class AbstractReference(eqx.Module):
     """The wanted values of the outputs, from time 0 on."""
+
+    __repr__ = settings_text.show
 
     @abc.abstractmethod
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 
 
@@ -23,6 +23,7 @@ class Tracking(eqx.Module):
 
     $Y_i$ and $U_j$ are the sizes of output and control that count as 1. They come from the plant (`Signal.scale`),
     unless you give them here. The rate $\dot u$ is the change from the last control, divided by the sampling period.
+    Before the first step, the last control is `u_start` of the PID, or 0.
 
     **Arguments:**
 
@@ -39,6 +40,8 @@ class Tracking(eqx.Module):
         >>> print(cost(error, u, rate))  # (1/2)² + 0.01 · 1²
         0.26
     """
+
+    __repr__ = settings_text.show
 
     error: Any = eqx.field(default=1.0, converter=_weight("error"))
     effort: Any = eqx.field(default=0.01, converter=_weight("effort"))

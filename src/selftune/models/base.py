@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..problem.constraints import Box
-from ..problem.loop_context import LoopContext
 
 
 class Signal(NamedTuple):
@@ -103,9 +102,37 @@ class AbstractModel(eqx.Module):
         """Return the outputs as the sensor reports them, (q,)."""
 
 
-def measured_period(t: Any) -> Array | None:
-    """Return the sampling period in the context, or None if the context has none."""
-    return t.dt if isinstance(t, LoopContext) else None
+class AbstractWrappedModel(AbstractModel):
+    """A model that changes a part of another model. The signals and parameters that a wrapper does not change are those
+    of the model inside."""
+
+    __repr__ = settings_text.show
+
+    model: eqx.AbstractVar[AbstractModel]
+
+    @property
+    def dt(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride] (Equinox allows this)
+        return self.model.dt
+
+    @property
+    def controls(self) -> tuple[Signal, ...]:
+        return self.model.controls
+
+    @property
+    def outputs(self) -> tuple[Signal, ...]:
+        return self.model.outputs
+
+    @property
+    def parameters(self) -> tuple[Signal, ...]:
+        return self.model.parameters
+
+    @property
+    def a_hat(self) -> Float[Array, " p"]:
+        return self.model.a_hat
+
+    @property
+    def a_constraint(self) -> Box:
+        return self.model.a_constraint
 
 
 def sampling_period(value: Any) -> float:

@@ -28,7 +28,8 @@ class CartPole(AbstractContinuousModel):
     - `pole_inertia`: I in kg·m², about the center of mass; None means a uniform rod, $m l^2 / 3$.
     - `cart_friction`, `pivot_friction`: b in N·s/m and c in N·m·s/rad, the known friction; `gravity`: g in m/s².
     - `rated_force`: the typical force in N.
-    - `output`: the controlled states, one or more of "position", "velocity", "angle" and "angular_velocity".
+    - `output`: the controlled states, one or more of "position", "velocity", "angle" and "angular_velocity". The
+      default reference of a `Loop` moves the first one.
     - `unknown`: the features of the residual, with the cart's velocity; `integrator`: `RK4` or `Euler`.
 
     !!! Example

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..foundation.suggestions import nearest
 from ..problem.constraints import Box
-from .base import AbstractModel, Signal, measured_period
+from ..problem.loop_context import coming_period
+from .base import AbstractModel, Signal
 from .integrators import AbstractIntegrator
 from .unknown import Unknown
 
@@ -24,6 +25,12 @@ class AbstractContinuousModel(AbstractModel):
     `x0` and `derivative`. Its `__init__` ends with `self.integrator = self.prepared(integrator, linear=…)`.
     `output_matrix` is the matrix C, (q, n), of the outputs y = C x.
     """
+
+    def __repr__(self) -> str:
+        names = getattr(self, "output_names", ())
+        output = names[0] if len(names) == 1 else names
+        features = getattr(self.unknown, "features", None)
+        return settings_text.show(self, {"output": output, "C": self.output_matrix, "unknown": features})
 
     unknown: eqx.AbstractVar[Unknown]
     integrator: eqx.AbstractVar[AbstractIntegrator]
@@ -52,7 +59,7 @@ class AbstractContinuousModel(AbstractModel):
         return self.unknown.constraint
 
     def dynamics(self, x: Float[Array, " n"], u: Float[Array, " m"], f: Float[Array, " k"], t: Any) -> Array:
-        model, period = in_dtype((self, measured_period(t)), x.dtype)
+        model, period = in_dtype((self, coming_period(t)), x.dtype)
         applied, load = model.unknown.split(u, f)
         return model.integrator.step(lambda x: model.derivative(x, applied, load), x, self.dt, period)
 

@@ -5,11 +5,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..foundation import arguments
-from ..problem.constraints import Box
-from .base import AbstractModel, Signal
+from .base import AbstractModel, AbstractWrappedModel, Signal
 
 
-class Delayed(AbstractModel):
+class Delayed(AbstractWrappedModel):
     r"""A model whose control acts k samples later: $x_{t+1} = g(x_t, u_{t-k}, f_t, t)$.
 
     The state is $(x_t, u_{t-k}, \dots, u_{t-1})$, so the tuner sees the delay. Output, measurement and residual depend
@@ -30,11 +29,9 @@ class Delayed(AbstractModel):
 
     model: AbstractModel
     samples: int = eqx.field(static=True)
-    dt: float = eqx.field(static=True)
 
     def __init__(self, model: AbstractModel, samples: int):
         arguments.instance("model", model, AbstractModel)
-        self.dt = model.dt
         self.model, self.samples = model, arguments.count("samples", samples)
 
     @property
@@ -46,29 +43,9 @@ class Delayed(AbstractModel):
         )
 
     @property
-    def controls(self) -> tuple[Signal, ...]:
-        return self.model.controls
-
-    @property
-    def outputs(self) -> tuple[Signal, ...]:
-        return self.model.outputs
-
-    @property
-    def parameters(self) -> tuple[Signal, ...]:
-        return self.model.parameters
-
-    @property
     def x0(self) -> Float[Array, " n"]:
         x = self.model.x0
         return jnp.concatenate([x, jnp.zeros(self.samples * len(self.controls), x.dtype)])
-
-    @property
-    def a_hat(self) -> Float[Array, " p"]:
-        return self.model.a_hat
-
-    @property
-    def a_constraint(self) -> Box:
-        return self.model.a_constraint
 
     def dynamics(self, x: Float[Array, " n"], u: Float[Array, " m"], f: Float[Array, " k"], t: Any) -> Array:
         n, m = len(self.model.states), len(self.controls)

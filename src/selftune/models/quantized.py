@@ -1,17 +1,15 @@
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
-from ..problem.constraints import Box
-from .base import AbstractModel, Signal
+from .base import AbstractModel, AbstractWrappedModel, Signal
 from .continuous import in_dtype
 
 
-class Quantized(AbstractModel):
+class Quantized(AbstractWrappedModel):
     """A plant whose sensor rounds, such as an encoder: `measure` returns multiples of `resolution`.
 
     Use this class for a simulated plant only, and not for the model of a controller: the derivative of a rounded number
@@ -31,11 +29,10 @@ class Quantized(AbstractModel):
 
     model: AbstractModel
     resolution: Array
-    dt: float = eqx.field(static=True)
 
     def __init__(self, model: AbstractModel, resolution: Any):
         arguments.instance("model", model, AbstractModel)
-        self.model, self.dt = model, model.dt
+        self.model = model
         self.resolution = arguments.variances("resolution", resolution)
         if self.resolution.ndim and self.resolution.shape != (len(model.outputs),):
             expected = f"a number, or one for each of {len(model.outputs)} outputs"
@@ -46,28 +43,8 @@ class Quantized(AbstractModel):
         return self.model.states
 
     @property
-    def controls(self) -> tuple[Signal, ...]:
-        return self.model.controls
-
-    @property
-    def outputs(self) -> tuple[Signal, ...]:
-        return self.model.outputs
-
-    @property
-    def parameters(self) -> tuple[Signal, ...]:
-        return self.model.parameters
-
-    @property
     def x0(self) -> Float[Array, " n"]:
         return self.model.x0
-
-    @property
-    def a_hat(self) -> Float[Array, " p"]:
-        return self.model.a_hat
-
-    @property
-    def a_constraint(self) -> Box:
-        return self.model.a_constraint
 
     def dynamics(self, x: Float[Array, " n"], u: Float[Array, " m"], f: Float[Array, " k"], t: Any) -> Array:
         return self.model.dynamics(x, u, f, t)

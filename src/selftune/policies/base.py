@@ -2,6 +2,7 @@
 
 import abc
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Box
@@ -38,9 +39,16 @@ class Inputs(NamedTuple):
     f: Float[Array, " k"]
     """The estimated residual at x."""
     dt: Float[Array, ""]
-    """The sampling period in seconds."""
+    """The sampling period from this step to the next one in seconds."""
     t: Any
     """The context of the step."""
+    last_dt: Float[Array, ""] | None = None
+    """The time since the step before in seconds, if it differs from `dt`."""
+
+    @property
+    def elapsed(self) -> Float[Array, ""]:
+        """The time since the step before in seconds: `last_dt`, or `dt` if there is none."""
+        return self.dt if self.last_dt is None else self.last_dt
 
     @staticmethod
     def of(
@@ -80,6 +88,9 @@ class AbstractPolicy(eqx.Module):
     implement the properties, `__call__` and `gains`. `selftune.testing.check_policy` checks it.
     """
 
+    def __repr__(self) -> str:
+        return described(self, self.gains)
+
     theta: eqx.AbstractVar[dict[str, Any]]
     """The start parameters, in the policy's own coordinates, such as the logarithms of the gains."""
     constraint: eqx.AbstractVar[AbstractConstraint]
@@ -112,6 +123,22 @@ class AbstractPolicy(eqx.Module):
     @abc.abstractmethod
     def gains(self, theta: PyTree) -> dict[str, Array]:
         """Return the physical gains of θ, by name, for people."""
+
+
+def described(part: Any, gains: Callable[[PyTree], dict[str, Array]], **settings: Any) -> str:
+    """Return the text of a policy, a filter or an observer, with its start gains and these settings. Θ is not shown."""
+    # JAX replaces arrays by shapes (`eval_shape`), and Equinox replaces them by None (`partition`).
+    is_complete = all(map(eqx.is_array, jax.tree.leaves(part.theta, is_leaf=lambda leaf: leaf is None)))
+    start = gains(part.theta) if is_complete else {}
+    shown = {name: _rounded(gain) for name, gain in start.items()}
+    return settings_text.show(part, shown | settings | {"constraint": None})
+
+
+def _rounded(gain: Array) -> Any:
+    """Return a gain in six digits: exp(log k) differs from k in the last digit."""
+    if not (raw := arguments.known(gain)):
+        return gain
+    return np.vectorize(lambda k: float(f"{k:.6g}"), otypes=[float])(raw[0])
 
 
 def log_box(theta: PyTree, factor: float = 100.0) -> Box:

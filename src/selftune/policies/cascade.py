@@ -115,7 +115,8 @@ class Cascade(AbstractPolicy):
             if i > 0:
                 seen = inputs._replace(output=inputs.x[np.array(self.states[i - 1])], reference=u)
             before, every = memory[name], self.every[i]
-            u, own = level(seen._replace(dt=every * inputs.dt), before["memory"], theta[name])
+            seen = seen._replace(dt=every * inputs.dt, last_dt=every * inputs.elapsed)
+            u, own = level(seen, before["memory"], theta[name])
             after[name] = {"memory": own, "control": u}
             if every > 1:  # between two updates, the level keeps its control and its memory
                 due, count = before["count"] < 0.5, before["count"] + 1

@@ -17,6 +17,9 @@ from .base import AbstractPolicy, Inputs, Parameter
 class AbstractFilter(eqx.Module):
     """A filter for a vector of signals: $(z_t, s_{t+1})$ from the signal, the memory s and θ."""
 
+    def __repr__(self) -> str:
+        return base.described(self, lambda theta: {k.removeprefix("log_"): jnp.exp(v) for k, v in theta.items()})
+
     theta: eqx.AbstractVar[dict[str, Array]]
     """The start parameters: logarithms."""
     constraint: eqx.AbstractVar[AbstractConstraint]
@@ -209,6 +212,9 @@ class Filtered(AbstractPolicy):
         self.theta = {name: part.theta for name, part in self._parts.items()}
         self.constraint = Product({name: part.constraint for name, part in self._parts.items()})
 
+    def __repr__(self) -> str:
+        return base.described(self, self.gains, **self.filters)
+
     @property
     def _parts(self) -> dict[str, Any]:
         return {"policy": self.policy, **self.filters}
@@ -248,7 +254,7 @@ class Filtered(AbstractPolicy):
         def apply(name: str, signal: Array) -> Array:
             if name not in self.filters:
                 return signal
-            signal, after[name] = self.filters[name](signal, memory[name], theta[name], inputs.dt)
+            signal, after[name] = self.filters[name](signal, memory[name], theta[name], inputs.elapsed)
             return signal
 
         inputs = inputs._replace(output=apply("output", inputs.output), reference=apply("reference", inputs.reference))

@@ -93,7 +93,7 @@ class LeadLag(AbstractPolicy):
         return {**sizes, "gain": sign * sizes["gain"]}
 
     def __call__(self, inputs: Inputs, memory: PyTree, theta: PyTree) -> tuple[Float[Array, " m"], PyTree]:
-        error, h, before = inputs.reference - inputs.output, inputs.dt, memory["filtered"]
+        error, h, before = inputs.reference - inputs.output, inputs.elapsed, memory["filtered"]
         base.fits_output(inputs.output, self.sign.size)
         gains = self.gains(theta)
         filtered = (gains["lag"] * before + h * error) / (gains["lag"] + h)

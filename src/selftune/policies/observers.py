@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments, extras
 from ..problem.constraints import AbstractConstraint, Unconstrained
+from ..problem.loop_context import elapsed_period
 from ..problem.memory import Memory, keep_after
 from . import _matrices, base
 from .base import Parameter
@@ -117,6 +118,9 @@ class Luenberger(AbstractObserver):
         default = _matrices.box(self.theta) if tunable else Unconstrained()
         self.constraint = base.checked_constraint(constraint, self.theta, default)
 
+    def __repr__(self) -> str:
+        return base.described(self, lambda theta: {"L": self.gain(theta)}, tunable=self.fixed is None)
+
     @classmethod
     def kalman(cls, A: Any, C: Any, Q: Any, R: Any, **options: Any) -> "Luenberger":
         r"""Return an observer with the gain of the stationary Kalman filter.
@@ -177,7 +181,8 @@ class VelocityFilter(AbstractObserver):
 
     $$\hat{\dot p}_t = \frac{T \hat{\dot p}_{t-1} + p_t - p_{t-1}}{T + h}$$
 
-    The filter needs no model. Its estimate is late by about T. Before the second measurement the velocity is 0. θ: the
+    The filter needs no model. If the context is a `LoopContext` with a measured period, h is the time since the last
+    step; otherwise h is `dt`. The estimate is late by about T. Before the second measurement the velocity is 0. θ: the
     logarithm of T, unless `tunable` is False.
 
     **Arguments:**
@@ -226,6 +231,9 @@ class VelocityFilter(AbstractObserver):
         default = base.log_box(self.theta) if tunable else Unconstrained()
         self.constraint = base.checked_constraint(constraint, self.theta, default)
 
+    def __repr__(self) -> str:
+        return base.described(self, lambda theta: {}, tunable=bool(self.theta))
+
     @property
     def memory(self) -> Memory:
         zero = jnp.zeros(self.positions, self.dt.dtype)
@@ -236,7 +244,8 @@ class VelocityFilter(AbstractObserver):
         return base.logarithms(self.theta, {"time_constant": "s"}, growth={"time_constant": -1})
 
     def estimate(self, measured: Array, memory: PyTree, theta: PyTree, t: Any) -> Array:
-        h = self.dt.astype(measured.dtype)
+        elapsed = elapsed_period(t)
+        h = (self.dt if elapsed is None else elapsed).astype(measured.dtype)
         T = jnp.exp(theta["log_time_constant"]) if theta else self.time_constant.astype(measured.dtype)
         change = jnp.where(memory["started"] > 0, measured - memory["position"], jnp.zeros_like(measured))
         return jnp.concatenate([measured, (T * memory["velocity"] + change) / (T + h)])

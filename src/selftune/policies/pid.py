@@ -39,9 +39,13 @@ class PID(AbstractPolicy):
     (Åström and Murray, *Feedback Systems*, section "Implementation" of the chapter on PID control.) The memory holds
     the integral *term* I, which already contains $k_i$, so a change of $k_i$ does not make u jump.
 
+    If the sampling period varies, h in D and in the rate limit is the time since the last step, and h in I is the
+    period up to the next step.
+
     θ has the logarithms of the gains: `log_kp`, `log_ki`, `log_kd`. A gain that is 0 is not in θ: a PI controller has
     no `log_kd`. Gains may be negative, all together, for a plant that reacts in the other direction. Then θ has the
-    logarithms of their sizes.
+    logarithms of their sizes. A PID can be made inside a function that JAX traces (`jit`, `vmap`, `grad`). There, a
+    gain without a known value counts as other than 0.
 
     **Arguments:**
 
@@ -142,6 +146,10 @@ class PID(AbstractPolicy):
         self.has_default_constraint = constraint is None
         self.constraint = base.checked_constraint(constraint, self.theta, base.log_box(self.theta))
 
+    def __repr__(self) -> str:
+        has_times = "log_ti" in self.theta or "log_td" in self.theta
+        return base.described(self, self.gains, tune_filter="log_tf" in self.theta, tune_times=has_times)
+
     @classmethod
     def standard(cls, kp: Any, ti: Any = None, td: Any = None, **options: Any) -> "PID":
         r"""Return a PID in the standard form, $k_p (e + \frac{1}{T_i} \int e + T_d \dot e)$.
@@ -231,7 +239,7 @@ class PID(AbstractPolicy):
         return gains
 
     def __call__(self, inputs: Inputs, memory: PyTree, theta: PyTree) -> tuple[Float[Array, " m"], PyTree]:
-        y, r, h = inputs.output, inputs.reference, inputs.dt
+        y, r, h, elapsed = inputs.output, inputs.reference, inputs.dt, inputs.elapsed
         base.fits_output(y, self.u_start.size)
         gains, after = self.gains(theta), {}
 
@@ -244,7 +252,7 @@ class PID(AbstractPolicy):
         if self._differentiates:
             point = self.c.astype(y.dtype) * r - y
             change = jnp.where(memory["started"] > 0, point - memory["point"], jnp.zeros_like(point))
-            derivative = (gains["tf"] * memory["derivative"] + gains["kd"] * change) / (gains["tf"] + h)
+            derivative = (gains["tf"] * memory["derivative"] + gains["kd"] * change) / (gains["tf"] + elapsed)
             v = v + derivative
             after |= {"derivative": derivative, "point": point, "started": jnp.ones_like(memory["started"])}
         if self._integrates:
@@ -252,7 +260,7 @@ class PID(AbstractPolicy):
 
         u = base.saturate(v, self.u_min, self.u_max)
         if self.rate_limit is not None:
-            reach = self.rate_limit.astype(y.dtype) * h
+            reach = self.rate_limit.astype(y.dtype) * elapsed
             u = jnp.clip(u, memory["u"] - reach, memory["u"] + reach)
             after["u"] = u
         if self._integrates:
@@ -298,15 +306,22 @@ def _gains(**given: Any) -> dict[str, Array]:
         raise ArgumentError(
             "kp", "gains with one number for each axis, the same number of axes in all", shapes
         ) from None
-    gains = {name: jnp.broadcast_to(array, shape) for name, array in arrays.items() if np.any(np.asarray(array) != 0)}
-    for name, gain in gains.items():
-        if np.any(np.asarray(gain) == 0):
-            raise ArgumentError(name, "a gain other than 0 on every axis, or 0 on every axis", f"{gain}")
-    feedback = [np.sign(gains[name]) for name in ("kp", "ki", "kd") if name in gains]
-    if not feedback:
+    # A gain that JAX traces has no value yet: it counts as other than 0, and its sign is not checked.
+    values = {name: np.asarray(v).astype(arrays[name].dtype) for name, v in given.items() if arguments.is_known(v)}
+    gains = {
+        name: jnp.broadcast_to(array, shape)
+        for name, array in arrays.items()
+        if name not in values or np.any(values[name] != 0)
+    }
+    values = {name: np.broadcast_to(value, shape) for name, value in values.items() if name in gains}
+    for name, value in values.items():
+        if np.any(value == 0):
+            raise ArgumentError(name, "a gain other than 0 on every axis, or 0 on every axis", f"{value}")
+    if not {"kp", "ki", "kd"} & set(gains):
         raise ArgumentError("kp", "at least one gain of kp, ki and kd other than 0", f"{given['kp']!r}")
-    if not all(np.array_equal(sign, feedback[0]) for sign in feedback):
-        raise ArgumentError("kp", "the same sign as ki and kd", ", ".join(f"{n}={gains[n]}" for n in gains))
+    signs = [np.sign(value) for name, value in values.items() if name != "feedforward"]
+    if not all(np.array_equal(sign, signs[0]) for sign in signs):
+        raise ArgumentError("kp", "the same sign as ki and kd", ", ".join(f"{n}={v}" for n, v in values.items()))
     return gains
 
 

@@ -1,6 +1,6 @@
-"""The context t of a control loop: the number of the step, the reference, and the measured sampling period."""
+"""The context t of a control loop: the number of the step, the reference, and the measured sampling periods."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Array
 
@@ -12,7 +12,10 @@ class LoopContext(NamedTuple):
 
     - `step`: the number of the step, an integer array ().
     - `reference`: the wanted values of the outputs, (q,).
-    - `dt`: the measured length of this sampling period in seconds, (). None means that the period is the nominal one.
+    - `dt`: the length of the sampling period from this step to the next one in seconds, (). Models and integrals use
+      it. None means that the period is the nominal one.
+    - `last_dt`: the measured time since the step before in seconds, (). Derivatives, filters and rates use it. None
+      means `dt`: give the measured time since the last step as `dt` if the coming period is not known.
 
     !!! Example
 
@@ -28,3 +31,14 @@ class LoopContext(NamedTuple):
     step: Array
     reference: Array
     dt: Array | None = None
+    last_dt: Array | None = None
+
+
+def coming_period(t: Any) -> Array | None:
+    """Return the period from this step to the next one, or None if the context has none."""
+    return t.dt if isinstance(t, LoopContext) else None
+
+
+def elapsed_period(t: Any) -> Array | None:
+    """Return the time since the step before, or None if the context has none."""
+    return t.last_dt if isinstance(t, LoopContext) and t.last_dt is not None else coming_period(t)

@@ -167,8 +167,7 @@ class EstimatorCase(AbstractCase):
         _check_start("a_hat", self.row(0, 0)["a_hat"], estimator)
 
     def begin(self, part: Any, row: PyTree) -> dict[str, PyTree]:
-        context = (row["t"],) if part.init_takes_context else ()
-        return {"a_hat": row["a_hat"], "state": part.init(self.system, row["x"], row["a_hat"], *context)}
+        return {"a_hat": row["a_hat"], "state": part.init(self.system, row["x"], row["a_hat"], row["t"])}
 
     def step(self, part: Any, values: dict[str, PyTree], row: PyTree) -> tuple[dict[str, PyTree], PyTree]:
         a_hat, state, info = part.update(

@@ -43,7 +43,7 @@ class Replay(st.AbstractEstimator):
 
     rows: Float[Array, "T p"]
 
-    def init(self, system: st.AbstractSystem, x: Float[Array, " n"], a_hat: PyTree) -> Array:
+    def init(self, system: st.AbstractSystem, x: Float[Array, " n"], a_hat: PyTree, t: Any = 0) -> Array:
         return jnp.zeros((), jnp.int32)
 
     def update(
