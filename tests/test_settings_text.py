@@ -81,8 +81,7 @@ def test_functions_and_transformations_have_names_without_addresses():
     assert repr(st.MGAPS(optax.constant_schedule(0.1))) == "MGAPS(learning_rate=<lambda>)"
     controller = st.Controller(system, st.MGAPS(0.05), st.RLS(0.99, 10.0))
     assert repr(controller) == (
-        f"Controller(\n  system={text},\n  tuner=MGAPS(learning_rate=0.05),\n"
-        "  estimator=RLS(forgetting=0.99, covariance=10.0, constraint=Unconstrained()),\n)"
+        f"Controller(\n  system={text},\n  tuner=MGAPS(learning_rate=0.05),\n  estimator=RLS(covariance=10.0),\n)"
     )
 
 

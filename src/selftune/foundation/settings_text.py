@@ -17,13 +17,14 @@ WIDTH = 100
 """A longer text has a line for each field."""
 
 
-def show(self: Any) -> str:
+def show(self: Any, *, first: dict[str, Any] | None = None, hidden: tuple[str, ...] = ()) -> str:
     """Return the class and the fields of an `equinox.Module` as text; classes use this function as `__repr__`.
 
     - A field that has its default value is left out, and so is a field that is no argument of the class.
     - A number and a small array are shown as numbers, in the fewest digits that give the same number in its dtype.
     - A large array, and an array without known values (JAX traces it, or has deleted it), is shown by dtype and shape.
     - A function is shown by its name, and a transformation of optax by the function that made it.
+    - `first` are further values, which are shown before the fields; `hidden` are fields that are left out.
 
     !!! Example
 
@@ -34,13 +35,16 @@ def show(self: Any) -> str:
         Box(low=float32[100], high=1.0)
     """
     arguments_ = inspect.signature(type(self)).parameters
-    fields = [
+    fields = [f"{name}={value(found)}" for name, found in (first or {}).items()]
+    fields += [
         f"{field.name}={value(found)}"
         for field in dataclasses.fields(self)
         if field.repr
         and field.name in arguments_
+        and field.name not in hidden
         and hasattr(self, field.name)
         and not _is_default(field, found := getattr(self, field.name))
+        and not _is_filled_with(found, arguments_[field.name].default)
     ]
     return _join(f"{type(self).__name__}(", fields, ")")
 
@@ -93,6 +97,14 @@ def _is_default(field: dataclasses.Field, found: Any) -> bool:
     convert = field.metadata.get("converter")
     default = default if convert is None else convert(default)
     return type(found) is type(default) and value(found) == value(default)
+
+
+def _is_filled_with(found: Any, default: Any) -> bool:
+    """Whether a setting has the default of its argument; a number may stand for an array of equal numbers."""
+    if not isinstance(found, jax.Array | np.ndarray):
+        return value(found) == value(default)
+    is_number = isinstance(default, int | float) and not isinstance(default, bool)
+    return is_number and arguments.is_known(found) and not arguments.is_key(found) and bool(np.all(found == default))
 
 
 def _is_optax(item: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..problem.constraints import Box
 from ..problem.loop_context import LoopContext
@@ -48,6 +48,8 @@ class AbstractModel(eqx.Module):
 
     If the context is a `LoopContext` with `dt`, the model uses that sampling period in place of its own.
     """
+
+    __repr__ = settings_text.show
 
     dt: eqx.AbstractVar[float]
 

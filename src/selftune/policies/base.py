@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ..foundation import arguments
+from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Box
@@ -80,6 +80,13 @@ class AbstractPolicy(eqx.Module):
     implement the properties, `__call__` and `gains`. `selftune.testing.check_policy` checks it.
     """
 
+    def __repr__(self) -> str:
+        """The class with the physical gains, or with its parts if it is made of other policies; then the settings."""
+        parts = jax.tree.leaves(self, is_leaf=lambda node: node is not self and isinstance(node, AbstractPolicy))
+        is_one = not any(isinstance(part, AbstractPolicy) for part in parts)
+        gains = {name: _rounded(gain) for name, gain in self.gains(self.theta).items()} if is_one else {}
+        return settings_text.show(self, first=gains, hidden=("theta", "constraint"))
+
     theta: eqx.AbstractVar[dict[str, Any]]
     """The start parameters, in the policy's own coordinates, such as the logarithms of the gains."""
     constraint: eqx.AbstractVar[AbstractConstraint]
@@ -112,6 +119,13 @@ class AbstractPolicy(eqx.Module):
     @abc.abstractmethod
     def gains(self, theta: PyTree) -> dict[str, Array]:
         """Return the physical gains of θ, by name, for people."""
+
+
+def _rounded(gain: Array) -> Any:
+    """Return a gain without the rounding errors of logarithm and exponential, for a text."""
+    if not arguments.is_known(gain):
+        return gain
+    return np.vectorize(lambda number: float(f"{number:.6g}"), otypes=[float])(np.asarray(gain))
 
 
 def log_box(theta: PyTree, factor: float = 100.0) -> Box:
