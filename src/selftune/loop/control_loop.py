@@ -379,8 +379,36 @@ class Loop(eqx.Module):
             engine=engine,
         )
 
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """The names of the signals, with their units, and those of θ, for `run.plot(names=…)` and
+        `run.to_dataset(names=…)`.
+
+        !!! Example
+
+            >>> import selftune as st
+            >>> from selftune import models, policies
+            >>> loop = st.Loop(models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01), policies.PID(kp=1.0, ki=0.5))
+            >>> loop.names["theta"]
+            ['log ki', 'log kp']
+            >>> loop.simulate(100, seed=0).to_dataset(names=loop.names).theta.sel(parameter="log kp").shape
+            (100,)
+        """
+        plant = self.plant
+        parameters = [p.name for p in self.policy.parameters]
+        if self.observer is not None and _tunes_observer(self.observer):
+            parameters = [*(p.name for p in self.observer.parameters), *parameters]
+        return {
+            "x": _with_units(plant.states),
+            "measured": _with_units(plant.states if self.full_state else plant.outputs),
+            "reference": _with_units(plant.outputs),
+            "u": _with_units(plant.controls),
+            "theta": parameters,
+            "a_hat": _with_units(plant.parameters),
+        }
+
     def plot(self, run: Any, **options: Any) -> "Figure":
-        """Return a figure of a run or of an agent's history, with the names and units of the signals, the time in
+        """Return a figure of a run, of an agent or of its history, with the names and units of the signals, the time in
         seconds, and the reference beside the measured outputs.
 
         `options` are those of `Run.plot`.
@@ -395,22 +423,11 @@ class Loop(eqx.Module):
             >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
             ['output', 'reference']
         """
-        plant = self.plant
-        parameters = [p.name for p in self.policy.parameters]
-        if self.observer is not None and _tunes_observer(self.observer):
-            parameters = [*(p.name for p in self.observer.parameters), *parameters]
-        names = {
-            "x": _with_units(plant.states),
-            "measured": _with_units(plant.states if self.full_state else plant.outputs),
-            "reference": _with_units(plant.outputs),
-            "u": _with_units(plant.controls),
-            "theta": parameters,
-            "a_hat": _with_units(plant.parameters),
-        }
-        x = run.recorded.get("x")
-        if x is not None and x.shape[-1] != len(plant.states):  # the true plant has other states than the model
+        run = run.history() if isinstance(run, Agent) else run
+        names, x = self.names, run.recorded.get("x")
+        if x is not None and x.shape[-1] != len(self.plant.states):  # the true plant has other states than the model
             del names["x"]
-        settings: dict[str, Any] = {"names": names, "dt": plant.dt}
+        settings: dict[str, Any] = {"names": names, "dt": self.plant.dt}
         has_measured = run.recorded.get("measured") is not None
         if has_measured and self.observer is None and not self.full_state:  # the states are the outputs without noise
             shown = ("measured", "u", "theta", "a_hat", "cost", "guard")

@@ -100,6 +100,7 @@ def by_field(dataset: xr.Dataset) -> dict[str, Figure]:
             [replace(axes, title="") for axes in _axes(dataset, name, time)],
         )
         for name in _over_time(dataset)
+        if name != "reference" or _tracking(dataset) is None  # otherwise it is in the figure of the outputs
     }
 
 
