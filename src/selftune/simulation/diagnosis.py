@@ -88,6 +88,12 @@ class Diagnosis:
             warnings.append(
                 f"The constraint held {names} back in at least half of the steps: the bound, not the tuner, sets θ."
             )
+        rollbacks = sum(self.decisions.get(str(decision), 0) for decision in (Decision.EXPLODED, Decision.UNSTABLE))
+        if rollbacks:
+            times = "once" if rollbacks == 1 else f"{rollbacks:,} times"
+            warnings.append(
+                f"The guard restored earlier θ and â {times}. A load that the gains cannot reject may be the cause, too."
+            )
         if self.contraction is not None and self.contraction >= 1:
             warnings.append(
                 f"The closed loop does not contract (ρ̂ = {self.contraction:.4g}): do not trust the gradients."
@@ -126,7 +132,9 @@ class Diagnosis:
         return moves + (", …" if len(self.names) > SHOWN else "")
 
     def _shares(self, held: np.ndarray) -> str:
-        return f"{_numbers(np.round(100 * held))} % of the steps, for each number of θ" if held.any() else "never"
+        if (percent := np.round(100 * held)).any():
+            return f"{_numbers(percent)} % of the steps, for each number of θ"
+        return "below 1 % of the steps" if held.any() else "never"
 
 
 def diagnose(run: "Run") -> Diagnosis:
