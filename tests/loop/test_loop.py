@@ -149,6 +149,7 @@ class TestAgent:
         ("options", "signals", "message"),
         [
             ({}, {}, "reference: expected the 1 wanted outputs of this step"),
+            ({}, {"ref": 1.0}, "act: expected no other signals than reference, got ref"),
             ({}, {"reference": [1.0, 2.0]}, "reference: expected 1 real numbers"),
             ({}, {"reference": "fast"}, "reference: expected 1 real numbers"),
             ({}, {"reference": 1.0, "dt": 0.01}, "dt: expected None, because the loop has no jitter"),
@@ -159,7 +160,7 @@ class TestAgent:
     )
     def test_wrong_signals(self, options, signals, message):
         agent = pi_loop(**options).agent()
-        with pytest.raises(st.ArgumentError, match=message):
+        with pytest.raises((st.ArgumentError, TypeError), match=message):
             agent.act([0.0], **signals)
         assert np.all(np.isfinite(agent.act([0.0], reference=1.0, **({"dt": 0.01} if options else {}))))
 
@@ -334,6 +335,14 @@ def test_every_policy_and_model_in_a_loop(name):
         (lambda: pi_loop().simulate(10, 0, scenario=pi_loop().scenario(10, 0)), "scenario: expected None together"),
         (lambda: pi_loop().simulate(10, 0, reference=[[1.0, 2.0]]), "values: expected one number for each step"),
         (lambda: pi_loop(reference=[[1.0, 2.0]]), "values: expected one number for each step"),
+        (lambda: pi_loop(cost=lambda error, u: error), r"cost: expected a function of error \(1,\), u \(1,\) and rate"),
+        (
+            lambda: st.Loop(
+                models.FirstOrder(**FIRST), policies.Cascade(policies.PID(1.0), policies.PID(1.0), states=(1,))
+            ),
+            "policy: expected .* got one that failed .states: expected components of the state, from 0 to 0, got 1",
+        ),
+        (lambda: pi_loop().plot(3), "run: expected a Run, an Agent or its history"),
         (lambda: pi_loop(reference="step"), "reference: expected a reference of selftune.references"),
         (lambda: st.Loop(policies.PID(kp=1.0), models.FirstOrder(**FIRST)), "plant: expected a Model, got a PID$"),
         (

@@ -34,6 +34,7 @@ from ..problem.noise import PiecewiseConstant
 from ..problem.scenario import Scenario
 from ..problem.system import System
 from ..realtime.agent import Agent
+from ..realtime.history import History
 from ..simulation.run import Run
 from ..simulation.simulator import simulate
 from ..tuners.base import AbstractTuner
@@ -157,6 +158,9 @@ class Loop(eqx.Module):
         try:
             self.system.check(self.x, self.theta, self.a_hat, self._first_context())
         except ValueError as error:
+            if str(error).startswith("cost:") and error.__cause__ is not None:
+                expected = f"a function of error ({q},), u ({m},) and rate of u ({m},)"
+                raise ArgumentError("cost", expected, f"one that failed ({error.__cause__})") from error
             if not str(error).startswith("policy:"):
                 raise
             fitting = f"a policy for the plant's {q} outputs, {n} states and {m} controls"
@@ -424,6 +428,8 @@ class Loop(eqx.Module):
             ['output', 'reference']
         """
         run = run.history() if isinstance(run, Agent) else run
+        if not isinstance(run, Run | History):
+            raise ArgumentError("run", "a Run, an Agent or its history", arguments.describe(run))
         names, x = self.names, run.recorded.get("x")
         if x is not None and x.shape[-1] != len(self.plant.states):  # the true plant has other states than the model
             del names["x"]
@@ -538,8 +544,11 @@ class _ContextMaker:
     def __init__(self, q: int, jitter: bool):
         self.q, self.jitter = q, jitter
 
-    def __call__(self, step: int, *, reference: Any = None, dt: Any = None) -> LoopContext:
+    def __call__(self, step: int, *, reference: Any = None, dt: Any = None, **others: Any) -> LoopContext:
         q = self.q
+        if others:
+            signals = "reference and dt" if self.jitter else "reference"
+            raise TypeError(f"act: expected no other signals than {signals}, got {', '.join(others)}")
         if reference is None:
             raise ArgumentError(
                 "reference", f"the {q} wanted outputs of this step: act(measurement, reference=…)", "None"

@@ -92,7 +92,7 @@ class Diagnosis:
         if rollbacks:
             times = "once" if rollbacks == 1 else f"{rollbacks:,} times"
             warnings.append(
-                f"The guard restored earlier θ and â {times}. The cause may also be a load that the gains cannot reject."
+                f"The guard restored earlier θ and â {times}. The cause may be a load that the gains cannot reject."
             )
         if self.contraction is not None and self.contraction >= 1:
             warnings.append(
