@@ -12,7 +12,7 @@ os.environ.setdefault(
     "--xla_backend_optimization_level=0"
     + (" --xla_cpu_use_fusion_emitters=false" if metadata.version("jaxlib").startswith(("0.9.", "0.10.")) else ""),
 )
-# Many tests compile the same programs. The tests of bits, which compile as users do, set XLA_FLAGS and keep no programs.
+# Many tests compile the same programs. The tests of bits, which compile as users do, keep no programs.
 if os.environ["XLA_FLAGS"]:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent / ".pytest_cache" / "jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -16,4 +16,4 @@ if __name__ == "__main__":
     print(run)
     print({name: round(float(gain), 3) for name, gain in loop.gains(run.final.state.theta).items()})
     if len(sys.argv) > 1:
-        loop.plot(run, fields=["x", "u", "theta", "cost"]).savefig(sys.argv[1], dpi=80)
+        loop.plot(run, fields=["measured", "u", "theta", "cost"]).savefig(sys.argv[1], dpi=80)

@@ -130,7 +130,7 @@ def test_what_is_not_there_is_named(agent):
     history = agent.history()
     with pytest.raises(AttributeError, match="innovation: an agent does not keep it"):
         _ = history.innovation
-    with pytest.raises(AttributeError, match="speed: expected one of step, x, measured, memory, theta"):
+    with pytest.raises(AttributeError, match="speed: expected one of step, x, measured, reference, memory, theta"):
         _ = history.speed
     assert repr(history).startswith("<History of 2 steps, 0 to 1; recorded: x, theta, a_hat,")
 

@@ -1,5 +1,7 @@
 """`print(run)` and `run.result` tell how a run went, also where its numbers are finite and the run is ruined."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -182,3 +184,19 @@ class TestShown:
         inside(jnp.ones(1))
         assert shown[0] == shown[1]
         assert shown[0].endswith("; traced>")
+
+
+def test_rollbacks_are_told():
+    found = run(guard=st.Guard()).diagnosis
+    assert not any("restored" in text for text in found.warnings())
+    told = dataclasses.replace(found, decisions={"exploded": 2, "unstable": 1}).warnings()
+    assert [text for text in told if "restored earlier θ and â 3 times" in text]
+
+
+def test_the_share_of_steps_at_a_bound_and_the_names_of_theta():
+    found = dataclasses.replace(run().diagnosis, theta=(np.zeros(2), np.ones(2)), names=("kp", "ki"))
+    for held, text in (([0.0, 0.0], "never"), ([0.0, 0.001], "below 1 % of the steps"), ([0.0, 0.2], "[0, 20] %")):
+        assert f"at a bound   {text}" in str(dataclasses.replace(found, held=np.array(held)))
+    assert "θ            kp from 0 to 1, ki from 0 to 1" in str(found)
+    bound = dataclasses.replace(found, held=np.array([0.0, 0.9])).warnings()
+    assert "The constraint held ki back" in bound[0]

@@ -9,6 +9,7 @@ import pytest
 import selftune as st
 from selftune.experiments import user
 from selftune.experiments.sweep.config import SweepConfig
+from selftune.experiments.user import summary
 from selftune.experiments.user.config import ConfigError, Loaded
 from selftune.storage.store import RunStore
 
@@ -125,6 +126,17 @@ class TestLoop:
         theta = np.stack(jax.tree.leaves(run.theta), axis=1)
         np.testing.assert_array_equal(data.theta[1], theta[::3])
         assert float(data.total_cost[1]) == pytest.approx(float(run.cost.sum()), rel=1e-12)
+
+    def test_without_a_record_it_stores_the_signals_of_a_loop_with_their_names(self, load, tmp_path):
+        loaded = load(LOOP[: LOOP.index("record")])
+        data = stored(loaded, tmp_path)
+        assert {"measured", "reference", "u", "theta", "cost", "guard"} <= set(data.data_vars)
+        with jax.enable_x64(True):
+            reference = loaded.loop.scenario(60, jax.random.key(1)).t.reference
+        np.testing.assert_array_equal(data.reference[1], reference[::3])
+        assert data.parameter.values.tolist() == ["log kd", "log ki", "log kp"]
+        assert data.output.values.tolist() == data.measurement.values.tolist() == ["position / rad"]
+        assert "log kp at the end" in [row.name for row in summary.rows(data)]
 
     @pytest.mark.parametrize(
         ("table", "reference"),

@@ -133,10 +133,23 @@ class TestAgent:
         agent.act([0.3], reference=1.0)
         assert agent.result.code == 0
 
+    @pytest.mark.parametrize("engine", ["native", "xla"])
+    def test_a_reference_that_is_not_finite_holds_the_control(self, engine):
+        agent = pi_loop().agent(engine=engine)
+        u = agent.act(0.2, reference=1.0)  # one output: a number is enough
+        memory = agent.state.controller.memory
+        for bad in (np.nan, np.inf, -np.inf):
+            np.testing.assert_array_equal(agent.act([0.2], reference=bad), u)
+            assert agent.result.code == agent.result.NON_FINITE
+        assert leaves(agent.state.controller.memory) == leaves(memory)
+        agent.act([0.2], reference=1.0)
+        assert agent.result.code == 0
+
     @pytest.mark.parametrize(
         ("options", "signals", "message"),
         [
             ({}, {}, "reference: expected the 1 wanted outputs of this step"),
+            ({}, {"ref": 1.0}, "act: expected no other signals than reference, got ref"),
             ({}, {"reference": [1.0, 2.0]}, "reference: expected 1 real numbers"),
             ({}, {"reference": "fast"}, "reference: expected 1 real numbers"),
             ({}, {"reference": 1.0, "dt": 0.01}, "dt: expected None, because the loop has no jitter"),
@@ -149,7 +162,7 @@ class TestAgent:
     )
     def test_wrong_signals(self, options, signals, message):
         agent = pi_loop(**options).agent()
-        with pytest.raises(st.ArgumentError, match=message):
+        with pytest.raises((st.ArgumentError, TypeError), match=message):
             agent.act([0.0], **signals)
         assert np.all(np.isfinite(agent.act([0.0], reference=1.0, **({"dt": 0.01} if options else {}))))
 
@@ -360,7 +373,7 @@ def test_every_policy_and_model_in_a_loop(name):
         (lambda: pi_loop(cost=3), "cost: expected a Tracking or a function"),
         (lambda: pi_loop(noise=-1.0), "noise: expected numbers >= 0"),
         (lambda: pi_loop(noise=[1.0, 2.0]), "noise: expected a shape that fits"),
-        (lambda: pi_loop(observer=3), "observer: expected a Observer or None"),
+        (lambda: pi_loop(observer=3), "observer: expected an Observer or None"),
         (
             lambda: position_loop(full_state=True, observer=policies.Luenberger([[0.1], [0.1]], [[1.0, 0.0]])),
             "observer: expected None, because full_state=True",
@@ -384,7 +397,31 @@ def test_every_policy_and_model_in_a_loop(name):
         ),
         (lambda: pi_loop().simulate(10), "seed: expected a whole number, because no scenario is given"),
         (lambda: pi_loop().simulate(10, 0, scenario=pi_loop().scenario(10, 0)), "scenario: expected None together"),
-        (lambda: pi_loop().simulate(10, 0, reference=[[1.0, 2.0]]), "values: expected one number or 1"),
+        (lambda: pi_loop().simulate(10, 0, reference=[[1.0, 2.0]]), "values: expected one number for each step"),
+        (lambda: pi_loop(reference=[[1.0, 2.0]]), "values: expected one number for each step"),
+        (lambda: pi_loop(cost=lambda error, u: error), r"cost: expected a function of error \(1,\), u \(1,\) and rate"),
+        (
+            lambda: st.Loop(
+                models.FirstOrder(**FIRST), policies.Cascade(policies.PID(1.0), policies.PID(1.0), states=(1,))
+            ),
+            "policy: expected .* got one that failed .states: expected components of the state, from 0 to 0, got 1",
+        ),
+        (lambda: pi_loop().plot(3), "run: expected a Run, an Agent or its history"),
+        (lambda: pi_loop(reference="step"), "reference: expected a reference of selftune.references"),
+        (lambda: st.Loop(policies.PID(kp=1.0), models.FirstOrder(**FIRST)), "plant: expected a Model, got a PID$"),
+        (
+            lambda: pi_loop().simulate(10, 0, plant=models.FirstOrder(**(FIRST | {"dt": 0.02}))),
+            "plant: expected the sampling period of the model, dt=0.01, got dt=0.02",
+        ),
+        (
+            lambda: position_loop().simulate(
+                10, 0, plant=models.TwoMass(**DRIVE | {"dt": 0.01}, output=("motor_speed",) * 2)
+            ),
+            "plant: expected 1 outputs, as the model has, got 2",
+        ),
+        (lambda: pi_loop().margins(jnp.zeros(2)), r"theta: expected a θ like loop.theta, \{'log_ki'"),
+        (lambda: pi_loop().gains({"log_kp": 0.0}), "theta: expected a θ like loop.theta"),
+        (lambda: pi_loop().back_off(jnp.zeros(2)), "theta: expected a θ like loop.theta"),
     ],
 )
 def test_wrong_arguments(as_a_user, make, message):
@@ -408,6 +445,39 @@ def test_datasets_and_figures_of_a_loop():
     assert len(run.plot(["memory", "measured", "y"]).axes) >= 3
 
 
+def legends(figure):
+    return [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes if axes.get_legend()]
+
+
+def test_the_reference_is_recorded_and_drawn_with_the_output():
+    loop = pi_loop()
+    scenario = loop.scenario(30, 0)
+    run = loop.simulate(scenario=scenario)
+    np.testing.assert_array_equal(run.reference, scenario.t.reference)
+    assert legends(run.plot())[:2] == [["measured[0]", "reference"], ["$x$[0]"]]
+    first, *others = legends(loop.plot(run))
+    assert first == ["output", "reference"]
+    assert ["output"] not in others  # the state is the output, and is not drawn again
+    whole = position_loop()
+    assert legends(whole.plot(whole.simulate(30, 0)))[0] == ["position / rad", "reference"]
+    assert any("speed / rad/s" in names for names in legends(whole.plot(whole.simulate(30, 0))))
+    agent = loop.agent(history=10)
+    for wanted in (1.0, 2.0):
+        agent.act([0.5], reference=wanted)
+    np.testing.assert_array_equal(agent.history().reference[:, 0], [1.0, 2.0])
+    assert legends(loop.plot(agent.history()))[0] == ["output", "reference"]
+
+
+def test_the_text_of_a_run_names_the_gains():
+    text = str(pi_loop().simulate(100, 0))
+    assert "log_ki from " in text
+    assert ", log_kp from " in text
+
+
 def test_the_repr_shows_the_numbers():
-    assert "kp" in repr(pi_loop())
+    assert "policy=PID(kp=1.0, ki=0.5, " in repr(pi_loop())
+    assert repr(policies.PID(kp=2.0, ki=4.0)).startswith("PID(kp=2.0, ki=4.0, tt=0.5")
+    assert repr(models.FirstOrder(**FIRST)).startswith("FirstOrder(gain=2.0, time_constant=0.5, ")
+    assert repr(st.references.Square(2.0, low=0.0, high=1.0)) == "Square(seconds=2.0, low=0.0, high=1.0)"
+    assert repr(st.Tracking(effort=0.5)) == "Tracking(effort=0.5)"
     assert "time_constant=0.5" in repr(pi_loop())

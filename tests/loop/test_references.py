@@ -74,6 +74,20 @@ def test_the_phase_is_right_in_long_runs_in_float32(kind):
 
 
 @pytest.mark.parametrize(
+    "function",
+    [
+        lambda s: 1.0 if s > 0.25 else 0.0,
+        lambda s: np.heaviside(s - 0.25, 0.0),
+        lambda s: jnp.where(s > 0.25, 1.0, 0.0),
+    ],
+    ids=["if", "NumPy", "JAX"],
+)
+def test_a_function_may_be_plain_python(function):
+    found = references.Function(function).rows(KEY, 5, 0.1, 2)
+    np.testing.assert_array_equal(found, [[0.0, 0.0]] * 3 + [[1.0, 1.0]] * 2)
+
+
+@pytest.mark.parametrize(
     ("value", "kind"),
     [
         (1.5, references.Hold),
@@ -94,15 +108,29 @@ def test_as_reference(value, kind):
         (lambda: references.Hold(np.nan), "value: expected finite numbers"),
         (lambda: references.Steps(0.0, 0.0, 1.0), "hold: expected a finite number > 0"),
         (lambda: references.Steps(1.0, 2.0, 1.0), "low: expected at most high"),
-        (lambda: references.Steps(1.0, [0.0, 0.0], 1.0).rows(KEY, 4, 0.1, 1), "low: expected one number or 1"),
-        (lambda: references.Square(1.0, 0.0, [1.0, 2.0]).rows(KEY, 4, 0.1, 1), "high: expected one number or 1"),
+        (lambda: references.Steps(1.0, [0.0, 0.0], 1.0).rows(KEY, 4, 0.1, 1), "low: expected one number for each step"),
+        (
+            lambda: references.Square(1.0, 0.0, [1.0, 2.0]).rows(KEY, 4, 0.1, 1),
+            "high: expected one number for each step",
+        ),
         (lambda: references.Recorded([]), "values: expected an array"),
         (lambda: references.Recorded(np.ones((2, 2, 2))), "values: expected an array"),
         (lambda: references.Recorded(np.ones((4, 2))).rows(KEY, 4, 0.1, 3), "values: expected one number or 3"),
         (lambda: references.Function(lambda s: jnp.ones(2)).rows(KEY, 4, 0.1, 3), "function: expected one number or 3"),
-        (lambda: references.Function(lambda s: 1.0 if s > 1 else 0.0).rows(KEY, 4, 0.1, 1), "function: expected a"),
+        (
+            lambda: references.Function(lambda s: None).rows(KEY, 4, 0.1, 1),
+            "function: expected a function that returns",
+        ),
+        (
+            lambda: references.Function(lambda s: jnp.where(s > 0.7, jnp.nan, 1.0)).rows(KEY, 4, 0.5, 1),
+            r"function: expected finite numbers, got \[nan\] at 1 s",
+        ),
         (lambda: references.Sine(1.0, seconds=-1.0), "seconds: expected a finite number > 0"),
-        (lambda: as_reference("fast"), "value: expected real numbers"),
+        (lambda: as_reference("fast"), "reference: expected a reference of selftune.references, a number"),
+        (lambda: as_reference(references.Steps), "reference: expected .*, got the class Steps, not an object of it"),
+        (lambda: as_reference([0.0, np.nan]), "reference: expected finite numbers"),
+        (lambda: as_reference([]), "reference: expected an array"),
+        (lambda: as_reference(None), "reference: expected real numbers"),
     ],
 )
 def test_wrong_arguments(as_a_user, make, message):

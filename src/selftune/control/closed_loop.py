@@ -65,7 +65,7 @@ def closed_loop_step(
     if x_measured is not None:  # the controller computed the cost of its estimate; a run records the cost of the state
         cost = plant.stage_cost(x, state.memory, u, state.theta, t)
         info = Info(info.u, cost, info.f_hat, info.guard, info.tuner, info.x_hat)
-    step = Step(x, state, info, f, estimator_info, decisions, x_measured)
+    step = Step(x, state, info, f, estimator_info, decisions, x_measured, t)
     return x_next, after, {name: field.value(step) for name, field in FIELDS.items()}
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from ..estimators.base import EstimatorInfo
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..problem.loop_context import LoopContext
 from ..problem.system import AbstractSystem, infer_residual
 from ..tuners.base import TunerInfo
 from . import guard as guards
@@ -82,7 +83,8 @@ def act(
     3. Limit the step of θ. θ does not move if a number is not finite, y is too large, or the tuner must not learn.
     4. Judge the cost: add it to its window; a rollback restores the last good θ and â.
 
-    If a number is not finite or too large, steps 3 and 4 have no effect, except for the rollback after an x that stays
+    If the reference of a `LoopContext` is not finite, the last u is held, and the step is refused. If a number is not
+    finite or too large, steps 3 and 4 have no effect, except for the rollback after an x that stays
     too large. The result code is in the returned state.
     """
     system = controller.system
@@ -93,6 +95,8 @@ def act(
         clipped, saturated = guards.clip(guard, wanted)
         # If x is too large and no prediction replaces it, the control for this x is better than none.
         usable = _are_finite((measurement.value, wanted))
+        if isinstance(t, LoopContext):  # the limits of a policy turn an infinite reference into a finite control
+            usable = usable & _are_finite(t.reference)
         u = jnp.where(usable, clipped, guards.clip(guard, state.u)[0])
         step = _limit_step(controller, guard, state, x_hat, proposed, info.tuner)
         # Check only the numbers that are used: if y is reset, its gradient may have overflowed. Checking that gradient

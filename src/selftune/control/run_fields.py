@@ -6,6 +6,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 from jaxtyping import Array, PyTree
 
 from ..estimators.base import EstimatorInfo
+from ..problem.loop_context import LoopContext
 from .controller import Info
 
 T = TypeVar("T")
@@ -24,6 +25,8 @@ class Step(NamedTuple):
     """The guard's decisions; None without a guard."""
     measured: Array | None
     """The measurement; None if the controller gets x itself."""
+    t: PyTree
+    """The context of the step."""
 
 
 class Field(Generic[T]):
@@ -72,6 +75,12 @@ class RunFields:
         ("measurement",),
         "The measurement that the controller gets, (T, q); for runs with sensors or measurement noise.",
         absent="the controller got the state itself",
+    )
+    reference = Field[Array](
+        lambda step: step.t.reference if isinstance(step.t, LoopContext) else None,
+        ("output",),
+        "The reference: the wanted values of the outputs, (T, q); for steps whose context is a `LoopContext`.",
+        absent="the context is not a LoopContext",
     )
     memory = Field[PyTree](
         lambda step: step.state.memory,

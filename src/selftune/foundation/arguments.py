@@ -7,6 +7,7 @@ under ``jit`` or ``vmap`` an argument has a shape and a dtype but no value yet.
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,8 +50,13 @@ def instance(name: str, value: Any, kind: type, *, optional: bool = False) -> No
     The message leaves out the prefix "Abstract" of a base class: users know its subclasses.
     """
     if not isinstance(value, kind) and not (optional and value is None):
-        text = f"a {kind.__name__.removeprefix('Abstract')}{' or None' if optional else ''}"
-        raise ArgumentError(name, text, describe(value))
+        text = _with_article(kind.__name__.removeprefix("Abstract")) + (" or None" if optional else "")
+        is_ours = isinstance(value, eqx.Module)  # its repr has many lines
+        raise ArgumentError(name, text, _with_article(type(value).__name__) if is_ours else describe(value))
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'AEIOU' else 'a'} {noun}"
 
 
 def is_key(value: Any) -> bool:

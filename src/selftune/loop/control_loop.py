@@ -21,7 +21,7 @@ from ..estimators.base import AbstractEstimator
 from ..export.c_folder import export_c
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
-from ..models.base import AbstractModel
+from ..models.base import AbstractModel, Signal
 from ..native.choice import Engine
 from ..policies.base import AbstractPolicy, Inputs
 from ..policies.cascade import Cascade
@@ -35,6 +35,7 @@ from ..problem.noise import PiecewiseConstant
 from ..problem.scenario import Scenario
 from ..problem.system import System
 from ..realtime.agent import Agent
+from ..realtime.history import History
 from ..simulation.run import Run
 from ..simulation.simulator import simulate
 from ..tuners.base import AbstractTuner
@@ -155,9 +156,14 @@ class Loop(eqx.Module):
         n, m, q = (len(part) for part in (self.plant.states, self.plant.controls, self.plant.outputs))
         if (given := self.policy.limits[0].size) != m:
             raise ArgumentError("policy", f"a policy with {m} controls, as the plant has", f"one with {given}")
+        with jax.ensure_compile_time_eval():
+            self.reference.rows(jax.random.key(0), 1, self.plant.dt, q)  # raises an error if the sizes do not fit
         try:
             self.system.check(self.x, self.theta, self.a_hat, self._first_context())
         except ValueError as error:
+            if str(error).startswith("cost:") and error.__cause__ is not None:
+                expected = f"a function of error ({q},), u ({m},) and rate of u ({m},)"
+                raise ArgumentError("cost", expected, f"one that failed ({error.__cause__})") from error
             if not str(error).startswith("policy:"):
                 raise
             fitting = f"a policy for the plant's {q} outputs, {n} states and {m} controls"
@@ -208,7 +214,21 @@ class Loop(eqx.Module):
 
     def gains(self, theta: PyTree) -> dict[str, Array]:
         """Return the physical gains of θ by name, for people."""
-        return self.policy.gains(_split_theta(theta, self.observer)[0])
+        return self.policy.gains(_split_theta(self._checked(theta), self.observer)[0])
+
+    def _checked(self, theta: Any) -> PyTree:
+        """Return θ as arrays, the start θ for None; raise `ArgumentError` if θ is not that of this loop."""
+        if theta is None:
+            return self.theta
+        arrays = arguments.real_tree("theta", theta)
+        found, expected = (
+            [(path, leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+            for tree in (arrays, self.theta)
+        )
+        if found != expected:
+            like = arguments.describe_tree(self.theta)
+            raise ArgumentError("theta", f"a θ like loop.theta, {like}", arguments.describe_tree(theta))
+        return arrays
 
     def controller(self, tuner: AbstractTuner | None = None, estimator: AbstractEstimator | None = None) -> Controller:
         """Return the controller: by default with `GaussNewton` and `AutoEstimator`, which need no numbers.
@@ -339,6 +359,7 @@ class Loop(eqx.Module):
         """
         arguments.instance("plant", plant, AbstractModel, optional=True)
         true = self.plant if plant is None else plant
+        _check_alike(true, self.plant)
         if self.observer is None and true.x0.shape != self.x.shape:
             raise ArgumentError(
                 "plant", f"{self.x.size} states like the model, because the whole state is measured", f"{true.x0.size}"
@@ -367,24 +388,62 @@ class Loop(eqx.Module):
             engine=engine,
         )
 
-    def plot(self, run: Any, **options: Any) -> "Figure":
-        """Return a figure of a run or of an agent's history, with the names of the signals and the time in seconds.
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """The names of the signals, with their units, and those of θ, for `run.plot(names=…)` and
+        `run.to_dataset(names=…)`.
 
-        `options` are those of `Run.plot`.
+        !!! Example
+
+            >>> import selftune as st
+            >>> from selftune import models, policies
+            >>> loop = st.Loop(models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01), policies.PID(kp=1.0, ki=0.5))
+            >>> loop.names["theta"]
+            ['log ki', 'log kp']
+            >>> loop.simulate(100, seed=0).to_dataset(names=loop.names).theta.sel(parameter="log kp").shape
+            (100,)
         """
         plant = self.plant
         parameters = [p.name for p in self.policy.parameters]
         if self.observer is not None and _tunes_observer(self.observer):
             parameters = [*(p.name for p in self.observer.parameters), *parameters]
-        names = {
-            "x": [s.name for s in plant.states],
-            "u": [s.name for s in plant.controls],
+        return {
+            "x": _with_units(plant.states),
+            "measured": _with_units(plant.states if self.full_state else plant.outputs),
+            "reference": _with_units(plant.outputs),
+            "u": _with_units(plant.controls),
             "theta": parameters,
-            "a_hat": [s.name for s in plant.parameters],
+            "a_hat": _with_units(plant.parameters),
         }
-        if run.recorded["x"].shape[-1] != len(plant.states):  # the true plant has other states than the model
+
+    def plot(self, run: Any, **options: Any) -> "Figure":
+        """Return a figure of a run, of an agent or of its history, with the names and units of the signals, the time in
+        seconds, and the reference beside the measured outputs.
+
+        `options` are those of `Run.plot`.
+
+        !!! Example
+
+            >>> import selftune as st
+            >>> from selftune import models, policies
+            >>> plant = models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)
+            >>> loop = st.Loop(plant, policies.PID(kp=1.0, ki=0.5))
+            >>> figure = loop.plot(loop.simulate(100, seed=0))  # figure.savefig("run.png") saves it
+            >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+            ['output', 'reference']
+        """
+        run = run.history() if isinstance(run, Agent) else run
+        if not isinstance(run, Run | History):
+            raise ArgumentError("run", "a Run, an Agent or its history", arguments.describe(run))
+        names, x = self.names, run.recorded.get("x")
+        if x is not None and x.shape[-1] != len(self.plant.states):  # the true plant has other states than the model
             del names["x"]
-        return run.plot(**({"names": names, "dt": plant.dt} | options))
+        settings: dict[str, Any] = {"names": names, "dt": self.plant.dt}
+        has_measured = run.recorded.get("measured") is not None
+        if has_measured and self.observer is None and not self.full_state:  # the states are the outputs without noise
+            shown = ("measured", "u", "theta", "a_hat", "cost", "guard")
+            settings["fields"] = [name for name in shown if run.recorded.get(name) is not None]
+        return run.plot(**(settings | options))
 
     def export_c(
         self,
@@ -430,7 +489,7 @@ class Loop(eqx.Module):
         """Return the open loop at rest, linear in state and memory, with the loop cut at the plant's input."""
         if _is_multi_rate(self.policy):
             raise ArgumentError("policy", "a policy with one sampling rate, for margins", "a Cascade with every > 1")
-        theta = self.theta if theta is None else theta
+        theta = self._checked(theta)
         # A little above the rest: there, a control that cannot be negative is not at its limit.
         level = self.plant.output(self.x) + 1e-3 * jnp.asarray(_scales(self.plant)[1], self.x.dtype)
         t = self._first_context()._replace(reference=level)
@@ -462,7 +521,7 @@ class Loop(eqx.Module):
         """
         wanted = arguments.number("gain_margin", gain_margin, lambda v: v >= 1, "a number >= 1")
         delay = arguments.number("delay_margin", delay_margin, lambda v: v >= 0, "a number of seconds >= 0")
-        theta = self.theta if theta is None else theta
+        theta = self._checked(theta)
         return backed_off(self.linearized, self.constraint, theta, self._growth, float(wanted), float(delay))
 
     @property
@@ -490,8 +549,13 @@ class _ContextMaker:
     def __init__(self, q: int, jitter: bool):
         self.q, self.jitter = q, jitter
 
-    def __call__(self, step: int, *, reference: Any = None, dt: Any = None, last_dt: Any = None) -> LoopContext:
+    def __call__(
+        self, step: int, *, reference: Any = None, dt: Any = None, last_dt: Any = None, **others: Any
+    ) -> LoopContext:
         q = self.q
+        if others:
+            signals = "reference, dt and last_dt" if self.jitter else "reference"
+            raise TypeError(f"act: expected no other signals than {signals}, got {', '.join(others)}")
         if reference is None:
             raise ArgumentError(
                 "reference", f"the {q} wanted outputs of this step: act(measurement, reference=…)", "None"
@@ -665,6 +729,20 @@ def _split_theta(theta: PyTree, observer: AbstractObserver | None) -> tuple[PyTr
     return (theta["policy"], theta["observer"]) if _tunes_observer(observer) else (theta, {})
 
 
+def _check_alike(plant: AbstractModel, model: AbstractModel) -> None:
+    """Raise `ArgumentError` unless a plant has the sampling period, the controls and the outputs of the model."""
+    if plant.dt != model.dt:
+        raise ArgumentError("plant", f"the sampling period of the model, dt={model.dt:g}", f"dt={plant.dt:g}")
+    for part in ("controls", "outputs"):
+        expected, found = (len(getattr(one, part)) for one in (model, plant))
+        if found != expected:
+            raise ArgumentError("plant", f"{expected} {part}, as the model has", f"{found}")
+
+
+def _with_units(signals: Sequence[Signal]) -> list[str]:
+    return [f"{signal.name} / {signal.unit}" if signal.unit not in ("", "1") else signal.name for signal in signals]
+
+
 def _scales(plant: AbstractModel) -> tuple[tuple[float, ...], ...]:
     """Return the sizes that count as 1, of the states, the outputs and the controls."""
     with jax.ensure_compile_time_eval():  # a loop may be made inside a function that JAX traces
@@ -724,7 +802,7 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     eigenvalues = np.abs(np.linalg.eigvals(_jacobians(plant)[0]))
     slowest = max(eigenvalues[eigenvalues < 1 - 1e-9], default=0.0)
     steps = 5 / -math.log(slowest) if slowest > 0 else 0.0
-    hold = min(max(steps, 100.0), 2000.0) * plant.dt
+    hold = float(f"{min(max(steps, 100.0), 2000.0) * plant.dt:.6g}")  # without the rounding errors of float32
     scale = np.array(_scales(plant)[1])
     scale[len(plant.controls) :] = 0.0
     with jax.ensure_compile_time_eval():

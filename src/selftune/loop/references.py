@@ -51,7 +51,8 @@ def _spread(name: str, rows: Any, q: int) -> Array:
     rows = jnp.asarray(rows)
     rows = rows[:, None] if rows.ndim == 1 else rows
     if rows.ndim != 2 or rows.shape[1] not in (1, q):
-        raise ArgumentError(name, f"one number or {q} for each step, for the {q} outputs", arguments.describe(rows))
+        wanted = "one number for each step, for one output" if q == 1 else f"one number or {q} for each step"
+        raise ArgumentError(name, wanted, arguments.describe(rows))
     return jnp.array(jnp.broadcast_to(rows, (rows.shape[0], q)))
 
 
@@ -210,6 +211,9 @@ class Recorded(AbstractReference):
 class Function(AbstractReference):
     """A function from the time in seconds to the wanted output: a number, or (q,).
 
+    If JAX can trace the function, all times are computed at once. Otherwise, as for functions with `if`, of `math` or
+    of NumPy, the function is called for each step.
+
     !!! Example
 
         >>> import jax, jax.numpy as jnp
@@ -228,13 +232,23 @@ class Function(AbstractReference):
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
         dtype = jnp.result_type(float)
         # In double precision, so that a long run in float32 has the right times.
-        with jax.enable_x64(True):
+        times = _times(steps, dt)
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():
             try:
-                rows = jax.vmap(lambda time: jnp.atleast_1d(self.function(time)))(_times(steps, dt))
-            except jax.errors.ConcretizationTypeError as error:
-                expected = "a function that JAX can trace, with jnp.where in place of if"
-                raise ArgumentError("function", expected, f"{self.function!r}") from error
-        return _spread("function", np.asarray(rows).astype(dtype), q)
+                rows = np.asarray(jax.vmap(self._at)(times))
+            except jax.errors.JAXTypeError:  # the function cannot be traced
+                rows = np.stack([np.asarray(self._at(float(time))) for time in times])
+        finite = np.all(np.isfinite(rows), axis=tuple(range(1, rows.ndim)))
+        if not np.all(finite):
+            at = int(np.argmin(finite))
+            raise ArgumentError("function", "finite numbers", f"{rows[at]} at {times[at]:g} s")
+        return _spread("function", rows.astype(dtype), q)
+
+    def _at(self, time: Any) -> Array:
+        wanted = self.function(time)
+        if wanted is None:
+            raise ArgumentError("function", "a function that returns a number, or one for each output", "None")
+        return jnp.atleast_1d(wanted)
 
     def period(self, dt: float) -> float:
         return math.inf
@@ -244,6 +258,14 @@ def as_reference(value: Any) -> AbstractReference:
     """Return a reference from a number, an array with one row for each step, a function of time, or a reference."""
     if isinstance(value, AbstractReference):
         return value
+    expected = "a reference of selftune.references, a number, an array, or a function of the time"
+    if isinstance(value, type):
+        raise ArgumentError("reference", expected, f"the class {value.__name__}, not an object of it")
     if callable(value):
         return Function(value)
-    return Hold(value) if np.ndim(value) == 0 else Recorded(value)
+    if isinstance(value, str):
+        raise ArgumentError("reference", expected, arguments.describe(value))
+    array = arguments.real_array("reference", value)
+    if array.ndim > 2 or array.size == 0:
+        raise ArgumentError("reference", "an array (T,) or (T, q)", arguments.describe(array))
+    return Hold(array) if array.ndim == 0 else Recorded(array)

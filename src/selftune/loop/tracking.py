@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ..foundation import arguments, settings_text
@@ -50,6 +51,9 @@ class Tracking(eqx.Module):
     control_scale: Any = None
 
     def __check_init__(self) -> None:
+        weights = arguments.known(self.error, self.effort, self.effort_rate)
+        if weights is not None and not np.any(weights):
+            raise ArgumentError("error", "a weight above 0, at least one of error, effort and effort_rate", "0")
         for name in ("output_scale", "control_scale"):
             if (value := getattr(self, name)) is not None:
                 arguments.variances(name, value)  # positive numbers

@@ -48,6 +48,8 @@ class AbstractModel(eqx.Module):
     If the context is a `LoopContext` with `dt`, the model uses that sampling period in place of its own.
     """
 
+    __repr__ = settings_text.show
+
     dt: eqx.AbstractVar[float]
 
     @property

@@ -111,6 +111,9 @@ class Cascade(AbstractPolicy):
 
     def __call__(self, inputs: Inputs, memory: PyTree, theta: PyTree) -> tuple[Float[Array, " m"], PyTree]:
         after, seen, u = {}, inputs, inputs.output
+        if (last := max(index for each in self.states for index in each)) >= inputs.x.size:
+            # JAX would take the last component instead.
+            raise ArgumentError("states", f"components of the state, from 0 to {inputs.x.size - 1}", f"{last}")
         for i, (name, level) in enumerate(self._named.items()):
             if i > 0:
                 seen = inputs._replace(output=inputs.x[np.array(self.states[i - 1])], reference=u)

@@ -129,7 +129,7 @@ class PID(AbstractPolicy):
             self.derivative_filter = arguments.variances("derivative_filter", derivative_filter)
         elif "kd" in gains and "kp" not in gains:
             raise ArgumentError("derivative_filter", "a time constant in seconds, because kp is 0", "None")
-        self.b, self.c = arguments.real_array("b", b), arguments.real_array("c", c)
+        self.b, self.c = (_weight(name, weight, m) for name, weight in (("b", b), ("c", c)))
         self.u_min, self.u_max = base.bound("u_min", u_min, m), base.bound("u_max", u_max, m)
         base.ordered(self.u_min, self.u_max)
         self.rate_limit = None if rate_limit is None else base.bound("rate_limit", _positive(rate_limit), m)
@@ -137,6 +137,8 @@ class PID(AbstractPolicy):
         arguments.instance("anti_windup", self.anti_windup, AbstractAntiWindup)
         self.compensation = None if compensation is None else arguments.real_array("compensation", compensation)
         self.u_start = jnp.array(arguments.fit_shape("u_start", arguments.real_array("u_start", u_start), (m,)))
+        if not (isinstance(units, tuple) and len(units) == 2 and all(isinstance(unit, str) for unit in units)):
+            raise ArgumentError("units", 'the units of u and of the output, such as ("V", "rad")', f"{units!r}")
         self.units = units
         if tune_filter:
             sizes["tf"] = _like_gains(self._filter_time(gains), gains)
@@ -339,6 +341,13 @@ def _as_times(sizes: dict[str, Array]) -> dict[str, Array]:
 
 def _like_gains(time: Array, gains: dict[str, Array]) -> Array:
     return jnp.broadcast_to(time, next(iter(gains.values())).shape)
+
+
+def _weight(name: str, weight: Any, m: int) -> Array:
+    array = arguments.real_array(name, weight)
+    if array.shape not in ((), (m,)):
+        raise ArgumentError(name, "a number, or one for each axis", arguments.describe(array))
+    return array
 
 
 def _positive(rate: Any) -> Array:

@@ -145,7 +145,7 @@ class Agent:
         used = self._engine.kept_state() if self._past.maxlen else None
         u, self._code = self._engine.act(measured, now)
         if used is not None:
-            self._past.append((self._step, measured.tobytes(), used, self._engine.kept_info()))
+            self._past.append((self._step, measured.tobytes(), now, used, self._engine.kept_info()))
         self._acted = self._told = True
         if self._engine.decisions & _NOTABLE != self._seen:
             self._log()
@@ -286,10 +286,10 @@ class Agent:
         if not self._past:
             raise RuntimeError("history: expected to come after an act of this agent")
         kept = list(self._past)[-len(self._past) if n is None else -arguments.count("n", n) :]
-        steps, measured, states, infos = map(list, zip(*kept, strict=True))
+        steps, measured, contexts, states, infos = map(list, zip(*kept, strict=True))
         x = np.frombuffer(b"".join(measured), self._dtype).reshape(-1, self._q).copy()
         state, info = self._engine.rows(states, infos)
-        return History(np.asarray(steps), x, state, info, self.engine)
+        return History(np.asarray(steps), x, self._context.rows(contexts), state, info, self.engine)
 
     def plot(
         self,
@@ -382,6 +382,8 @@ class Agent:
             array = np.asarray(value)
         except ValueError:  # lists of different lengths
             raise ArgumentError(name, f"{size} real numbers", arguments.describe(value)) from None
+        if array.shape == () and size == 1:
+            array = array[None]
         if array.shape != (size,) or array.dtype.kind not in "fiu":
             raise ArgumentError(name, f"{size} real numbers", arguments.describe(array))
         if array.dtype == self._dtype:

@@ -42,8 +42,15 @@ class Context:
         """Return the leaves of a context that is not the number of a step."""
         leaves, structure = jax.tree.flatten(t, is_leaf=arguments.is_plain)
         if structure != self.structure:
-            raise ArgumentError("t", f"a context like the agent's first, {self.structure}", f"{structure}")
+            example = arguments.describe_tree(jax.tree.unflatten(self.structure, self.leaves))
+            raise ArgumentError("t", f"a context like the agent's first, {example}", arguments.describe_tree(t))
         return [_like(expected, leaf) for expected, leaf in zip(self.leaves, leaves, strict=True)]
+
+    def rows(self, contexts: list[Any]) -> PyTree:
+        """Return the contexts of several steps, as `number` or `read` gave them, as one pytree with a leading axis."""
+        if self.is_counted:
+            return np.asarray(contexts)
+        return jax.tree.unflatten(self.structure, [np.stack(leaves) for leaves in zip(*contexts, strict=True)])
 
 
 def _like(expected: Any, leaf: Any) -> np.ndarray:

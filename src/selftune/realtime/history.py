@@ -29,11 +29,11 @@ class History(RunFields):
     step: np.ndarray
     """The number of each step, (n,)."""
 
-    def __init__(self, step: np.ndarray, x: np.ndarray, state: Any, info: Any, engine: str):
+    def __init__(self, step: np.ndarray, x: np.ndarray, t: Any, state: Any, info: Any, engine: str):
         state_x: Any = x if info.x_hat is None else info.x_hat
         measured: Any = None if info.x_hat is None else x
         unknown: Any = _Unknown()
-        used = Step(state_x, state, info, unknown.f, unknown, info.guard.decisions, measured)
+        used = Step(state_x, state, info, unknown.f, unknown, info.guard.decisions, measured, t)
         values = {name: field.value(used) for name, field in FIELDS.items()}
         self.recorded = {name: value for name, value in values.items() if value is not None}
         self.engine, self.step = engine, step

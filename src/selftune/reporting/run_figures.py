@@ -26,10 +26,11 @@ ALIKE = 20.0
 """Components share a plot only if the range of the largest is at most this many times that of the smallest."""
 WINDOW = 20
 """The moving average of the cost is over one part in this many of the run."""
-DETAILS = ("measured", "memory", "f_hat", "y", "gradient", "contraction", "f", "innovation")
+DETAILS = ("reference", "measured", "memory", "f_hat", "y", "gradient", "contraction", "f", "innovation")
 """Fields that are drawn only if the user asks for them."""
 TITLES = {
     "x": "states $x$",
+    "reference": "references",
     "measured": "measurements",
     "memory": "memory of the policy $s$",
     "u": "controls $u$",
@@ -45,6 +46,8 @@ TITLES = {
 }
 SYMBOLS = {
     "x": "$x$",
+    "reference": "$r$",
+    "measured": "measured",
     "memory": "$s$",
     "u": "$u$",
     "theta": "$θ$",
@@ -97,6 +100,7 @@ def by_field(dataset: xr.Dataset) -> dict[str, Figure]:
             [replace(axes, title="") for axes in _axes(dataset, name, time)],
         )
         for name in _over_time(dataset)
+        if name != "reference" or _tracking(dataset) is None  # otherwise it is in the figure of the outputs
     }
 
 
@@ -172,7 +176,9 @@ def _over_time(dataset: xr.Dataset) -> list[str]:
 def _chosen(dataset: xr.Dataset, fields: Sequence[str] | None) -> list[str]:
     known = _over_time(dataset)
     if fields is None:
-        chosen = [name for name in known if name not in DETAILS] or known
+        tracking = [name for name in (_tracking(dataset) or "reference",) if name in known and "reference" in known]
+        usual = [name for name in known if name not in DETAILS] or known
+        chosen = list(dict.fromkeys(tracking + usual))
     else:
         chosen = [fields] if isinstance(fields, str) else list(fields)
     if not chosen or not set(chosen) <= set(known):
@@ -189,19 +195,40 @@ def _axes(dataset: xr.Dataset, name: str, time: _Time) -> list[Axes]:
     if name == "cost":
         return [_cost(values[..., 0], time, title, rules)]
     labels = _labels(dataset[name])
+    wanted = _rows(dataset, "reference")[0] if name == _tracking(dataset) else None
+    made = []
+    for group in _groups(values):
+        colors = list(zip(group, PALETTE[:ON_A_PLOT], strict=False))
+        series = [_series(values[..., i], time, color, labels[i]) for i, color in colors]
+        if wanted is not None:
+            series += _references(wanted, time, labels, colors)
+        about = f"{literal(name)} over time"
+        made.append(Axes(series, time.axis, Axis(SYMBOLS.get(name, literal(name))), title, about=about, rules=rules))
+    return made
+
+
+def _tracking(dataset: xr.Dataset) -> str | None:
+    """Return the field that is drawn together with the reference: the measurements, or else the states, if there is one
+    for each number of the reference."""
+    over = set(_over_time(dataset))
+    if "reference" not in over:
+        return None
+    fields = (name for name in ("measured", "x") if name in over)
+    return next((name for name in fields if dataset[name].shape == dataset.reference.shape), None)
+
+
+def _references(wanted: np.ndarray, time: _Time, labels: list[str], colors: Sequence[tuple[int, str]]) -> list[Series]:
+    """Return dashed lines for the references of some components, (runs, time, components)."""
+    one = len(colors) == 1
     return [
-        Axes(
-            [
-                _series(values[..., i], time, color, labels[i])
-                for i, color in zip(group, PALETTE[:ON_A_PLOT], strict=False)
-            ],
-            time.axis,
-            Axis(SYMBOLS.get(name, literal(name))),
-            title,
-            about=f"{literal(name)} over time",
-            rules=rules,
+        Series(
+            time.middles(),
+            _line(wanted[..., i], time)[0],
+            GREY if one else color,
+            "reference" if one else f"{labels[i]}, reference",
+            line="--",
         )
-        for group in _groups(values)
+        for i, color in colors
     ]
 
 

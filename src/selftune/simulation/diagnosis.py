@@ -23,6 +23,8 @@ WORSE = 1000.0
 factor is large because the cost of a run that starts at rest may rise a hundredfold."""
 AT_BOUND = 0.5
 """A warning is given if a constraint held a number of θ back in at least this share of the steps."""
+SHOWN = 8
+"""At most this many numbers of θ are shown."""
 ROWS = 2000
 """At most this many rows, spread evenly over the run, are used to compute how often θ is at a bound."""
 
@@ -57,6 +59,8 @@ class Diagnosis:
     """The mean cost of the last tenth of the run."""
     theta: tuple[np.ndarray, np.ndarray] | None
     """The first and the last θ, flat."""
+    names: tuple[str, ...] | None
+    """The names of the numbers of θ; None if θ is a vector."""
     held: np.ndarray | None
     """For each number of θ, the share of steps at which its constraint kept it from following the gradient, (d,)."""
     contraction: float | None
@@ -80,9 +84,15 @@ class Diagnosis:
                 f"The mean cost rose from {self.first_cost:.4g} in the first tenth to {self.last_cost:.4g} in the last."
             )
         if self.held is not None and (at := np.flatnonzero(self.held >= AT_BOUND)).size:
-            names = ", ".join(f"θ[{i}]" for i in at)
+            names = ", ".join(f"θ[{i}]" if self.names is None else self.names[i] for i in at)
             warnings.append(
                 f"The constraint held {names} back in at least half of the steps: the bound, not the tuner, sets θ."
+            )
+        rollbacks = sum(self.decisions.get(str(decision), 0) for decision in (Decision.EXPLODED, Decision.UNSTABLE))
+        if rollbacks:
+            times = "once" if rollbacks == 1 else f"{rollbacks:,} times"
+            warnings.append(
+                f"The guard restored earlier θ and â {times}. The cause may be a load that the gains cannot reject."
             )
         if self.contraction is not None and self.contraction >= 1:
             warnings.append(
@@ -103,9 +113,9 @@ class Diagnosis:
         if self.first_cost is not None:
             lines.append(f"  mean cost    {self.first_cost:.4g} in the first tenth, {self.last_cost:.4g} in the last")
         if self.theta is not None:
-            lines.append(f"  θ            from {_numbers(self.theta[0])} to {_numbers(self.theta[1])}")
+            lines.append(f"  θ            {self._moved(*self.theta)}")
         if self.held is not None:
-            lines.append(f"  at a bound   {_numbers(np.round(100 * self.held))} % of the steps, for each number of θ")
+            lines.append(f"  at a bound   {self._shares(self.held)}")
         if self.contraction is not None:
             lines.append(f"  contraction  ρ̂ = {self.contraction:.4g} at the end")
         elif self.largest_y is not None:
@@ -113,6 +123,18 @@ class Diagnosis:
         if self.decisions:
             lines.append("  guard        " + ", ".join(f"{name}: {n:,} steps" for name, n in self.decisions.items()))
         return "\n".join(lines + [f"  ! {text}" for text in self.warnings()])
+
+    def _moved(self, first: np.ndarray, last: np.ndarray) -> str:
+        if self.names is None:
+            return f"from {_numbers(first)} to {_numbers(last)}"
+        rows = zip(self.names[:SHOWN], first, last, strict=False)
+        moves = ", ".join(f"{name} from {start:.4g} to {end:.4g}" for name, start, end in rows)
+        return moves + (", …" if len(self.names) > SHOWN else "")
+
+    def _shares(self, held: np.ndarray) -> str:
+        if (percent := np.round(100 * held)).any():
+            return f"{_numbers(percent)} % of the steps, for each number of θ"
+        return "below 1 % of the steps" if held.any() else "never"
 
 
 def diagnose(run: "Run") -> Diagnosis:
@@ -128,6 +150,7 @@ def diagnose(run: "Run") -> Diagnosis:
         first_cost=first,
         last_cost=last,
         theta=(rows["theta"][0], rows["theta"][good - 1]) if "theta" in rows and good else None,
+        names=_names(run.recorded.get("theta")),
         held=_held(run, rows, good),
         contraction=_contraction(rows, good),
         memory=None if run.tuner_memory is None else float(run.tuner_memory),
@@ -245,5 +268,17 @@ def _flat(value: Any) -> np.ndarray:
 
 
 def _numbers(values: np.ndarray) -> str:
-    text = ", ".join(f"{value:.4g}" for value in values[:8])
-    return f"[{text}, …]" if len(values) > 8 else f"[{text}]"
+    text = ", ".join(f"{value:.4g}" for value in values[:SHOWN])
+    return f"[{text}, …]" if len(values) > SHOWN else f"[{text}]"
+
+
+def _names(rows: PyTree) -> tuple[str, ...] | None:
+    """Return a name for each number of a pytree whose leaves have a leading axis; None for a vector."""
+    leaves = jax.tree_util.tree_flatten_with_path(rows)[0]
+    if not any(path for path, _ in leaves):
+        return None
+    return tuple(
+        jax.tree_util.keystr(path, simple=True, separator=".") + (f"[{', '.join(map(str, index))}]" if index else "")
+        for path, leaf in leaves
+        for index in np.ndindex(np.shape(leaf)[1:])
+    )

@@ -199,6 +199,10 @@ _OF_A_SYSTEM = ("tuner", "estimator", "scenario.x0", "scenario.a_star", "scenari
 """Keys that a plain System needs. A Loop has its own values: it takes a tuner and an estimator, but not the others."""
 
 
+OF_A_LOOP = ("measured", "reference", "u", "theta", "cost", "guard")
+"""The fields of a loop that are recorded if the file names none."""
+
+
 class Loaded:
     """A configuration with the objects that it names. Their constructors check the values."""
 
@@ -272,6 +276,12 @@ class Loaded:
         assert self.tuner is not None
         assert self.estimator is not None
         return st.Controller(self.system, self.tuner, self.estimator)
+
+    @property
+    def record(self) -> list[str]:
+        """The fields to record: those of the file; for a loop whose file names none, those of its figure."""
+        run = self.config.run
+        return run.record if self.loop is None or "record" in run.model_fields_set else list(OF_A_LOOP)
 
     @property
     def start(self) -> dict[str, Any]:

@@ -37,6 +37,7 @@ def compute(
     with jax.enable_x64(True):
         config, seeds = loaded.config, loaded.config.run.seed_list
         settings = config.model_dump(exclude_none=True, exclude={"sweep"})
+        settings["run"]["record"] = loaded.record
         # The system is code. If the code changes, the numbers change.
         settings["system"]["sha256"] = {
             name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in loaded.sources.items()
@@ -81,7 +82,9 @@ def check(loaded: Loaded) -> st.Controller:
         absent["memory"] = "the policy has no memory"
     if loaded.system.measure is None and loaded.loop is None:
         absent["measured"] = "the controller gets the state itself"
-    for name in config.run.record:
+    if not sizes["output"]:
+        absent["reference"] = "there is no reference; the table [scenario.t] gives one"
+    for name in loaded.record:
         if name in absent:
             raise loaded.refuse("run.record", absent[name])
     if loaded.guard is not None:
@@ -107,7 +110,9 @@ def sizes_of(loaded: Loaded) -> dict[str, int]:
     except ValueError as error:
         places = {"theta": "run.theta", "a": "run.a_hat", "x": "scenario.x0"}
         raise loaded.refuse_argument(error, places, "run") from error
+    reference = getattr(loaded.first_context, "reference", None)
     return dict(
+        output=0 if reference is None else reference.shape[0],
         state=sizes.n,
         measurement=sizes.q,
         memory_number=sizes.s,
@@ -120,7 +125,7 @@ def sizes_of(loaded: Loaded) -> dict[str, int]:
 
 
 def _recorded(loaded: Loaded) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(loaded.config.run.record))
+    return tuple(dict.fromkeys(loaded.record))
 
 
 def _layout(loaded: Loaded) -> Layout:
@@ -130,12 +135,13 @@ def _layout(loaded: Loaded) -> Layout:
         for name in _recorded(loaded)
     }
     used = {dim for variable in variables.values() for dim in variable.dims}
+    names = {} if loaded.loop is None else {FIELDS[name].axes[0]: given for name, given in loaded.loop.names.items()}
     return Layout(
         task_dims=("seed",),
         coords={
             "seed": np.asarray(config.run.seed_list),
             "time": np.arange(0, config.scenario.steps, config.run.stride),
-            **{dim: np.arange(size) for dim, size in sizes.items() if dim in used},
+            **{dim: names.get(dim, np.arange(size)) for dim, size in sizes.items() if dim in used},
         },
         variables={
             **variables,

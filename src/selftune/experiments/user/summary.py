@@ -34,7 +34,10 @@ def rows(dataset: xr.Dataset) -> list[Row]:
     for name, symbol in {"theta": "θ", "a_hat": "â"}.items():
         if name in dataset and dataset.sizes["time"]:
             last = dataset[name].isel(time=-1).stack(component=dataset[name].dims[2:])
-            made += [_row(f"{symbol}[{i}] at the end", last.isel(component=i)) for i in range(last.sizes["component"])]
+            labels = dataset[dataset[name].dims[2]].values
+            for i, label in enumerate(labels):
+                text = label if isinstance(label, str) else f"{symbol}[{i}]"
+                made.append(_row(f"{text} at the end", last.isel(component=i)))
     return made
 
 
