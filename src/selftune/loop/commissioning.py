@@ -146,7 +146,8 @@ class Commissioned:
         state = agent.state
         if self.level is not None and state.guard.window is not None:
             level = np.asarray(self.level, state.guard.window.level.dtype)
-            agent.state = eqx.tree_at(lambda s: s.guard.window.level, state, level)
+            windows = lambda s: (s.guard.window.level, s.guard.window.trusted_level)
+            agent.state = eqx.tree_at(windows, state, (level, level))
         return agent
 
     def to_json(self) -> dict[str, Any]:
