@@ -94,7 +94,16 @@ class TestRollback:
             said = book.step(float(cost), theta)
             assert (bool(exploded), bool(saved), bool(unstable)) == ("exploded" in said, said == "saved", False)
             seen[said] += 1
-            for name in ("total", "weight", "level", "step_scale", "count", "probation", "used_trusted", "trusted_level"):
+            for name in (
+                "total",
+                "weight",
+                "level",
+                "step_scale",
+                "count",
+                "probation",
+                "used_trusted",
+                "trusted_level",
+            ):
                 np.testing.assert_allclose(getattr(state, name), getattr(book, name), rtol=1e-12, atol=1e-15)
             np.testing.assert_array_equal(state.good.theta, book.good)
             np.testing.assert_array_equal(state.trusted.theta, book.trusted)

@@ -397,7 +397,9 @@ def _find_faults(guard: Guard, window: Window, phase: _Phase, costs: _Costs, rho
     exploded = phase.is_watched & learning & (costs.padded_mean > guard.rollback * phase.level)
     may_repeat = phase.level_known & phase.on_probation & learning & ~window.used_trusted
     trusted_is_better = costs.padded_mean > guard.rollback * window.trusted_level
-    exploded_again = may_repeat & trusted_is_better & (costs.padded_mean > guard.rollback * guard.rollback * phase.level)
+    exploded_again = (
+        may_repeat & trusted_is_better & (costs.padded_mean > guard.rollback * guard.rollback * phase.level)
+    )
     expands = unstable = jnp.asarray(False)
     if rho is not None and guard.contraction is not None:
         expands = rho > guard.contraction

@@ -1,5 +1,6 @@
 """The model of a loop along a recorded run: estimated states, costs, predictions, and what the estimator learns."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,6 +16,7 @@ from ..problem.loop_context import LoopContext
 from ..problem.system import infer_residual
 from .control_loop import Loop, _split_theta
 from .plant_log import PlantLog
+from .stability import QUICK
 
 
 class Replay(NamedTuple):
@@ -70,7 +72,7 @@ def replay(
     return Replay(x, a, cost, f_hat, f_obs[:-1], predicted[:-1])
 
 
-@eqx.filter_jit
+@partial(eqx.filter_jit, compiler_options=QUICK)
 def _scan(
     loop: Loop,
     estimator: AbstractEstimator,
@@ -117,7 +119,7 @@ def forecast(loop: Loop, log: PlantLog, replayed: Replay, horizon: int) -> Forec
     return Forecast(horizon, ahead, np.stack([ahead - part for part in without]))
 
 
-@eqx.filter_jit
+@partial(eqx.filter_jit, compiler_options=QUICK)
 def _ahead(loop: Loop, x: Array, a: Array, u: Array, t: LoopContext, horizon: int) -> Array:
     plant = loop.plant
     measure = (lambda x, t: x) if loop.observer is None else plant.measure

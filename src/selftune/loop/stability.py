@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,6 +21,10 @@ POINTS = 2000
 """Frequencies of the grid on which crossings are looked for, before bisection."""
 LEAST = 1e-4
 """A gain that may fall below this share counts as one that may fall to 0: rounding hides how slow such a loop is."""
+
+
+QUICK = {"xla_backend_optimization_level": 0}
+"""Options of XLA for programs that run once: compiling without optimizations takes half of the time."""
 
 
 class Linear(NamedTuple):
@@ -76,7 +81,7 @@ def linear_loop(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: A
 
 
 # Compiled once for all θ: `back_off` asks for the margins of many.
-@eqx.filter_jit
+@partial(eqx.filter_jit, compiler_options=QUICK)
 def _open_loop_jacobians(system: AbstractSystem, at: Array, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, ...]:
     def open_loop(loop_state: Array, v: Array) -> tuple[Array, Array]:
         x, memory = system.split(loop_state)
@@ -87,7 +92,7 @@ def _open_loop_jacobians(system: AbstractSystem, at: Array, theta: PyTree, a: Py
     return A, B, C
 
 
-@eqx.filter_jit
+@partial(eqx.filter_jit, compiler_options=QUICK)
 def _move(system: AbstractSystem, z: Array, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array]:
     """Return the change of the loop state in one step, and the derivative of the next state."""
     return system.step(z, theta, a, t)[0] - z, jax.jacfwd(lambda z: system.step(z, theta, a, t)[0])(z)
