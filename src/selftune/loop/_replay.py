@@ -1,9 +1,7 @@
 """The model of a loop along a recorded run: estimated states, costs, predictions, and what the estimator learns."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +10,11 @@ from jaxtyping import Array, PyTree
 from ..control.controller import Controller
 from ..estimators.base import AbstractEstimator
 from ..estimators.frozen import Frozen
+from ..foundation.quick_compilation import quickly_compiled
 from ..problem.loop_context import LoopContext
 from ..problem.system import infer_residual
 from .control_loop import Loop, _split_theta
 from .plant_log import PlantLog
-from .stability import QUICK
 
 
 class Replay(NamedTuple):
@@ -72,7 +70,7 @@ def replay(
     return Replay(x, a, cost, f_hat, f_obs[:-1], predicted[:-1])
 
 
-@partial(eqx.filter_jit, compiler_options=QUICK)
+@quickly_compiled
 def _scan(
     loop: Loop,
     estimator: AbstractEstimator,
@@ -119,7 +117,7 @@ def forecast(loop: Loop, log: PlantLog, replayed: Replay, horizon: int) -> Forec
     return Forecast(horizon, ahead, np.stack([ahead - part for part in without]))
 
 
-@partial(eqx.filter_jit, compiler_options=QUICK)
+@quickly_compiled
 def _ahead(loop: Loop, x: Array, a: Array, u: Array, t: LoopContext, horizon: int) -> Array:
     plant = loop.plant
     measure = (lambda x, t: x) if loop.observer is None else plant.measure

@@ -2,10 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from ..foundation.errors import ArgumentError
+from ..foundation.quick_compilation import quickly_compiled
 from ..problem.constraints import AbstractConstraint
 from ..problem.system import AbstractSystem
 
@@ -21,10 +20,6 @@ POINTS = 2000
 """Frequencies of the grid on which crossings are looked for, before bisection."""
 LEAST = 1e-4
 """A gain that may fall below this share counts as one that may fall to 0: rounding hides how slow such a loop is."""
-
-
-QUICK = {"xla_backend_optimization_level": 0}
-"""Options of XLA for programs that run once: compiling without optimizations takes half of the time."""
 
 
 class Linear(NamedTuple):
@@ -81,7 +76,7 @@ def linear_loop(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: A
 
 
 # Compiled once for all θ: `back_off` asks for the margins of many.
-@partial(eqx.filter_jit, compiler_options=QUICK)
+@quickly_compiled
 def _open_loop_jacobians(system: AbstractSystem, at: Array, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, ...]:
     def open_loop(loop_state: Array, v: Array) -> tuple[Array, Array]:
         x, memory = system.split(loop_state)
@@ -92,7 +87,7 @@ def _open_loop_jacobians(system: AbstractSystem, at: Array, theta: PyTree, a: Py
     return A, B, C
 
 
-@partial(eqx.filter_jit, compiler_options=QUICK)
+@quickly_compiled
 def _move(system: AbstractSystem, z: Array, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array]:
     """Return the change of the loop state in one step, and the derivative of the next state."""
     return system.step(z, theta, a, t)[0] - z, jax.jacfwd(lambda z: system.step(z, theta, a, t)[0])(z)

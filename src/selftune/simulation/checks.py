@@ -3,10 +3,8 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +16,7 @@ from ..control.controller import Controller
 from ..estimators import Frozen
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..foundation.quick_compilation import quickly_compiled
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from ..tuners import Fixed
@@ -162,8 +161,7 @@ _PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """The outputs and inputs of each function; without a memory, `memory` and `memory_next` have no numbers."""
 
 
-# Compiled without optimizations, because compiling takes most of the time.
-@partial(eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0})
+@quickly_compiled
 def _probes_of_all(
     system: AbstractSystem, loop_states: Array, theta: PyTree, a: PyTree, contexts: Any
 ) -> dict[str, Probe]:
