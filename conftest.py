@@ -16,6 +16,8 @@ os.environ.setdefault(
 if os.environ["XLA_FLAGS"]:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent / ".pytest_cache" / "jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    # XLA logs an error for each kept program, because it does not find its own settings among the CPU's features.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # What the native engine compiles is kept with what else the tests keep.
 os.environ.setdefault("SELFTUNE_CACHE", str(Path(__file__).parent / ".pytest_cache" / "native"))
 

@@ -48,6 +48,13 @@ AFFINE = {
     "scatter": lambda x, a, t: jnp.zeros(2).at[0].add(a[0]) + jnp.concatenate([a[1:2], jnp.cumsum(a)[-1:]]),
     "scan": loop,
     "triangular solve": solve,
+    "solve": lambda x, a, t: jnp.linalg.solve(jnp.array([[2.0, 0.3], [0.5, 1.0]]) + jnp.diag(x**2), a[:2]),
+    "polyval": lambda x, a, t: jnp.polyval(a, x),
+    "set": lambda x, a, t: x.at[0].set(a[0]),
+    "interpolated table": lambda x, a, t: jnp.interp(x, jnp.array([-1.0, 0.0, 1.0]), a),
+    "convolution": lambda x, a, t: jnp.convolve(a, x)[:2],
+    "tile": lambda x, a, t: jnp.tile(a, 2)[:2] * x,
+    "derivative in x": lambda x, a, t: jax.grad(lambda x: jnp.sum(a[:2] * jnp.sin(x)))(x),
 }
 NOT_AFFINE = {
     "product": lambda x, a, t: a[:2] * a[1],
@@ -69,6 +76,13 @@ NOT_AFFINE = {
     "max": lambda x, a, t: jnp.maximum(a[:2], x),
     "stop_gradient": lambda x, a, t: jax.lax.stop_gradient(a[:2]) * x,
     "own derivative": lambda x, a, t: _doubled(a[:2]),
+    "einsum": lambda x, a, t: jnp.einsum("i,j,j->i", x, a, a),
+    "polyval": lambda x, a, t: jnp.polyval(x, a[:2]),
+    "solve": lambda x, a, t: jnp.linalg.solve(jnp.eye(2) + a[0], x),
+    "applied at an index": lambda x, a, t: a.at[0].apply(jnp.sin)[:2],
+    "index by a": lambda x, a, t: x[(a[0] > 0).astype(jnp.int32)] * x,
+    "convolution": lambda x, a, t: jnp.convolve(a, a)[:2],
+    "solve that is not linear": lambda x, a, t: jax.lax.custom_linear_solve(lambda v: v, a[:2], lambda _, b: b**2),
 }
 
 

@@ -21,6 +21,7 @@ class Ledger:
         self.count = self.probation = 0
         self.used_trusted = False
         self.begun = self.good = self.trusted = theta
+        self.trusted_level = 0.0
 
     def back(self):
         self.total = self.weight = 0.0
@@ -37,15 +38,17 @@ class Ledger:
         mean, sofar = self.total / self.weight, self.total / g.window
         if known and not self.probation and sofar > g.rollback * level:
             return self.back()
-        if known and self.probation and not self.used_trusted and sofar > g.rollback**2 * level:
+        explodes_again = sofar > max(g.rollback**2 * level, g.rollback * self.trusted_level)
+        if known and self.probation and not self.used_trusted and explodes_again:
             self.good, self.used_trusted = self.trusted, True
             return self.back() + " again"
         self.count += 1
         said = ""
         if self.count == g.window:
             calm = not known or mean <= g.rollback**0.5 * level
-            if calm and np.array_equal(self.begun, theta):
-                self.trusted = self.begun
+            trusts = calm and np.array_equal(self.begun, theta)
+            self.trusted = self.begun if trusts else self.trusted
+            self.trusted_level = mean if trusts or self.trusted_level == 0 else self.trusted_level
             if not self.probation and calm:
                 said, self.good, self.step_scale = "saved", self.begun, min(1, 1.01 * self.step_scale)
             measured = self.probation == 1
@@ -91,7 +94,16 @@ class TestRollback:
             said = book.step(float(cost), theta)
             assert (bool(exploded), bool(saved), bool(unstable)) == ("exploded" in said, said == "saved", False)
             seen[said] += 1
-            for name in ("total", "weight", "level", "step_scale", "count", "probation", "used_trusted"):
+            for name in (
+                "total",
+                "weight",
+                "level",
+                "step_scale",
+                "count",
+                "probation",
+                "used_trusted",
+                "trusted_level",
+            ):
                 np.testing.assert_allclose(getattr(state, name), getattr(book, name), rtol=1e-12, atol=1e-15)
             np.testing.assert_array_equal(state.good.theta, book.good)
             np.testing.assert_array_equal(state.trusted.theta, book.trusted)
@@ -241,6 +253,24 @@ class TestFalseAlarms:
     def test_nor_is_the_end_of_a_rest(self):
         exploded, _ = self.judged(np.repeat([0.0, 1.0], 600), st.Guard())
         assert not exploded.any()
+
+    @pytest.mark.parametrize(("disturbance", "came_back"), [(1.5, "the last good one"), (20.0, "the first one")])
+    def test_after_a_disturbance_the_last_good_gains_stay(self, disturbance, came_back):
+        """Learning lowers the cost from 1 to 0.03. A disturbance then costs 1.5 for a while, whatever θ is: the first θ
+        is expected to cost as much, so it must not come back. It must if the cost is far above that of the first θ."""
+        guard = st.Guard(window=100)
+        costs = np.concatenate([np.geomspace(1, 0.03, 2000), np.full(1000, 0.03), np.full(150, disturbance)])
+        window = guards.start(guard, jnp.zeros(1), jnp.zeros(1), jnp.float64).window
+
+        def step(carry, cost):
+            window, theta = carry
+            theta = jnp.where(window.probation > 0, theta, theta + 1)  # θ counts the steps at which it moved
+            window, exploded, *_ = guards.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
+            return (window, jnp.where(exploded, window.good.theta, theta)), exploded
+
+        (window, theta), exploded = jax.lax.scan(step, (window, jnp.zeros(1)), jnp.asarray(costs))
+        assert np.flatnonzero(exploded)[0] > 3000
+        assert theta == (0 if came_back == "the first one" else 2900)
 
     def test_nor_an_outlier(self):
         costs = np.ones(10_000)

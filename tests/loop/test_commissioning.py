@@ -427,3 +427,88 @@ def test_wrong_arguments(loop, good):
         st.PlantLog([0.0, 0.0], [0.0, 0.0], [0.0, 0.0], time=[1.0, 1.0])
     with pytest.raises(KeyError, match="the rows are shapes"):
         good["nothing"]
+
+
+class Failing(Plant):
+    """A plant whose step number `at` does something else."""
+
+    def __init__(self, at, instead):
+        super().__init__()
+        self.at, self.instead = at, instead
+
+    def step(self, u):
+        measured = super().step(u)
+        return self.instead() if len(self.sent) >= self.at else measured
+
+
+def _fail(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("instead", "reason"),
+    [
+        (lambda: _fail(OSError("the bus is gone")), "the plant raised OSError: the bus is gone"),
+        (lambda: _fail(KeyboardInterrupt()), "interrupted from the keyboard"),
+        (lambda: [0.0, 1.0], "expected measurements of 1 real numbers"),
+        (lambda: "12 V", "expected measurements of 1 real numbers"),
+        (lambda: [1j], "expected measurements of 1 real numbers"),
+        (lambda: [[1.0], [2.0, 3.0]], "expected measurements of 1 real numbers"),
+        (lambda: None, "expected measurements of 1 real numbers"),
+    ],
+)
+def test_a_plant_that_fails_is_a_no_go(loop, instead, reason):
+    """Whatever the plant does, the dry run stops at once, says why, and keeps the steps before."""
+    plant = Failing(150, instead)
+    found = st.commission(loop, plant, steps=STEPS)
+    assert not found.ok
+    assert found["dry run"].verdict == "no-go"
+    assert reason in found["dry run"].sentence
+    assert len(plant.sent) == 150
+    assert len(found.log) == 150
+    assert reason in str(found)
+
+
+def test_a_plant_that_fails_in_the_second_dry_run_is_a_no_go(loop):
+    found = st.commission(loop, Failing(STEPS + 50, lambda: _fail(RuntimeError("late"))), steps=STEPS)
+    assert verdicts(found)["dry run"] == "ok"
+    assert found["estimator"].verdict == "no-go"
+    assert "late" in found["estimator"].sentence
+
+
+@pytest.mark.parametrize("name", ["measure", "time"])
+def test_a_plant_that_fails_before_the_first_step_gets_nothing(loop, name):
+    class Broken(Plant):
+        pass
+
+    broken = property(lambda self: _fail(OSError("no answer")))
+    setattr(Broken, name, broken if name == "time" else lambda self: _fail(OSError("no answer")))
+    plant = Broken()
+    found = st.commission(loop, plant, steps=STEPS)
+    assert "no answer" in found["dry run"].sentence
+    assert plant.sent == []
+
+
+def test_a_sensor_that_stands_still_is_a_no_go(loop):
+    """The model predicts motions that are not there: its gradients would be wrong."""
+    found = st.commission(loop, Failing(0, lambda: [0.0]), steps=STEPS)
+    assert found["estimator"].verdict == "no-go"
+    assert "check the sensor" in found["estimator"].sentence
+
+
+def test_a_time_that_is_none_is_no_time(loop):
+    plant = Plant()
+    plant.time = None
+    assert "sampling" not in verdicts(st.commission(loop, plant, steps=STEPS))
+
+
+def test_wrong_arguments_are_refused_before_the_plant_is_touched(loop):
+    plant = Plant()
+    with pytest.raises(st.ArgumentError, match=r"theta: expected the structure of loop\.theta"):
+        st.commission(loop, plant, theta=[1.0, 2.0, 3.0])
+    with pytest.raises(st.ArgumentError, match="at least 100 steps"):
+        st.commission(loop, st.PlantLog(*(np.zeros((50, 1)) for _ in range(3))))
+    other = models.FirstOrder(gain=GAIN, time_constant=TIME, dt=2 * DT)
+    with pytest.raises(st.ArgumentError, match=r"plant: expected a model with 1 controls and dt = 0\.01"):
+        st.commission(loop, other)
+    assert plant.sent == []

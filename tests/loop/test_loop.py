@@ -476,7 +476,7 @@ def test_the_text_of_a_run_names_the_gains():
 
 def test_the_repr_shows_the_numbers():
     assert "policy=PID(kp=1.0, ki=0.5, " in repr(pi_loop())
-    assert repr(policies.PID(kp=2.0, ki=4.0)).startswith("PID(kp=2.0, ki=4.0, tt=0.5")
+    assert repr(policies.PID(kp=2.0, ki=4.0)).startswith("PID(kp=2.0, ki=4.0, anti_windup=BackCalculation(")
     assert repr(models.FirstOrder(**FIRST)).startswith("FirstOrder(gain=2.0, time_constant=0.5, ")
     assert repr(st.references.Square(2.0, low=0.0, high=1.0)) == "Square(seconds=2.0, low=0.0, high=1.0)"
     assert repr(st.Tracking(effort=0.5)) == "Tracking(effort=0.5)"

@@ -121,9 +121,11 @@ class Guard(eqx.Module):
           distance; `rate` does not apply. Tuner and estimator forget the trajectory. θ then stays for two windows
           (probation), in which the level is measured again. From then on the tuner's steps are half as long; each good
           window makes them 1 % longer.
-        - If the mean cost exceeds c² times the level during probation, the trusted θ and â are restored. These are the
-          first θ and â, or those of the last good window in which θ did not move, for example while
-          learning was paused.
+        - During probation, the trusted θ and â are restored if the mean cost exceeds both c² times the level and c
+          times the mean cost of the trusted window. The trusted θ and â are those of the first window, or of the last
+          good window in which θ did not move, for example while learning was paused. The second condition matters
+          after learning: a disturbance that θ did not cause can cost much more than the level, but the first θ would
+          cost more still. Then the last good θ stays.
     - `cost_floor`: levels below this cost count as this cost. Set it if the robot rests between its tasks.
 
     If the guard changes a step of θ, it projects the new θ onto the tuner's Θ. The decisions are in `Info.guard`, in
@@ -217,6 +219,8 @@ class Window(eqx.Module):
     good: Snapshot
     trusted: Snapshot
     """The first θ and â, or those of the last good window in which θ did not move."""
+    trusted_level: Float[Array, ""]
+    """The mean cost of the window that began with the trusted θ and â; 0 before it is known."""
 
 
 class GuardState(eqx.Module):
@@ -250,7 +254,7 @@ def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any) -> GuardState:
     if guard.rollback is not None:
         now = Snapshot(theta, a_hat)
         level, step_scale, used_trusted = jnp.full((), jnp.inf, dtype), jnp.ones((), dtype), jnp.asarray(False)
-        window = Window(zero, zero, level, step_scale, none, none, used_trusted, none, now, now, now)
+        window = Window(zero, zero, level, step_scale, none, none, used_trusted, none, now, now, now, zero)
     watched = guard.authority is not None and guard.is_clipping
     return GuardState(none, none, zero if watched else None, window)
 
@@ -317,6 +321,7 @@ def judge(
     is_good = (~phase.level_known | (costs.mean <= math.sqrt(guard.rollback) * phase.level)) & ~faults.expands
     saved = ends & ~phase.on_probation & is_good
     theta_stayed = jnp.all(ravel_pytree(window.begun.theta)[0] == ravel_pytree(theta)[0])
+    trusts = ends & is_good & theta_stayed
     # Start the sums again after a window that measured a new level: outliers and the transient must not stay in them.
     restarts = ends & ~phase.is_watched
     after = Window(
@@ -330,7 +335,8 @@ def judge(
         rollbacks=window.rollbacks,
         begun=choose(ends, Snapshot(theta, a_hat), window.begun),
         good=choose(faults.exploded_again, window.trusted, choose(saved, window.begun, window.good)),
-        trusted=choose(ends & is_good & theta_stayed, window.begun, window.trusted),
+        trusted=choose(trusts, window.begun, window.trusted),
+        trusted_level=jnp.where(trusts | (ends & (window.trusted_level == 0)), costs.mean, window.trusted_level),
     )
     exploded = faults.exploded | faults.exploded_again
     return choose(rolls_back, go_back(guard, after), after), exploded, faults.unstable, saved
@@ -365,7 +371,8 @@ class _Faults(NamedTuple):
 
     exploded: Array
     exploded_again: Array
-    """The restored θ is no better, because θ moved during its window. Then the trusted θ and â are restored."""
+    """The restored θ is no better, because θ moved during its window, and the trusted θ is expected to be better. Then
+    the trusted θ and â are restored."""
     unstable: Array
     expands: Array
 
@@ -389,7 +396,10 @@ def _find_faults(guard: Guard, window: Window, phase: _Phase, costs: _Costs, rho
     assert guard.rollback is not None
     exploded = phase.is_watched & learning & (costs.padded_mean > guard.rollback * phase.level)
     may_repeat = phase.level_known & phase.on_probation & learning & ~window.used_trusted
-    exploded_again = may_repeat & (costs.padded_mean > guard.rollback * guard.rollback * phase.level)
+    trusted_is_better = costs.padded_mean > guard.rollback * window.trusted_level
+    exploded_again = (
+        may_repeat & trusted_is_better & (costs.padded_mean > guard.rollback * guard.rollback * phase.level)
+    )
     expands = unstable = jnp.asarray(False)
     if rho is not None and guard.contraction is not None:
         expands = rho > guard.contraction
@@ -429,6 +439,7 @@ def go_back(guard: Guard, window: Window) -> Window:
         begun=window.good,
         good=window.good,
         trusted=window.trusted,
+        trusted_level=window.trusted_level,
     )
 
 

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +10,7 @@ from jaxtyping import Array, PyTree
 from ..control.controller import Controller
 from ..estimators.base import AbstractEstimator
 from ..estimators.frozen import Frozen
+from ..foundation.quick_compilation import quickly_compiled
 from ..problem.loop_context import LoopContext
 from ..problem.system import infer_residual
 from .control_loop import Loop, _split_theta, _start_control
@@ -70,7 +70,7 @@ def replay(
     return Replay(x, a, cost, f_hat, f_obs[:-1], predicted[:-1])
 
 
-@eqx.filter_jit
+@quickly_compiled
 def _scan(
     loop: Loop,
     estimator: AbstractEstimator,
@@ -118,7 +118,7 @@ def forecast(loop: Loop, log: PlantLog, replayed: Replay, horizon: int) -> Forec
     return Forecast(horizon, ahead, np.stack([ahead - part for part in without]))
 
 
-@eqx.filter_jit
+@quickly_compiled
 def _ahead(loop: Loop, x: Array, a: Array, u: Array, t: LoopContext, horizon: int) -> Array:
     plant = loop.plant
     measure = (lambda x, t: x) if loop.observer is None else plant.measure

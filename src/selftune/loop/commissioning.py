@@ -27,17 +27,20 @@ from ..models.base import AbstractModel
 from ..problem.affine import is_affine
 from ..problem.constraints import Box
 from ..realtime.agent import Agent
-from ..simulation.checks import check_contraction, check_gradient
+from ..simulation.checks import check_gradient, contraction_of
 from ..tuners.fixed import Fixed
 from ..tuners.gauss_newton import TIME_CONSTANTS, GaussNewton, suggest_memory, time_constant
 from ..tuners.mgaps import MGAPS
 from ._replay import Forecast, Replay, forecast, replay
 from .control_loop import Loop
-from .dry_run import DryRun, Plant, SimulatedPlant, Watch, as_measurement, check_log, cost_of_scale, drive
+from .dry_run import DryRun, Plant, SimulatedPlant, Watch, check_log, cost_of_scale, drive, first_measurement
 from .plant_log import PlantLog
+from .references import as_reference
 
 Verdict = Literal["ok", "warning", "no-go"]
 
+LEAST_STEPS = 100
+"""A dry run or a log with fewer steps says too little."""
 POINTS = 8
 """The gradients are checked at this many states of the simulation."""
 GAIN_MARGIN, PHASE_MARGIN = 2.0, 30.0
@@ -49,6 +52,9 @@ SATURATION = 0.2
 UNEXPLAINED, REST = 0.5, 0.1
 """A warning is given if the model does not predict this share of the measurement's motion. A motion of less than 0.1
 scales counts as 0.1 scales, because a plant at rest has nothing to predict."""
+UNUSABLE = 3.0
+"""No-go if the error of the learned model exceeds this multiple of the measurement's motion: a model that predicts
+motions that are not there gives wrong gradients."""
 HORIZON = (10, 50)
 """The shortest and the longest prediction, in steps; between them, it is one time constant of the closed loop."""
 GAIN_RATIO = (0.5, 2.0)
@@ -58,6 +64,9 @@ SURE = 0.5
 PERIOD, JITTER, WRONG_PERIOD = 0.02, 0.1, 2.0
 """Warnings: the mean period is off by 2 %, or 1 % of the periods are off by 10 %. No-go: it is off by a factor of 2."""
 
+
+_STAY = optax.set_to_zero()
+"""One object for all commissionings, so that the program of a loop is compiled once."""
 
 LOOP_RULES = {
     "x_limit": "1000 × the scale of the signal",
@@ -169,7 +178,9 @@ class Commissioned:
         state = agent.state
         if self.level is not None and state.guard.window is not None:
             level = np.asarray(self.level, state.guard.window.level.dtype)
-            agent.state = eqx.tree_at(lambda s: s.guard.window.level, state, level)
+            agent.state = eqx.tree_at(
+                lambda s: (s.guard.window.level, s.guard.window.trusted_level), state, (level, level)
+            )
         return agent
 
     def to_json(self) -> dict[str, Any]:
@@ -224,7 +235,8 @@ def commission(
     4. **gradients**: every derivative is compared with finite differences, at several states of the simulation.
     5. **contraction**: how fast the loop forgets; the `memory` of the tuner is at least 20 time constants.
     6. **dry run**: the loop runs on the plant with learning paused. The dry run stops by itself if a measurement is not
-       finite or far outside the simulated range, or if the cost explodes. Then nothing more is sent.
+       finite or far outside the simulated range, if the cost explodes, if the plant raises an error, or if you press
+       Ctrl-C. Then nothing more is sent.
     7. **saturation**, **sampling**: the share of steps at the limits of u; the periods, if there are time stamps.
     8. **control effect**: the effect of the control, relative to the model's. A wrong sign is a no-go.
     9. **model**: prediction errors of the model one step and many steps ahead.
@@ -267,17 +279,24 @@ def commission(
     if not (plant is None or isinstance(plant, AbstractModel | PlantLog | Plant)):
         expected = "None, a model, a PlantLog, or an object with the methods measure() and step(u)"
         raise ArgumentError("plant", expected, arguments.describe(plant))
+    if isinstance(plant, PlantLog):
+        _fit("plant", plant, loop)
+    if isinstance(plant, AbstractModel):
+        _fit_model("plant", plant, loop)
     guard = loop.guard()
-    steps = max(1000, 2 * guard.window) if steps is None else arguments.whole("steps", steps, least=100)
+    steps = max(1000, 2 * guard.window) if steps is None else arguments.whole("steps", steps, least=LEAST_STEPS)
     seed = arguments.whole("seed", seed)
     theta = loop.theta if theta is None else arguments.real_tree("theta", theta, dtype=loop.x.dtype)
+    if _shapes(theta) != _shapes(loop.theta):
+        expected = f"the structure of loop.theta, {arguments.describe_tree(loop.theta)}"
+        raise ArgumentError("theta", expected, arguments.describe_tree(theta))
+    reference = None if reference is None else as_reference(reference)
     work = _Work(loop, theta, steps, seed, reference)
     for step in (work.shapes, work.stability, work.simulation, work.gradients, work.contraction):
         step()
         if work.is_stopped:
             return work.result()
     if isinstance(plant, PlantLog):
-        _fit("plant", plant, loop)
         work.read(plant)
     else:
         work.run(plant)
@@ -290,6 +309,18 @@ def _fit(name: str, log: PlantLog, loop: Loop) -> None:
     if sizes != wanted:
         expected = "a log with {} measurements, {} controls and {} references".format(*wanted)
         raise ArgumentError(name, expected, "{}, {} and {}".format(*sizes))
+    if len(log) < LEAST_STEPS:
+        raise ArgumentError(name, f"a log of at least {LEAST_STEPS} steps", f"{len(log)}")
+
+
+def _fit_model(name: str, model: AbstractModel, loop: Loop) -> None:
+    wanted, got = (f"{len(one.controls)} controls and dt = {float(one.dt):g}" for one in (loop.plant, model))
+    if wanted != got:
+        raise ArgumentError(name, f"a model with {wanted}", got)
+
+
+def _shapes(tree: PyTree) -> PyTree:
+    return jax.tree.structure(tree), jax.tree.map(jnp.shape, tree)
 
 
 class _Work:
@@ -297,7 +328,6 @@ class _Work:
 
     def __init__(self, loop: Loop, theta: PyTree, steps: int, seed: int, reference: Any):
         self.loop, self.theta, self.steps = loop, theta, steps
-        self.scenario = loop.scenario(2 * steps, seed, reference=reference)
         self.seed, self.reference = seed, reference
         self.rows: list[CommissioningStep] = []
         self.guard, self.rules = loop.guard(), ()
@@ -319,7 +349,7 @@ class _Work:
     # The checks of the model, before the plant is touched.
 
     def shapes(self) -> None:
-        first = jax.tree.map(lambda leaf: leaf[0], self.scenario.t)
+        first = self.loop._first_context()
         try:
             sizes = self.loop.system.check(self.loop.x, self.theta, self.loop.a_hat, first, thorough=True)
         except ValueError as error:
@@ -372,13 +402,20 @@ class _Work:
     def simulation(self) -> None:
         """Simulate the loop on its model with the start gains; the other checks use the run."""
         loop = self.loop
-        tuner = MGAPS(optax.set_to_zero(), constraint=loop.constraint)  # computes y, and leaves θ where it is
+        # The contraction is a mean over half of the run, which must be several time constants long.
+        steps = max(2 * self.steps, int(min(20 * self.tau, 100_000)))
+        self.scenario = loop.scenario(steps, self.seed, reference=self.reference)
+        # One program for all checks, since compiling takes most of the time: the tuner computes y and the contraction,
+        # and leaves θ where it is.
+        tuner = MGAPS(_STAY, constraint=loop.constraint, contraction_memory=steps / 2)
         run = loop.simulate(
             scenario=self.scenario,
             controller=loop.controller(tuner=tuner),
+            guard=loop.guard(rollback=None),
             theta=self.theta,
             throw=False,
         )
+        self.found_contraction = contraction_of(run, steps / 2)
         if not bool(run.outcome.ok):
             self.add("simulation", "no-go", f"The loop fails on its own model: {run.result.message}.")
             return
@@ -419,11 +456,7 @@ class _Work:
             self.add("gradients", "no-go", f"A derivative is wrong: {found.wrong[0]}.", **numbers)
 
     def contraction(self) -> None:
-        loop = self.loop
-        # The mean growth is over half of the run, which must be several time constants long.
-        steps = int(min(max(20 * self.tau, 2000), 100_000))
-        scenario = loop.scenario(steps, self.seed, reference=self.reference)
-        found = check_contraction(loop.system, scenario, theta=self.theta, a_hat=loop.a_hat)
+        loop, found = self.loop, self.found_contraction
         d = ravel_pytree(self.theta)[0].size
         tuner = loop.controller().tuner
         assert isinstance(tuner, GaussNewton)
@@ -455,17 +488,18 @@ class _Work:
         plant = given
         if not isinstance(given, Plant):
             model = loop.plant if given is None else given
-            scenario = loop.scenario(2 * self.steps, self.seed, plant=model, reference=self.reference)
+            scenario = loop.scenario(len(self.scenario), self.seed, plant=model, reference=self.reference)
             plant = SimulatedPlant(loop, model, scenario)
         # θ stays in both dry runs: the cheapest tuner does, and there is nothing to roll back.
         guard = loop.guard(rollback=None)
         agent = loop.agent(controller=loop.controller(tuner=Fixed()), theta=self.theta, guard=guard)
-        references = np.asarray(self.scenario.t.reference, float)
+        references = np.asarray(self.scenario.t.reference, float)[: 2 * self.steps]
         watch = self._watch()
         agent.pause()
-        measured = as_measurement(plant.measure())
-        if measured.shape != (loop.noise.size,):
-            raise ArgumentError("plant", f"measurements of {loop.noise.size} numbers", f"{measured.shape}")
+        measured, fault = first_measurement(loop, plant)
+        if fault:
+            self.add("dry run", "no-go", f"Not started: {fault}. Nothing was sent.", steps=0)
+            return
         first = drive(loop, agent, plant, measured, references[: self.steps], watch)
         self._judge(first)
         if self.is_stopped or first.log is None:
@@ -477,7 +511,8 @@ class _Work:
             self.add("estimator", "no-go", text, steps=second.step)
             return
         self._learn(second.log)
-        self._choose()
+        if not self.is_stopped:
+            self._choose()
 
     def read(self, log: PlantLog) -> None:
         """Check a log in place of the dry runs."""
@@ -493,7 +528,8 @@ class _Work:
         if self.is_stopped or found.log is None:
             return
         self._learn(found.log)
-        self._choose()
+        if not self.is_stopped:
+            self._choose()
 
     def _replay(self, log: PlantLog, **options: Any) -> Replay:
         return replay(self.loop, log, theta=self.theta, a_hat=self.loop.a_hat, **options)
@@ -664,6 +700,10 @@ class _Work:
             faults.append(f"{', '.join(held)} is at its bound: widen the bounds, or correct the model")
         if faults:
             text += f" But {'; '.join(faults)}."
+        if after["unexplained"] > UNUSABLE:
+            text += " The plant hardly moves as the model says: check the sensor, the actuator and the model."
+            self.add("estimator", "no-go", text, **numbers)
+            return
         self.add("estimator", "warning" if faults else "ok", text, **numbers)
 
     @property
@@ -699,10 +739,9 @@ class _Work:
             for rule in found.rules
         )
         estimator = loop.controller().estimator
-        first = jax.tree.map(lambda leaf: leaf[0], self.scenario.t)
         kind = type(estimator).__name__
         if isinstance(estimator, AutoEstimator):
-            affine = is_affine(loop.system, loop.x, loop.a_hat, first)
+            affine = is_affine(loop.system, loop.x, loop.a_hat, loop._first_context())
             kind = "KalmanEstimator (the residual is affine in a)" if affine else "NormalizedGradient"
         box = settings_text.value(loop.constraint)
         text = f"Estimator {kind}; tuner GaussNewton with a memory of {self.memory:.0f} steps; "

@@ -2,8 +2,8 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..models.base import AbstractModel
 from ..problem.scenario import Scenario
 from ..realtime.agent import Agent
@@ -114,14 +116,19 @@ class DryRun(NamedTuple):
 
 
 def drive(loop: Loop, agent: Agent, plant: Plant, measured: np.ndarray, references: np.ndarray, watch: Watch) -> DryRun:
-    """Drive the plant with one reference after the other. At a fault, nothing more is sent to the plant."""
+    """Drive the plant with one reference after the other. At a fault, nothing more is sent to the plant.
+
+    An error that the plant raises is a fault, and so is Ctrl-C.
+    """
     rows: list[tuple[np.ndarray, np.ndarray, np.ndarray, float]] = []
     dt = float(loop.plant.dt)
-    has_time = hasattr(plant, "time")
-    before, fault = math.nan, ""
+    has_time, fault = _ask(lambda: getattr(plant, "time", None) is not None, False)
+    if fault:
+        return DryRun(None, fault, 0, measured)
+    before = math.nan
     for reference in references:
-        now = float(plant.time) if has_time else math.nan  # type: ignore[attr-defined]
-        fault = watch.check_measurement(measured)
+        now, fault = _ask(lambda: float(plant.time), math.nan) if has_time else (math.nan, "")  # type: ignore[attr-defined]
+        fault = fault or watch.check_measurement(measured)
         if not fault and has_time and rows and not now > before:
             fault = f"the time of the measurement did not increase: {before:g} s, then {now:g} s"
         if fault:
@@ -135,7 +142,9 @@ def drive(loop: Loop, agent: Agent, plant: Plant, measured: np.ndarray, referenc
             break
         rows.append((measured, u, reference, now))
         before = now
-        measured = as_measurement(plant.step(u.copy()))
+        measured, fault = _ask(lambda u=u: as_measurement(plant.step(u.copy()), loop), measured)
+        if fault:
+            break
     else:
         fault = watch.check_measurement(measured)
     log = None
@@ -153,8 +162,38 @@ def check_log(log: PlantLog, costs: Iterable[float], watch: Watch) -> DryRun:
     return DryRun(log, "", len(log), log.measurement[-1])
 
 
-def as_measurement(value: Any) -> np.ndarray:
-    return np.atleast_1d(np.asarray(value, float))
+_T = TypeVar("_T")
+
+
+def _ask(call: Callable[[], _T], otherwise: _T) -> tuple[_T, str]:
+    """Return a value from the plant and no fault, or `otherwise` and the fault.
+
+    Everything that the plant can do wrong must stop the dry run in the same way, so all errors are faults.
+    """
+    try:
+        return call(), ""
+    except KeyboardInterrupt:
+        return otherwise, "interrupted from the keyboard"
+    except ArgumentError as error:
+        return otherwise, str(error)
+    except Exception as error:
+        return otherwise, f"the plant raised {type(error).__name__}: {error}"
+
+
+def first_measurement(loop: Loop, plant: Plant) -> tuple[np.ndarray, str]:
+    """Return the present measurement and no fault, or NaN and the fault."""
+    return _ask(lambda: as_measurement(plant.measure(), loop), np.full(loop.noise.size, np.nan))
+
+
+def as_measurement(value: Any, loop: Loop) -> np.ndarray:
+    """Return a plant's measurement as floats, after checking that there are as many as the loop measures."""
+    try:
+        array = np.atleast_1d(np.asarray(value))
+    except ValueError:  # lists of different lengths
+        array = np.asarray(value, object)
+    if array.shape != (loop.noise.size,) or array.dtype.kind not in "fiu":
+        raise ArgumentError("plant", f"measurements of {loop.noise.size} real numbers", arguments.describe(value))
+    return array.astype(float)
 
 
 def cost_of_scale(loop: Loop) -> float:

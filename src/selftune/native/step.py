@@ -36,14 +36,18 @@ def lower_step(
     of more than `unrolled` numbers the products become loops, which means less code and more operations. A way that
     fails is left out; for example, `while` has no derivative in reverse mode.
     """
-    ways = [make(_with(way)) for way in (_by_loop_jacobians, _by_function_jacobians)]
+    is_used: list[bool] = []
+    ways = [make(_with(_noted(way, is_used))) for way in (_by_loop_jacobians, _by_function_jacobians)]
     try:
         program = lower(make(lambda controller: controller), inputs)
     except TooLargeError:
         return _smallest(lower(ways[0], inputs, loop_products=LOOPED), ways[1:], inputs, loop_products=LOOPED)
     if _size(program) <= SMALL:
         return program
-    program = _smallest(program, ways, inputs)
+    program = _smallest(program, ways[:1], inputs)
+    if not is_used:  # nothing is propagated, as in `observe` or with `Fixed`: all ways give the same program
+        ways = []
+    program = _smallest(program, ways[1:], inputs)
     if _size(program) > unrolled:
         program = _smallest(program, ways, inputs, loop_products=LOOPED)
     return program
@@ -94,6 +98,16 @@ def _with(way: Callable[..., Linearization]) -> Callable[[Controller], Controlle
         return eqx.tree_at(lambda controller: controller.system, controller, same)
 
     return prepare
+
+
+def _noted(way: Callable[..., Linearization], is_used: list[bool]) -> Callable[..., Linearization]:
+    """Return the same way, which also appends to `is_used` whenever a program uses it."""
+
+    def noted(*arguments: Any) -> Linearization:
+        is_used.append(True)
+        return way(*arguments)
+
+    return noted
 
 
 def _by_loop_jacobians(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:

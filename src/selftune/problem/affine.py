@@ -58,6 +58,8 @@ def _operation(equation: Any, given: list[int]) -> list[int]:
     if not any(given):
         return [FIXED] * len(outputs)
     name = equation.primitive.name
+    if name == "scatter":
+        return [_scatter_with(equation.params.get("update_jaxpr"), given)]
     if name in _RULES and all(_is_real(output) for output in outputs):
         return [_RULES[name](given)] * len(outputs)
     if name in _CALLS:
@@ -68,6 +70,8 @@ def _operation(equation: Any, given: list[int]) -> list[int]:
         return [max(each) for each in zip(*branches, strict=True)]
     if name == "scan":
         return _scan(equation.params, given)
+    if name == "custom_linear_solve":
+        return _linear_solve(equation.params, given)
     return [OTHER] * len(outputs)
 
 
@@ -84,6 +88,21 @@ def _scan(params: Any, given: list[int]) -> list[int]:
         if carried == given[first:last]:
             return results
         given[first:last] = carried
+
+
+def _linear_solve(params: Any, given: list[int]) -> list[int]:
+    """`jnp.linalg.solve`. JAX runs the program `solve`, on its own constants and on the right-hand sides."""
+    counts = params["const_lengths"]
+    first = counts.matvec + counts.vecmat
+    constants = given[first : first + counts.solve]
+    if any(given[: sum(counts)]):  # the matrix depends on a
+        return [OTHER] * (len(given) - sum(counts))
+    return _program(params["jaxprs"].solve, [*constants, *given[sum(counts) :]])
+
+
+def _scatter_with(update: Any, given: list[int]) -> int:
+    """`x.at[i].set(v)`, which has no `update` program, and `x.at[i].apply(function)`, which has one."""
+    return _scatter(given) if update is None else OTHER
 
 
 def _is_real(output: Any) -> bool:
@@ -104,7 +123,8 @@ def _first(given: list[int]) -> int:
 
 
 def _all_but_first(given: list[int]) -> int:
-    """The operation is linear in all operands but the first: the predicate of a selection, or the matrix of a solve."""
+    """The operation is linear in all operands but the first: the predicate of a selection, the matrix of a solve, or
+    the variable of a polynomial."""
     return OTHER if given[0] else max(given[1:])
 
 
@@ -121,14 +141,15 @@ def _scatter(given: list[int]) -> int:
 _LINEAR = (
     *("add", "add_any", "sub", "neg", "reduce_sum", "cumsum", "convert_element_type", "copy", "copy_p"),
     *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "concatenate", "slice", "split", "rev"),
-    *("pad", "stack", "unstack"),
+    *("pad", "stack", "unstack", "tile", "optimization_barrier"),
 )
 _RULES: dict[str, Callable[[list[int]], int]] = {
     **dict.fromkeys(_LINEAR, _largest),
-    **dict.fromkeys(("mul", "dot_general"), _product),
+    **dict.fromkeys(("mul", "dot_general", "conv_general_dilated"), _product),
     **dict.fromkeys(("div", "gather", "dynamic_slice"), _first),
-    **dict.fromkeys(("select_n", "triangular_solve"), _all_but_first),
-    **dict.fromkeys(("scatter-add", "scatter_add", "scatter"), _scatter),
+    # A polynomial (since JAX 0.12) is linear in its coefficients, which come after its variable.
+    **dict.fromkeys(("select_n", "triangular_solve", "polynomial"), _all_but_first),
+    **dict.fromkeys(("scatter-add", "scatter_add"), _scatter),
     "dynamic_update_slice": _update,
 }
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")

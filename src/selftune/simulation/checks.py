@@ -16,11 +16,12 @@ from ..control.controller import Controller
 from ..estimators import Frozen
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..foundation.quick_compilation import quickly_compiled
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from ..tuners import Fixed
 from ._differences import Block, Probe, compare, probe, relative_errors
-from .run import Result
+from .run import Result, Run
 from .simulator import simulate
 
 
@@ -131,13 +132,9 @@ def check_gradient(
         limit = 1e-6 if jnp.finfo(x.dtype).eps < 1e-12 else 1e-3
     else:
         limit = float(arguments.positive("tolerance", tolerance))
-    # Compile once, without optimizations, because compiling takes most of the time.
-    probes = jax.jit(
-        jax.vmap(lambda loop_state, t: _probes(system, loop_state, theta, a_hat, t)),
-        compiler_options={"xla_backend_optimization_level": 0},
-    )
     with np.errstate(all="ignore"):
-        blocks = {name: compare(probed) for name, probed in probes(loop_states, contexts).items()}
+        probes = _probes_of_all(system, loop_states, theta, a_hat, contexts)
+        blocks = {name: compare(probed) for name, probed in probes.items()}
         return _verdict({name: blocks[name] for name in _PARTS}, theta, a_hat, limit)
 
 
@@ -162,6 +159,13 @@ _PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     _LOOP: (("x_next", "memory_next", "h"), ("x", "memory", "theta")),
 }
 """The outputs and inputs of each function; without a memory, `memory` and `memory_next` have no numbers."""
+
+
+@quickly_compiled
+def _probes_of_all(
+    system: AbstractSystem, loop_states: Array, theta: PyTree, a: PyTree, contexts: Any
+) -> dict[str, Probe]:
+    return jax.vmap(lambda loop_state, t: _probes(system, loop_state, theta, a, t))(loop_states, contexts)
 
 
 def _probes(system: AbstractSystem, loop_state: Array, theta: PyTree, a: PyTree, t: Any) -> dict[str, Probe]:
@@ -382,7 +386,12 @@ def check_contraction(
     over = float(arguments.number("memory", memory, lambda v: 0 < v < math.inf, "None or a number of steps >= 1"))
     controller = Controller(system, Fixed(contraction_memory=max(over, 1.0)), Frozen())
     run = simulate(controller, scenario, theta=theta, a_hat=a_hat, plant=plant, record=("contraction",), throw=False)
-    steps = len(scenario) if bool(run.outcome.ok) else max(int(run.outcome.step), 1)
+    return contraction_of(run, over)
+
+
+def contraction_of(run: Run, over: float) -> ContractionCheck:
+    """Return the contraction of a run whose tuner kept θ constant, with a `contraction_memory` of `over` steps."""
+    steps = len(run.contraction) if bool(run.outcome.ok) else max(int(run.outcome.step), 1)
     rhos = np.asarray(run.contraction, float)[:steps]
     rho, later = float(rhos[-1]), rhos[math.ceil(min(over, steps - 1)) :]
     time_constant = 1 / abs(math.log(rho)) if rho not in (0.0, 1.0) and math.isfinite(rho) else math.inf
