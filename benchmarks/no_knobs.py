@@ -273,7 +273,6 @@ def ensemble(widths: jax.Array, rates: np.ndarray) -> optax.GradientTransformati
     Each expert keeps its own θ and steps along the same gradient, at its own rate, in units of the box. θ is the mean
     of the experts. Their weights are exponential in the sums of ⟨g, θ of the expert⟩, divided by √Σ|g|².
     """
-    rates = jnp.asarray(rates)
 
     def init(params: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         zero = jnp.zeros((), params.dtype)
@@ -285,7 +284,7 @@ def ensemble(widths: jax.Array, rates: np.ndarray) -> optax.GradientTransformati
         total = total + jnp.sum(g * g)
         scale = jax.lax.rsqrt(jnp.maximum(total, 1e-30))
         losses = losses + offsets @ g
-        moved = jnp.clip(offsets - scale * rates[:, None].astype(g.dtype) * g, -1, 1)
+        moved = jnp.clip(offsets - scale * jnp.asarray(rates, g.dtype)[:, None] * g, -1, 1)
         step = jax.nn.softmax(-scale * losses) @ moved
         return widths * step, (moved - step, losses, total)
 

@@ -68,7 +68,7 @@ def test_the_example_is_what_it_says():
         ),
         ("steps = 20_000", "steps = 0", ":21: scenario.steps: input should be greater than 0, got 0"),
         ("seeds = 8", "seeds = []", ":27: run.seeds: expected at least one whole number >= 0, each once, got []"),
-        ('"cost"]', '"costs"]', ":31: run.record: expected one of x, measured, memory, theta, a_hat"),
+        ('"cost"]', '"costs"]', ":31: run.record: expected one of x, measured, reference, memory, theta, a_hat"),
         ("cart:make", "cart.make", ":6: system.make: expected module:function, got 'cart.make'"),
         ("cart:make", "kart:make", ":6: system.make: module 'kart' cannot be imported (ModuleNotFoundError: No module"),
         ("cart:make", "cart:mkae", ":6: system.make: module 'cart' has no function 'mkae' (did you mean make?)"),

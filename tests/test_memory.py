@@ -133,6 +133,7 @@ class TestGradient:
         assert np.mean(np.abs(run.u) == LIMIT) > 0.1, "the control must saturate"
         self.check(strong, THETA, scenario, 1e-10)
 
+    @pytest.mark.slow
     def test_with_an_observer_that_knows_the_first_state(self):
         # Without measurement noise and disturbance the estimate is the state, so linearizing at the estimate is exact.
         scenario = scenario_of(150, w=0.0)
@@ -167,6 +168,7 @@ class TestGradient:
         assert "policy: d memory_next[0] / d memory[0]" in found.wrong[0]
 
 
+@pytest.mark.slow
 def test_the_metrics_are_those_of_the_system_whose_state_contains_the_memory():
     """A system with memory is a system without memory whose state is longer: both give the same numbers."""
     system = loop_system(policy=lambda x, memory, theta, f, t: pi(x, memory, theta, f, t))
@@ -226,7 +228,7 @@ def test_the_engines_agree(make):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("engine", ["native", "xla"])
+@pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [loop_system, observed_system])
 def test_an_agent_makes_the_steps_of_a_simulation(make, engine):
     system = make()

@@ -180,6 +180,7 @@ def simulate(steps=60, n=2, d=2, guard=None, **options):
     return st.simulate(controller, scenario, theta=theta, a_hat=jnp.zeros(1), guard=guard, **options)
 
 
+@pytest.mark.slow
 def test_a_large_run_can_be_read():
     """Few lines in a plot, no text on another text, and no legend on the data."""
     figure = simulate(200_000, n=12, d=10, guard=st.Guard(u_low=-0.2, u_high=0.2)).plot()

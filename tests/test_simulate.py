@@ -22,7 +22,7 @@ KEY = jax.random.key(0)
 G = golden("planar")
 START = dict(theta=G["theta0"], a_hat=G["a0"])
 # The fields of every run. The others depend on the tuner, the guard, the sensors or the policy; they have own tests.
-FIELDS = tuple(name for name in ALL_FIELDS if name not in ("contraction", "guard", "measured", "memory"))
+FIELDS = tuple(name for name in ALL_FIELDS if name not in ("contraction", "guard", "measured", "reference", "memory"))
 
 
 @pytest.fixture(scope="module")

@@ -300,6 +300,7 @@ def test_matched_system_is_the_general_one():
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.slow
 def test_a_check_is_not_remembered_for_another_function():
     """A new function may get the id of one that is gone."""
 

@@ -41,6 +41,7 @@ def dataset(folder):
     return open_run(folder)[0]
 
 
+@pytest.mark.slow
 def test_a_run_of_the_batch_is_that_of_the_loop(dataset):
     case = load("motor speed")
     loop = case.loop(case.starts["kp ×10"])

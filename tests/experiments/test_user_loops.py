@@ -110,6 +110,7 @@ def stored(loaded, tmp_path):
 
 
 class TestLoop:
+    @pytest.mark.slow
     def test_the_run_is_that_of_the_loop(self, load, tmp_path):
         loaded = load(LOOP)
         data = stored(loaded, tmp_path)

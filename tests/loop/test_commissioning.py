@@ -193,6 +193,7 @@ def test_the_choices(good, loop):
     assert all(rule.rule in str(good) for rule in good.guard_rules)
 
 
+@pytest.mark.slow
 def test_the_agent_learns_and_the_cost_falls(good, loop):
     agent, fixed = good.agent(), good.agent()
     fixed.pause()
@@ -211,6 +212,7 @@ def test_the_agent_learns_and_the_cost_falls(good, loop):
     assert agent.refused == 0
 
 
+@pytest.mark.slow
 def test_an_unstable_start_is_a_no_go_that_touches_no_plant(tmp_path):
     loop, plant = make_loop(kp=8.0, ki=8.0, samples=10), Plant()
     found = st.commission(loop, plant, steps=STEPS)
@@ -240,6 +242,7 @@ def test_small_margins_are_a_warning():
     assert "back_off" in found["stability"].sentence
 
 
+@pytest.mark.slow
 def test_a_weak_start_is_called_dangerous():
     found = st.commission(make_loop(kp=0.01, ki=0.02), Plant(), steps=STEPS)
     assert found["simulation"].verdict == "warning"
@@ -363,6 +366,7 @@ def test_a_clock_that_stands_still_stops_the_dry_run(loop):
     assert len(plant.sent) == 2
 
 
+@pytest.mark.slow
 def test_a_loop_with_jitter_gets_the_measured_periods():
     periods = DT * np.random.default_rng(1).uniform(0.7, 1.3, STEPS)
     found = st.commission(make_loop(jitter=True), TimedPlant(periods), steps=STEPS)

@@ -1,6 +1,7 @@
 """`Loop`: the same loop by hand, in simulation, in real time and in C; and what real loops have."""
 
 import subprocess
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +71,7 @@ def test_the_loop_written_by_hand_is_the_same_bit_for_bit():
     assert np.any(leaves(runs[0].theta)[0] != leaves(runs[0].theta)[0][0]), "the tuner must move θ"
 
 
-@pytest.mark.parametrize("engine", ["native", "xla"])
+@pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [pi_loop, position_loop])
 def test_an_agent_makes_the_steps_of_a_simulation(make, engine):
     loop = make()
@@ -90,7 +91,7 @@ def test_an_agent_makes_the_steps_of_a_simulation(make, engine):
     np.testing.assert_array_equal(seen, np.asarray(run.measured[-5:]))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 def test_the_exported_c_replays_the_run(tmp_path, dtype):
     folder = position_loop().export_c(tmp_path / "c", name="loop", dtype=dtype)
     build = ["cc", "-std=c99", "-O2", "-Wall", "-Werror", "loop.c", "main.c", "-o", "replay", "-lm"]
@@ -161,10 +162,15 @@ class TestAgent:
         ],
     )
     def test_wrong_signals(self, options, signals, message):
-        agent = pi_loop(**options).agent()
+        agent = _agent(**options)
         with pytest.raises((st.ArgumentError, TypeError), match=message):
             agent.act([0.0], **signals)
         assert np.all(np.isfinite(agent.act([0.0], reference=1.0, **({"dt": 0.01} if options else {}))))
+
+
+@cache  # an agent takes seconds to make
+def _agent(**options):
+    return pi_loop(**options).agent()
 
 
 def test_jitter():
@@ -221,6 +227,7 @@ def test_the_default_reference_moves_as_many_outputs_as_there_are_controls():
     assert all(len(np.unique(column)) > 1 for column in rows.T)
 
 
+@pytest.mark.slow
 def test_a_moving_mass_with_jitter():
     """A mass with a constant velocity: the velocity filter gives v (1 − Π T/(T + h)) in the simulation, where step t
     lasts h_t, and the cost has the rate of u over the period before the step."""
@@ -259,11 +266,13 @@ def test_full_state_needs_no_observer():
 
 
 class TestTruePlant:
+    @pytest.mark.slow
     def test_a_delay_that_the_model_does_not_know(self):
         run = position_loop().simulate(60, 0, plant=models.Delayed(models.DCMotor(**MOTOR, output="position"), 4))
         assert run.x.shape == (60, 6)
         np.testing.assert_array_equal(run.x[1:, -1], run.u[:-1, 0])  # the youngest control in the queue
 
+    @pytest.mark.slow
     def test_a_sensor_that_rounds(self):
         plant = models.Quantized(models.DCMotor(**MOTOR, output="position"), 0.01)
         run = position_loop(noise=0.0).simulate(60, 0, plant=plant)
@@ -286,6 +295,7 @@ def test_the_tuner_sees_a_delay_of_the_model():
     assert np.all(sensitivity[6:] > 0)
 
 
+@pytest.mark.slow
 def test_gains_of_the_observer_are_tuned():
     plant = models.DoubleIntegrator(mass=1.0, dt=0.02)
     observer = policies.Luenberger([[0.5], [3.0]], [[1.0, 0.0]])
@@ -346,7 +356,12 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize("name", list(PAIRS))
+IN_EVERY_GATE = ("motor position, cascade", "cart-pole, state feedback", "first order with delay, PI")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in IN_EVERY_GATE else pytest.param(name, marks=pytest.mark.slow) for name in PAIRS]
+)
 def test_every_policy_and_model_in_a_loop(name):
     plant, make = PAIRS[name][0](), PAIRS[name][1]
     loop = st.Loop(plant, make(plant))

@@ -15,6 +15,7 @@ def small():
     return growth.measure(horizons=(1_000, 8_000), seeds=4, first_seed=DEVELOPMENT_SEEDS[0])
 
 
+@pytest.mark.slow
 def test_regret_and_errors_grow_as_the_theory_says(small):
     """Each slope, with its interval over seeds, is below the theory's; without tuning it is that of linear growth."""
     found = growth.judge(small, (1_000, 8_000))

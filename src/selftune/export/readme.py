@@ -47,9 +47,9 @@ def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float
     about_context = (
         "`t` is the number of the step."
         if firmware.is_counted
-        else f"`t` points to the context of the step, `{name}_context`. Fill its members before each call: "
-        + ", ".join(f"`{member.declared()}`" for member in firmware.context_fields)
-        + "."
+        else f"`t` points to the context of the step, `{name}_context`. Fill its members before each call:\n\n"
+        + "\n".join(f"- `{member.declared()}`" for member in firmware.context_fields)
+        + "\n"
     )
     values = {
         "name": name,
