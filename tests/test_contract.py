@@ -71,15 +71,23 @@ def assert_contract(case, part: int, constraint: int):
             check(case)
 
 
-@pytest.mark.parametrize("constraint", CONSTRAINTS)
-@pytest.mark.parametrize("tuner", TUNERS)
+def some_slow(names):
+    """All pairs. Every gate has each part in a box, and the first part with each constraint."""
+    pairs = [(name, constraint) for name in names for constraint in CONSTRAINTS]
+    usual = [constraint == "Box" or name == next(iter(names)) for name, constraint in pairs]
+    return [
+        pytest.param(*pair, marks=() if is_usual else pytest.mark.slow)
+        for pair, is_usual in zip(pairs, usual, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("tuner", "constraint"), some_slow(TUNERS))
 def test_tuner(tuner, constraint):
     case = testing.TunerCase(TUNERS[tuner](CONSTRAINTS[constraint][0]))
     assert_contract(case, list(TUNERS).index(tuner), list(CONSTRAINTS).index(constraint))
 
 
-@pytest.mark.parametrize("constraint", CONSTRAINTS)
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(("estimator", "constraint"), some_slow(ESTIMATORS))
 def test_estimator(estimator, constraint):
     case = testing.EstimatorCase(ESTIMATORS[estimator](CONSTRAINTS[constraint][1]))
     assert_contract(case, list(ESTIMATORS).index(estimator), list(CONSTRAINTS).index(constraint))

@@ -88,7 +88,9 @@ CASES = [("box", 4, name) for name in ESTIMATORS] + [("box", 9, name) for name i
 CASES += [(within, 4, name) for within in SETS if within != "box" for name in ("gradient", "rls with forgetting")]
 
 
-@pytest.mark.parametrize(("within", "p", "name"), CASES)
+@pytest.mark.parametrize(
+    ("within", "p", "name"), [pytest.param(*case, marks=() if case[1] == 4 else pytest.mark.slow) for case in CASES]
+)
 def test_error_vanishes(within, p, name):
     """Random features, metrics and a* of the set, at its edge as often as not; no noise.
 
@@ -175,10 +177,12 @@ class Slab(st.AbstractConstraint):
         return jnp.abs(jnp.sum(v)) <= 1 + 1e-9
 
 
-SLOW = [pytest.param(within, marks=pytest.mark.slow) for within in ("product", "ball and box", "slab")]
+SLOW = [
+    pytest.param(within, marks=pytest.mark.slow) for within in ("ball", "simplex", "product", "ball and box", "slab")
+]
 
 
-@pytest.mark.parametrize("within", ["box", "ball", "simplex", *SLOW])
+@pytest.mark.parametrize("within", ["box", *SLOW])
 def test_native_engine(within):
     """The C program agrees with XLA for every set, with a matrix that is known and with one that is computed."""
     constraint = Slab() if within == "slab" else SETS[within]

@@ -196,7 +196,7 @@ def test_data_without_noise_and_without_any_information(name):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize(("p", "k"), [(1, 1), (2, 3), (7, 2), (22, 3)])
+@pytest.mark.parametrize(("p", "k"), [(1, 1), (2, 3), (7, 2), pytest.param(22, 3, marks=pytest.mark.slow)])
 def test_any_size_stays_in_the_box(p, k, dtype):
     kf, kt, kv = jax.random.split(jax.random.key(p), 3)
     features = jax.random.normal(kf, (300, k, p), dtype)

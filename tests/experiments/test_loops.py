@@ -71,6 +71,7 @@ def test_fixed_gains_are_those_of_a_loop_without_a_tuner(dataset):
     np.testing.assert_allclose(kept.rival_last, np.mean(run.cost[-200:]), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_rule_beats_the_best_static_gains(dataset):
     cost = dataset.rival_mean.where(dataset.rival_code == 0)
     assert (cost.sel(rival=STATIC) <= cost.min("rival") * (1 + 1e-12)).all()

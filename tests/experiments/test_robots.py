@@ -60,6 +60,7 @@ def dataset(folder):
     return open_run(folder)[0]
 
 
+@pytest.mark.slow
 def test_a_run_is_what_an_agent_does(dataset):
     robot = quick_robot.make()
     theta = robot.detuned(0.25)

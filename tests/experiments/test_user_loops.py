@@ -200,10 +200,12 @@ class TestLoop:
         with pytest.raises(ConfigError, match=message), jax.enable_x64(True):
             user.check(load(LOOP.replace(old, new)))
 
+    @pytest.mark.slow
     def test_a_loop_without_sensors_has_no_memory_to_hide(self, load, tmp_path):
         data = stored(load(LOOP.replace('"drives:make"', '"drives:make"\narguments = { output = "speed" }')), tmp_path)
         assert data.sizes["measurement"] == 1
 
+    @pytest.mark.slow
     def test_a_run_is_not_continued_with_another_reference(self, load, tmp_path):
         text = f'{LOOP}[scenario.t]\nreference = "wanted.csv"\n'
         user.compute(load(text, wanted="1.0\n2.0\n"), tmp_path / "run", workers=1)

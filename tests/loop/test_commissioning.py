@@ -234,6 +234,7 @@ def test_an_unstable_start_is_a_no_go_that_touches_no_plant(tmp_path):
     assert again.ok
 
 
+@pytest.mark.slow
 def test_small_margins_are_a_warning():
     loop = make_loop(kp=3.5, ki=4.0, samples=10)  # a gain margin of 1.12
     found = st.commission(loop, Plant(), steps=STEPS)

@@ -275,7 +275,10 @@ class TestBackOff:
         plant = models.Delayed(models.FirstOrder(**FIRST, dt=0.01), samples=10)
         return st.Loop(plant, policies.PID(**({"kp": 4.0, "ki": 4.0} | gains)))
 
-    @pytest.mark.parametrize(("gain", "delay"), [(2.0, 0.0), (1.5, 0.1), (4.0, 0.3)])
+    @pytest.mark.parametrize(
+        ("gain", "delay"),
+        [(1.5, 0.1), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(2.0, 0.0), (4.0, 0.3)])],
+    )
     def test_reaches_the_margins_and_not_more(self, gain, delay):
         loop = self.loop()
         theta = loop.back_off(gain_margin=gain, delay_margin=delay)

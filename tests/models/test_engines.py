@@ -56,7 +56,7 @@ def closed_loop(model):
     return controller, scenario, dict(theta=jnp.array([0.3, 0.4]), a_hat=model.a_hat)
 
 
-@pytest.mark.parametrize("name", [*MODELS, *EXTRA])
+@pytest.mark.parametrize("name", [*[pytest.param(name, marks=pytest.mark.slow) for name in MODELS], *EXTRA])
 def test_native_gives_the_run_of_xla(name):
     controller, scenario, start = closed_loop((MODELS | EXTRA)[name]())
     xla, native = (st.simulate(controller, scenario, engine=engine, **start) for engine in ("xla", "native"))

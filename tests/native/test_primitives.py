@@ -81,7 +81,7 @@ def programs(group: str, dtype: str) -> Programs:
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("group", GROUPS)
 def test_functions_agree_with_jax(group, dtype):
     cases = GROUPS[group]

@@ -96,6 +96,7 @@ def test_y_and_the_gradient_are_those_of_the_whole_rollout(name):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10 * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOOPS)
 def test_both_engines_tune_alike(name):
     policy = LOOPS[name]

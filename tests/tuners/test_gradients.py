@@ -52,6 +52,7 @@ def test_mgaps_gradient_is_that_of_a_shared_shift(size):
     np.testing.assert_allclose(run.gradient, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 @sizes
 def test_gaps_with_a_long_buffer_is_mgaps(size):
     system, scenario, theta = problem(size)
@@ -125,6 +126,7 @@ def test_mgaps_is_close_to_ideal_ogd_on_a_slow_problem():
     assert float(apart / moved) < 0.1
 
 
+@pytest.mark.slow
 def test_difftune_descends_the_episodes_total_cost():
     size, episode, rate = (3, 2, 2, 2, 4), 8, 0.05
     system, scenario, theta = problem(size)
