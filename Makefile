@@ -9,11 +9,10 @@ READY := $(VENV)/.ready
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
 
-# Tests of one file run in one process, which compiles for all of them.
 # Most tests compile without XLA's optimizations, to save time. Tests that promise bits compile as users do.
 test: $(READY)
-	$(BIN)/pytest -n auto --dist loadfile -m "not slow and not bits"
-	XLA_FLAGS= $(BIN)/pytest -n auto --dist loadfile -m "bits and not slow"
+	$(BIN)/pytest -n auto -m "not slow and not bits"
+	XLA_FLAGS= $(BIN)/pytest -n auto -m "bits and not slow"
 
 test-slow: $(READY)
 	$(BIN)/pytest -m "slow and not bits"
@@ -21,11 +20,11 @@ test-slow: $(READY)
 
 # What another version of Python or JAX can break: make test-versions PYTHON=python3.13 VENV=.venv-3.13
 test-versions: $(READY)
-	$(BIN)/pytest -n auto --dist loadfile -m "versions and not slow"
+	$(BIN)/pytest -n auto -m "versions and not slow"
 
 # The pages alone: links, public names, the map of the source, and every block of code.
 test-docs: $(READY)
-	$(BIN)/pytest -n auto --dist loadfile tests/test_docs.py tests/test_architecture.py tests/test_float32.py tests/test_examples.py
+	$(BIN)/pytest -n auto tests/test_docs.py tests/test_architecture.py tests/test_float32.py tests/test_examples.py
 
 # Exported controllers, cross-compiled and run on an emulated Cortex-M4F.
 firmware: $(READY)

@@ -509,11 +509,11 @@ def test_a_time_that_is_none_is_no_time(loop):
 
 def test_wrong_arguments_are_refused_before_the_plant_is_touched(loop):
     plant = Plant()
-    with pytest.raises(st.ArgumentError, match=r"theta: expected the structure of loop\.theta"):
+    with pytest.raises(st.ArgumentError, match=r"theta: expected a θ like loop\.theta"):
         st.commission(loop, plant, theta=[1.0, 2.0, 3.0])
     with pytest.raises(st.ArgumentError, match="at least 100 steps"):
         st.commission(loop, st.PlantLog(*(np.zeros((50, 1)) for _ in range(3))))
     other = models.FirstOrder(gain=GAIN, time_constant=TIME, dt=2 * DT)
-    with pytest.raises(st.ArgumentError, match=r"plant: expected a model with 1 controls and dt = 0\.01"):
+    with pytest.raises(st.ArgumentError, match=r"plant: expected the sampling period of the model, dt=0\.01"):
         st.commission(loop, other)
     assert plant.sent == []

@@ -26,7 +26,6 @@ def show(self: Any, computed: Mapping[str, Any] | None = None, always: tuple[str
     - A number and a small array are shown as numbers, in the fewest digits that give the same number in its dtype.
     - A large array, and an array without known values (JAX traces it, or has deleted it), is shown by dtype and shape.
     - A function is shown by its name, and a transformation of optax by the function that made it.
-    - `first` are further values, which are shown before the fields; `hidden` are fields that are left out.
 
     !!! Example
 

@@ -32,7 +32,7 @@ from ..tuners.fixed import Fixed
 from ..tuners.gauss_newton import TIME_CONSTANTS, GaussNewton, suggest_memory, time_constant
 from ..tuners.mgaps import MGAPS
 from ._replay import Forecast, Replay, forecast, replay
-from .control_loop import Loop
+from .control_loop import Loop, _check_alike
 from .dry_run import DryRun, Plant, SimulatedPlant, Watch, check_log, cost_of_scale, drive, first_measurement
 from .plant_log import PlantLog
 from .references import as_reference
@@ -282,14 +282,11 @@ def commission(
     if isinstance(plant, PlantLog):
         _fit("plant", plant, loop)
     if isinstance(plant, AbstractModel):
-        _fit_model("plant", plant, loop)
+        _check_alike(plant, loop.plant)
     guard = loop.guard()
     steps = max(1000, 2 * guard.window) if steps is None else arguments.whole("steps", steps, least=LEAST_STEPS)
     seed = arguments.whole("seed", seed)
-    theta = loop.theta if theta is None else arguments.real_tree("theta", theta, dtype=loop.x.dtype)
-    if _shapes(theta) != _shapes(loop.theta):
-        expected = f"the structure of loop.theta, {arguments.describe_tree(loop.theta)}"
-        raise ArgumentError("theta", expected, arguments.describe_tree(theta))
+    theta = arguments.real_tree("theta", loop._checked(theta), dtype=loop.x.dtype)
     reference = None if reference is None else as_reference(reference)
     work = _Work(loop, theta, steps, seed, reference)
     for step in (work.shapes, work.stability, work.simulation, work.gradients, work.contraction):
@@ -311,16 +308,6 @@ def _fit(name: str, log: PlantLog, loop: Loop) -> None:
         raise ArgumentError(name, expected, "{}, {} and {}".format(*sizes))
     if len(log) < LEAST_STEPS:
         raise ArgumentError(name, f"a log of at least {LEAST_STEPS} steps", f"{len(log)}")
-
-
-def _fit_model(name: str, model: AbstractModel, loop: Loop) -> None:
-    wanted, got = (f"{len(one.controls)} controls and dt = {float(one.dt):g}" for one in (loop.plant, model))
-    if wanted != got:
-        raise ArgumentError(name, f"a model with {wanted}", got)
-
-
-def _shapes(tree: PyTree) -> PyTree:
-    return jax.tree.structure(tree), jax.tree.map(jnp.shape, tree)
 
 
 class _Work:

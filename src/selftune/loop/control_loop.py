@@ -217,7 +217,7 @@ class Loop(eqx.Module):
         return self.policy.gains(_split_theta(self._checked(theta), self.observer)[0])
 
     def _checked(self, theta: Any) -> PyTree:
-        """Return θ as arrays, the start θ for None; raise `ArgumentError` if θ is not that of this loop."""
+        """Return θ as arrays, or the start θ for None. Raise `ArgumentError` if θ does not fit this loop."""
         if theta is None:
             return self.theta
         arrays = arguments.real_tree("theta", theta)
@@ -664,7 +664,7 @@ def _in_seconds(period: Array | None, plant: AbstractModel, dtype: Any) -> Array
 
 
 def _start_control(policy: AbstractPolicy) -> Array:
-    """Return u before the first step, (m,): that of the PID which computes u, otherwise zeros."""
+    """Return the control before the first step, (m,): `u_start` of the PID that computes u, otherwise zeros."""
     if isinstance(policy, PID):
         return policy.u_start
     if isinstance(policy, Cascade):

@@ -108,8 +108,6 @@ class AbstractWrappedModel(AbstractModel):
     """A model that changes a part of another model. The signals and parameters that a wrapper does not change are those
     of the model inside."""
 
-    __repr__ = settings_text.show
-
     model: eqx.AbstractVar[AbstractModel]
 
     @property

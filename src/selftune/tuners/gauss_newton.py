@@ -39,7 +39,7 @@ class GaussNewtonState(eqx.Module):
 
 
 MEANS_GROWTH, STEP_GROWTH = 1 / 10, 1 / 4
-"""The growth per step of the two windows: that of the running means, and $N_t$."""
+"""How much the window of the running means and the window $N_t$ grow in each step."""
 
 
 class GaussNewton(AbstractTuner):
