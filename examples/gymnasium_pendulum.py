@@ -55,7 +55,7 @@ def drive(laps: int, learn: bool) -> tuple[np.ndarray, st.Agent]:
     gains = st.Box(np.log([0.5, 1.0, 0.5, 0.5]), np.log([8.0, 10.0, 1.5, 1.5]))
     estimator = st.GradientEstimator(0.01, constraint=st.Box(-1.0, 1.0), normalized=True)
     controller = st.Controller(st.System(dynamics, residual, policy, cost), st.MGAPS(0.3, constraint=gains), estimator)
-    guard = st.Guard(x_limit=(1.1, 0.3, 20.0, 20.0), u_low=-LIMIT, u_high=LIMIT, rate=0.03, window=LAP)
+    guard = st.Guard(x_limit=(1.1, 0.3, 20.0, 20.0), u_low=-LIMIT, u_high=LIMIT, rate=0.02, window=LAP)
     agent = st.Agent(controller, x=np.zeros(4), theta=np.log([1.5, 4.0, 1, 1]), a_hat=np.zeros(2), guard=guard)
     if not learn:
         agent.freeze()  # the gains; the estimator goes on

@@ -96,7 +96,7 @@ class TestAnOrderlyRun:
 
     def test_the_engines_agree_while_everything_happens(self):
         guard = st.Guard(
-            x_limit=[0.9, 3.0], u_low=-0.5, u_high=0.4, rate=0.03, authority=0.1, y_limit=0.5, window=40, rollback=1.3
+            x_limit=[0.9, 3.0], u_low=-0.5, u_high=0.4, rate=0.006, authority=0.1, y_limit=0.5, window=40, rollback=1.3
         )
         made = controller(1.0, contraction_memory=40)
         runs = [st.simulate(made, scenario(), **START, guard=guard, engine=engine) for engine in ENGINES]
@@ -109,7 +109,7 @@ class TestAnOrderlyRun:
         assert np.all((runs[0].u >= -0.5) & (runs[0].u <= 0.4))
 
     def test_in_parts_and_in_batches(self):
-        guard, made = st.Guard(rate=0.01, window=50, rollback=1.5), controller(0.5)
+        guard, made = st.Guard(rate=0.002, window=50, rollback=1.5), controller(0.5)
         whole = simulate(made, guard)
         first = st.simulate(made, scenario()[:233], **START, guard=guard, engine="native")
         rest = st.simulate(made, scenario()[233:], resume=first.final, guard=guard, engine="native")
@@ -129,16 +129,44 @@ class TestAnOrderlyRun:
 
 class TestRate:
     def test_no_step_is_longer(self):
-        run = simulate(controller(3.0), st.Guard(**OFF | dict(rate=0.02)))
-        steps = np.linalg.norm(np.diff(run.theta, axis=0), axis=1)
+        run = simulate(controller(3.0), st.Guard(**OFF | dict(rate=0.004)))
+        steps = np.linalg.norm(np.diff(run.theta, axis=0), axis=1) / 5  # the widths of Θ
         assert decided(run, D.LIMITED)[:-1].mean() > 0.5
-        assert steps.max() <= 0.02 * (1 + 1e-12)
+        assert steps.max() <= 0.004 * (1 + 1e-12)
         free = decided(run, D.LIMITED)[:-1] & np.all((run.theta[1:] > -1) & (run.theta[1:] < 4), axis=1)
         assert free.sum() > 100
-        np.testing.assert_allclose(steps[free], 0.02, rtol=1e-9)
+        np.testing.assert_allclose(steps[free], 0.004, rtol=1e-9)
         # Down the gradient.
         cosines = np.sum(np.diff(run.theta, axis=0) * -np.asarray(run.gradient)[:-1], axis=1)[free]
         assert np.all(cosines > 0)
+
+    def test_each_number_of_theta_has_its_own_unit(self):
+        """A number of θ in another unit, with its bounds, moves by the same share of Θ."""
+        unit = np.array([1e3, 1e-2])
+        guard, no = st.Guard(**OFF | dict(rate=0.05)), jnp.asarray(False)
+        ends = []
+        for scale in (np.ones(2), unit):
+            tuner = st.MGAPS(1.0, constraint=st.Box(scale * np.array([-1.0, 0.0]), scale * np.array([1.0, 8.0])))
+            made = st.Controller(system(), tuner, st.Frozen())
+            theta, wanted = scale * jnp.array([0.5, 4.0]), scale * jnp.array([0.9, 1.0])
+            state = guards.start(guard, theta, jnp.zeros(1), theta.dtype)
+            moved, limited, _ = guards.limit_step(guard, made, state, theta, wanted, still=no, forget=no)
+            assert limited
+            ends.append(moved / scale)
+        share = np.array([0.4 / 2, -3.0 / 8])
+        np.testing.assert_allclose(
+            ends[0], [0.5, 4.0] + 0.05 / np.linalg.norm(share) * np.array([0.4, -3.0]), rtol=1e-12
+        )
+        np.testing.assert_allclose(ends[1], ends[0], rtol=1e-12)
+
+    def test_a_number_that_is_fixed_does_not_count(self):
+        tuner = st.MGAPS(1.0, constraint=st.Box([0.5, 0.0], [0.5, 8.0]))
+        made, guard = st.Controller(system(), tuner, st.Frozen()), st.Guard(**OFF | dict(rate=0.1))
+        theta, no = jnp.array([0.5, 4.0]), jnp.asarray(False)
+        state = guards.start(guard, theta, jnp.zeros(1), theta.dtype)
+        moved, limited, _ = guards.limit_step(guard, made, state, theta, jnp.array([0.5, 8.0]), still=no, forget=no)
+        assert limited
+        np.testing.assert_allclose(moved, [0.5, 4.8], rtol=1e-12)
 
     def test_an_infinite_square_is_no_step(self):
         flat = jnp.array([0.0, 0.0], jnp.float32)

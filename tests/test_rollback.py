@@ -169,7 +169,7 @@ class TestRollback:
     @pytest.mark.slow
     def test_on_many_seeds(self):
         """Also where the good ones were not, and the trusted ones come back; with the rate limit hardly ever."""
-        for rate, most in ((None, 2), (0.1, 2)):
+        for rate, most in ((None, 2), (0.02, 2)):
             guard = st.Guard(**OFF | dict(window=60, rollback=4.0, rate=rate))
 
             def last_cost(key, guard=guard):

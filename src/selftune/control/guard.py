@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
+from ..problem.constraints import Unconstrained
 from ..problem.projected_step import constraint_of
 from .controller import Controller
 
@@ -105,7 +106,8 @@ class Guard(eqx.Module):
       `bridge` times in a row. After that, the raw measurement is used if it is finite; otherwise the previous control
       is repeated. The control is always finite.
     - `u_low`, `u_high`: the actuator's range, (m,) or one number; u is clipped to this range.
-    - `rate`: the largest step $\|\theta_{t+1} - \theta_t\|_2$, in the units of θ; a longer step is shortened.
+    - `rate`: the longest step of θ, as a share of the tuner's Θ: $\|W^{-1} (\theta_{t+1} - \theta_t)\|_2$, where W is
+      the diagonal matrix of the widths of Θ (`constraint.widths`). A longer step is shortened.
     - `authority`: if the share of saturated steps, over about the last `window` steps, exceeds `authority`, no gain may
       grow: no component of θ moves in its direction of `growth`. `growth` is (d,) or one number: 1 where a larger
       component is a higher gain, −1 where a smaller component is a higher gain, 0 where the component is not a gain.
@@ -135,7 +137,7 @@ class Guard(eqx.Module):
     !!! Example
 
         >>> import selftune as st
-        >>> guard = st.Guard(x_limit=[0.5, 4.0], u_low=-2.0, u_high=2.0, rate=0.004, window=1000)
+        >>> guard = st.Guard(x_limit=[0.5, 4.0], u_low=-2.0, u_high=2.0, rate=0.002, window=1000)
         >>> careless = st.Guard(rate=None, y_limit=None, authority=None, rollback=None)
         >>> str(st.Decision(5))
         'refused, limited'
@@ -156,7 +158,7 @@ class Guard(eqx.Module):
         converter=lambda v: _limits("u_high", v, lambda a: a == a, "a number, or one for each control"),
         default=math.inf,
     )
-    rate: float | None = _above("rate", 0.1, 0)
+    rate: float | None = _above("rate", 0.01, 0)
     authority: float | None = _above("authority", 0.2, 0)
     growth: float | tuple[float, ...] = eqx.field(
         static=True,
@@ -287,8 +289,11 @@ def limit_step(
         grows = step * growth > 0
         held = (state.saturated > guard.authority) & jnp.any(grows)
         step, changed = jnp.where(held & grows, 0, step), held
+    constraint = constraint_of(controller.tuner)
     if guard.rate is not None:
-        square = jnp.sum(step * step)
+        widths = (Unconstrained() if constraint is None else constraint).widths(theta)
+        share = jnp.where(widths > 0, step / jnp.where(widths > 0, widths, 1), 0)
+        square = jnp.sum(share * share)
         limited = square > guard.rate * guard.rate
         step = jnp.where(limited, guard.rate * jax.lax.rsqrt(jnp.where(limited, square, 1)) * step, step)
         changed = changed | limited
@@ -296,7 +301,6 @@ def limit_step(
         changed = changed | (state.window.step_scale < 1)
         step = state.window.step_scale * step
     moved = unravel(flat + step)
-    constraint = constraint_of(controller.tuner)
     if constraint is not None:
         moved = constraint.project(moved)
     moved = choose(changed, moved, wanted)  # an unchanged step is the tuner's, bit for bit

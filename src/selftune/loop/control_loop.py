@@ -55,6 +55,8 @@ LONGEST = 20
 """The longest integral time of a PID, in periods of the reference: twice the memory of the tuner."""
 REFUSED = 1e3
 """A measurement is refused if it is this many times larger than the output's scale."""
+RATE = 0.1
+"""The longest way of θ in a period of the reference, as a share of the widths of Θ."""
 REPLAYED = 200
 """The steps of the recorded run that an export contains."""
 
@@ -249,8 +251,8 @@ class Loop(eqx.Module):
         - `u_low`, `u_high`: the limits of the policy.
         - `x_limit`: 1000 times the scale of each measured signal. `f_limit`: 10,000 times the scale of the control.
         - `growth`: the policy knows which numbers of θ are gains.
-        - `rate`: θ moves by at most 1 in a period of the reference. For logarithms of gains, this is a factor of e.
-          Before the gains move further, the plant shows the effect.
+        - `rate`: θ moves by at most 10 % of the widths of Θ in a period of the reference. For the gains of a PID, this
+          is a factor of 2.5. Before the gains move further, the plant shows the effect.
         - `window`: two periods of the reference, but at least 500 steps, so that each window has the same mixture of
           transients and rest.
         """
@@ -264,7 +266,7 @@ class Loop(eqx.Module):
             "x_limit": [REFUSED * scale for scale in (states if self.observer is None else outputs)],
             "f_limit": 10 * REFUSED * max(controls),
             "growth": list(self._growth),
-            "rate": 1 / period,
+            "rate": RATE / period,
             "window": max(500, math.ceil(2 * period)),
         }
         return Guard(**(settings | changes))

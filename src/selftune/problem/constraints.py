@@ -117,6 +117,14 @@ class AbstractConstraint(eqx.Module):
         flat = ravel_pytree(like)[0]
         return jnp.full_like(flat, -jnp.inf), jnp.full_like(flat, jnp.inf)
 
+    def widths(self, like: PyTree) -> Float[Array, " p"]:
+        """Return the distance of the two bounds of each number, flat: the natural unit of a step inside the set.
+
+        Where the set has no bounds, the width is $2 \\max(1, |v|)$ for the number v in `like`.
+        """
+        low, high = self.bounds(like)
+        return jnp.where(jnp.isfinite(high - low), high - low, 2 * jnp.maximum(1, jnp.abs(ravel_pytree(like)[0])))
+
     def sample(self, key: PRNGKeyArray, like: PyTree) -> PyTree:
         """Return a random point from the whole set, with the structure, shapes and dtype of `like`.
 

@@ -276,7 +276,7 @@ def _make(links: int) -> Robot:
             "f_limit": 4 * limits,
             "u_low": -0.9 * limits,  # beyond this, the soft clamp counts as saturated
             "u_high": 0.9 * limits,
-            "rate": 0.004,
+            "rate": 0.002,
             "y_limit": 200.0,
             "growth": np.ones(2 * links),
             "window": LAP,

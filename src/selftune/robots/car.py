@@ -202,7 +202,7 @@ def make() -> Robot:
             # A soft clamp never reaches its limit, so this value counts as saturation.
             "u_low": np.array([-0.95 * STEERING_LIMIT, -0.95 * DRIVE_LIMIT]),
             "u_high": np.array([0.95 * STEERING_LIMIT, 0.95 * DRIVE_LIMIT]),
-            "rate": 0.01,
+            "rate": 0.004,
             "y_limit": 1e3,
             "growth": np.array([1.0, 0.0, 1.0, 1.0, 0.0, 0.0]),
             "window": LAP,

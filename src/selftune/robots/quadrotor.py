@@ -142,7 +142,7 @@ def _guard() -> dict[str, Any]:
         "f_limit": 2.0,
         "u_low": [0.02, *-torque],
         "u_high": [0.97 * THRUST_LIMIT, *torque],
-        "rate": 0.002,
+        "rate": 0.0015,
         "y_limit": 500.0,
         "rollback": 8.0,
         "cost_floor": 1.0,

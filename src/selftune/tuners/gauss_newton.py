@@ -40,6 +40,8 @@ class GaussNewtonState(eqx.Module):
 
 MEANS_GROWTH, STEP_GROWTH = 1 / 10, 1 / 4
 """How much the window of the running means and the window $N_t$ grow in each step."""
+FIRST_WINDOW = 2
+"""The first window $N_0$ of the step, divided by d + 1: the curvature in d directions needs more than d steps."""
 
 
 class GaussNewton(AbstractTuner):
@@ -52,18 +54,19 @@ class GaussNewton(AbstractTuner):
     $$g = W G, \qquad C = W z^\top (\nabla^2 h)\, z W$$
 
     are dimensionless in θ. $\bar C, \bar g, \bar q, \bar h$ are running means of $C$, $g$, $|g|^2$, $|h|$ over the last
-    $\min(N, 1 + t/10)$ steps. With $N_t = \min(N, N/100 + t/4)$,
+    $\min(N, 1 + t/10)$ steps. With $N_t = \min(N, N_0 + t/4)$ and $N_0 = 2 (d + 1)$,
 
     $$v = \min\Big(\bar h, \frac{\bar q}{2 \operatorname{tr} \bar C}\Big), \qquad
-    \lambda = \frac{N}{15 N_t} |g|, \qquad
+    \lambda = 10\, |g| \sqrt{N_0 / N_t}, \qquad
     R = \bar C + (v + \lambda) I, \qquad
     s = -\frac{1}{N_t} R^{-1} g, \qquad
     \theta_{t+1} = \Pi_\Theta(\theta_t + W s).$$
 
     The prior $v I$ keeps R positive in directions that the data say nothing about; $v$ is the size of the cost's random
     part that gradients of this size would have. If $\operatorname{tr} \bar C \le 0$, $v = \bar h$. The damping
-    $\lambda I$ limits the step to $|s| \le 15/N$: it shortens the step most in the directions of small curvature, and
-    little in the others (Levenberg 1944, Marquardt 1963). $R^{-1}$ is computed by a factorization $L D L^\top$ whose
+    $\lambda I$ limits the step to $|s| \le 0.1 / \sqrt{N_0 N_t}$, so θ moves by at most a tenth of its box in the first
+    window $N_0$. The damping shortens the step most in the directions of small curvature, and little in the others
+    (Levenberg 1944, Marquardt 1963). $R^{-1}$ is computed by a factorization $L D L^\top$ whose
     pivots are at least $v + \lambda$. At a kink or an overflow, where $C$ is not finite, $C = 0$.
 
     In a box, the numbers of θ that are at a bound while $-\bar g$ points outward are decoupled from the others: their
@@ -81,8 +84,7 @@ class GaussNewton(AbstractTuner):
     - `memory`: N ≥ 1, in steps: how many steps the means remember, and 1/N is the gain of the step. It must be much
       longer than the memory of the closed loop: see `suggest_memory`.
     - `prior`: multiplies $v$.
-    - `cap`: the longest way of θ in N steps, in widths; the 15 above.
-    - `start`: the length of the first window of the step, as a share of N; the 1/100 above.
+    - `cap`: the longest way of θ in the first window $N_0$, in widths; the 0.1 above.
 
     !!! Example
 
@@ -97,11 +99,7 @@ class GaussNewton(AbstractTuner):
         converter=lambda v: arguments.number("memory", v, lambda v: 1 <= v < np.inf, "a finite number of steps >= 1"),
     )
     prior: Float[Array, ""] = eqx.field(default=1.0, converter=lambda v: arguments.positive("prior", v))
-    cap: Float[Array, ""] = eqx.field(default=15.0, converter=lambda v: arguments.positive("cap", v))
-    start: Float[Array, ""] = eqx.field(
-        default=0.01,
-        converter=lambda v: arguments.number("start", v, lambda v: 0 < v <= 1, "a number > 0 and <= 1"),
-    )
+    cap: Float[Array, ""] = eqx.field(default=0.1, converter=lambda v: arguments.positive("cap", v))
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
     def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> GaussNewtonState:
@@ -152,10 +150,10 @@ class GaussNewton(AbstractTuner):
         """Return the next θ, age and means. H is the curvature in the units of θ, (d, d)."""
         flat, unravel = ravel_pytree(theta)
         dtype, d = flat.dtype, flat.size
-        N, prior, cap, start = (setting.astype(dtype) for setting in (self.memory, self.prior, self.cap, self.start))
+        N, prior, cap = (setting.astype(dtype) for setting in (self.memory, self.prior, self.cap))
         row, column, place = _triangle(d)
         low, high = self.constraint.bounds(theta)
-        w = jnp.where(jnp.isfinite(high - low), high - low, 2 * jnp.maximum(1, jnp.abs(flat)))
+        w = self.constraint.widths(theta)
         g, C = w * G, H[row, column] * (w[row] * w[column])
         C = jnp.where(jnp.isfinite(jnp.sum(C)), C, 0)
 
@@ -171,8 +169,9 @@ class GaussNewton(AbstractTuner):
         v = prior * jnp.where(trace > 0, jnp.minimum(means.cost, shown), means.cost)
         # Where all gradients are zero, v would be zero; the pivots must stay above the rounding errors of C̄.
         v = jnp.maximum(jnp.maximum(v, 16 * jnp.finfo(dtype).eps * trace), jnp.finfo(dtype).tiny)
-        window = jnp.minimum(N, start * N + STEP_GROWTH * age)
-        damping = jnp.sqrt(square) * (N / (cap * window))
+        first = FIRST_WINDOW * (d + 1)
+        window = jnp.minimum(N, first + STEP_GROWTH * age)
+        damping = jnp.sqrt(square * (first / window)) / cap
         least = v + damping
         R = means.curvature[place] + least * jnp.eye(d, dtype=dtype)
         is_box, held = _is_box(self.constraint), None

@@ -14,6 +14,9 @@ from .run import RIVALS, STATIC, Settings
 
 NAMES = {"exact": "the model", "light": "30 % lighter", "heavy": "30 % heavier", "delayed": "lighter, more delay"}
 
+AT_THE_BEST = 1.02
+"""A gain need not move if the cost of the last quarter is at most this multiple of that of the best static gains."""
+
 
 class StartRow(BaseModel):
     """One loop, plant and start. Ratios are to the best static gains of the same seed."""
@@ -35,6 +38,9 @@ class StartRow(BaseModel):
     """The cost of the start gains held fixed, as a ratio; the mean over seeds. None if it is not finite."""
     moved: int
     """The number of runs in which every gain moved."""
+    tuned: int
+    """The number of runs in which every gain moved, or in which the last quarter costs as little as the best static
+    gains: some gains hardly matter for the cost."""
 
 
 class RivalRow(BaseModel):
@@ -101,6 +107,7 @@ def _start_row(here: xr.Dataset, settings: Settings, loop: str, plant: str, star
     path = one.theta.values  # (seed, row, gain)
     used = np.isfinite(one.start_theta.values)
     reach = np.max(np.abs(path[..., used] - path[:, :1, used]), axis=1)
+    moved = np.all(reach > settings.moved, axis=1)
     return StartRow(
         loop=loop,
         plant=plant,
@@ -112,7 +119,8 @@ def _start_row(here: xr.Dataset, settings: Settings, loop: str, plant: str, star
         last=_over(last, ok),
         worst=float(np.max(last[ok])) if ok.any() else None,
         fixed=fixed if np.isfinite(fixed) else None,
-        moved=int(np.all(reach > settings.moved, axis=1).sum()),
+        moved=int(moved.sum()),
+        tuned=int((moved | (last <= AT_THE_BEST)).sum()),
     )
 
 
@@ -141,7 +149,7 @@ def _checks(rows: list[StartRow], settings: Settings) -> list[Check]:
         for plant in dict.fromkeys(row.plant for row in rows):
             here = [row for row in rows if (row.loop, row.plant) == (loop, plant)]
             worst = max((np.inf if row.last is None else row.last.mean for row in here), default=np.inf)
-            failed, moved = sum(row.failed for row in here), sum(row.moved for row in here)
+            failed, tuned = sum(row.failed for row in here), sum(row.tuned for row in here)
             runs, label = sum(row.runs for row in here), f"{loop}, {NAMES.get(plant, plant)}:"
             check(
                 f"{label} last quarter / best static, worst start",
@@ -150,5 +158,6 @@ def _checks(rows: list[StartRow], settings: Settings) -> list[Check]:
                 worst <= settings.limit,
             )
             check(f"{label} failed runs", "0", failed, failed == 0)
-            check(f"{label} runs in which every gain moved", f"{runs}", moved, moved == runs)
+            named = f"{label} runs in which every gain moved, or the cost is within 2 % of the best"
+            check(named, f"{runs}", tuned, tuned == runs)
     return found
