@@ -105,6 +105,48 @@ def test_the_replay_notices_a_difference(exports, tmp_path):
     assert float(done.stdout.removeprefix("largest difference: ")) > 0.1
 
 
+FAST = [("-ffast-math",), ("-Ofast",), ("-O2", "-ffinite-math-only")]
+
+
+@pytest.mark.parametrize("flags", FAST, ids=" ".join)
+def test_it_does_not_compile_without_nan(exports, tmp_path, flags):
+    """Such a compiler removes the guard: numbers that are not finite would reach the controls."""
+    source = exports("scalar-float32") / "scalar.c"
+    for compiler in COMPILERS:
+        done = run(compiler, "-std=c99", *flags, "-c", source, "-o", tmp_path / "scalar.o", fails=True)
+        assert done.returncode != 0
+        assert "selftune: compile without -ffast-math" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("code = SCALAR_OK;", "a measurement that is NaN was not refused"),
+        ("u[0] = NAN;", "after a measurement that is NaN, the control is not finite"),
+    ],
+)
+def test_the_replay_notices_that_the_guard_is_missing(exports, tmp_path, fault, message):
+    folder = shutil.copytree(exports("scalar-float32"), tmp_path / "changed")
+    without_guard = (
+        "static int without_guard(scalar_state *s, const float *x, int32_t t, float *u, scalar_info *info)\n"
+        f"{{ int code = scalar_act(s, x, t, u, info); if (x[0] != x[0]) {fault} return code; }}\n"
+        "#define scalar_act without_guard\n"
+    )
+    text = (folder / "main.c").read_text()
+    assert text.count("/* By its bits") == 1
+    (folder / "main.c").write_text(text.replace("/* By its bits", f"{without_guard}/* By its bits"))
+    run(COMPILERS[0], "-std=c99", folder / "scalar.c", folder / "main.c", "-o", tmp_path / "replay", "-lm")
+    done = run(tmp_path / "replay", fails=True)
+    assert done.returncode == 3
+    assert message in done.stdout
+
+
+def test_products_are_not_fused_with_sums(exports):
+    folder = exports("scalar-float32")
+    for name in ("CMakeLists.txt", "README.md"):
+        assert "-ffp-contract=off" in (folder / name).read_text()
+
+
 @pytest.mark.skipif(not shutil.which("cmake"), reason="no CMake")
 def test_cmake(exports, tmp_path):
     folder = exports("scalar-float32")
