@@ -88,9 +88,10 @@ def write(path: Folder, data: bytes, *, mode: int = 0o666) -> None:
         return object_store().write(path, data)
     make_folder(path.parent)
     temporary = _temporary(path)
+    # O_EXCL: a link that somebody else has put there is an error.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
     try:
-        # O_EXCL: a link that somebody else has put there is an error.
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode), "wb") as file:
+        with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
