@@ -1,5 +1,6 @@
 """`export_c`: the C compiles anywhere, replays its recorded run, keeps to itself, and is never written over others'."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -333,6 +334,23 @@ class TestFolder:
         with pytest.raises(StoreError, match="not empty, and not written by export_c"):
             self.export(tmp_path, name="scalar")
         assert texts(tmp_path) == {name: "[]"}
+
+    @pytest.mark.parametrize("where", ["{folder}/../victim.c", "../victim.c", "{folder}/x/../../victim.c", "."])
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_a_list_of_files_from_elsewhere_is_not_believed(self, tmp_path, where, overwrite):
+        """Such a list may name any file with its checksum, and files of an earlier export are deleted."""
+        folder, victim = tmp_path / "scalar", tmp_path / "victim.c"
+        folder.mkdir()
+        victim.write_text("mine")
+        checksum = hashlib.sha256(b"mine").hexdigest()
+        listed = {where.format(folder=folder): checksum}
+        (folder / "selftune.json").write_text(json.dumps({"files": listed, "before": {"../victim.c": [checksum]}}))
+        if overwrite:
+            self.export(folder, overwrite=True)
+        else:
+            with pytest.raises(StoreError, match="not empty, and not written by export_c"):
+                self.export(folder)
+        assert victim.read_text() == "mine"
 
     def test_a_file_is_not_a_folder(self, tmp_path):
         path = tmp_path / "scalar"

@@ -136,6 +136,9 @@ def _check_folder(folder: Path, overwrite: bool) -> dict[str, list[str]]:
         written = {path: list(sums) for path, sums in about.get("before", {}).items()}
         for path, checksum in about["files"].items():
             written[path] = [*written.get(path, []), checksum]
+        # Such a file may come from anywhere: only names of files in this folder are believed.
+        if strange := [path for path in written if not re.fullmatch(r"\w+\.(c|h|md|txt)", path, re.ASCII)]:
+            raise ValueError(strange)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         if overwrite:
             return {}
