@@ -31,6 +31,7 @@ import zarr
 
 from ..foundation import json_values
 from ..foundation.errors import ArgumentError
+from ..foundation.safe_text import printable
 from . import files, zarr_arrays
 from . import manifest as manifests
 from .files import Folder
@@ -200,7 +201,7 @@ class RunStore:
             task: text for task, text in zip(done, files.map_parallel(self.folder, harm, done), strict=True) if text
         }
         for text in harms.values():
-            _LOGGER.warning("%s; this task is computed again", text)
+            _LOGGER.warning("%s; this task is computed again", printable(text))
         if self.complete and not harms and not left:
             self._check_combined([self._marker(task) for task in done])
         elif harms or self.complete:
