@@ -15,6 +15,7 @@ from selftune.cli.screen import Screen
 from selftune.foundation.errors import ArgumentError, InputError, OverwriteError, StoreError, in_one_line
 from selftune.foundation.safe_text import printable, without_passwords
 from selftune.storage import files
+from selftune.storage.store import RunStore
 from tests import test_store
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x08\u202e\x7f\udc80"
@@ -104,6 +105,19 @@ def test_no_error_contains_the_password_of_a_url(raises):
     assert "secret" not in "".join(line for line in told.splitlines() if "lambda" not in line)
     assert "secret" not in repr(caught.value)
     assert "***@" in str(caught.value)
+
+
+def test_a_run_that_cannot_be_opened_does_not_tell_the_password(tmp_path, monkeypatch):
+    """Also not in the cause, which a traceback shows."""
+    folder = test_store.run(tmp_path / "run", tasks=[])
+
+    def refuse(path):
+        raise OSError(f"{URL}: no answer")
+
+    monkeypatch.setattr("selftune.storage.zarr_arrays.open_group", refuse)
+    with pytest.raises(StoreError, match="no answer") as caught:
+        RunStore(folder)
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_the_parts_of_errors_have_no_password_either():

@@ -65,3 +65,8 @@ class OverwriteError(StoreError):
 def in_one_line(error: BaseException) -> str:
     """The type of an error and the first line of its message."""
     return without_passwords(f"{type(error).__name__}: {error}".split("\n", 1)[0][:500])
+
+
+def cause(error: BaseException) -> BaseException | None:
+    """Return an error for `raise … from`, which a traceback shows; None if its message contains a password."""
+    return error if str(error) == without_passwords(str(error)) else None

@@ -30,7 +30,7 @@ import xarray as xr
 import zarr
 
 from ..foundation import json_values
-from ..foundation.errors import ArgumentError
+from ..foundation.errors import ArgumentError, cause
 from ..foundation.safe_text import printable
 from . import files, zarr_arrays
 from . import manifest as manifests
@@ -66,7 +66,7 @@ class RunStore:
                     self._arrays[name] = array.with_config({"write_empty_chunks": True})
             sizes = [len(self._coords[dim]) for dim in self.manifest.task_dims]
         except Exception as error:
-            raise StoreError(f"{data}: cannot be read ({error}){_RESTORE}") from error
+            raise StoreError(f"{data}: cannot be read ({error}){_RESTORE}") from cause(error)
         self.tasks: list[Task] = list(itertools.product(*map(range, sizes)))
 
     @classmethod
@@ -266,7 +266,7 @@ class RunStore:
                 value = np.asarray(array[region])
             except Exception as error:
                 self._check_access(array, task)
-                raise _DamagedError(f"{where}: cannot be read ({error})") from error
+                raise _DamagedError(f"{where}: cannot be read ({error})") from cause(error)
             if digest(value) != marker["checksums"].get(name):
                 raise _DamagedError(f"{where}: damaged (checksum differs)")
             if name in read:
