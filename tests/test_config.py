@@ -140,6 +140,24 @@ class TestCode:
             Loaded(write("borrowing:make"))
         assert not (tmp_path / "victim").exists()
 
+    def test_an_environment_beside_the_file_is_not_beside_it(self, write, tmp_path, monkeypatch):
+        """A module beside the file imports a function, which is installed in a virtual environment in the folder."""
+        packages = tmp_path / ".venv" / "site-packages"
+        packages.mkdir(parents=True)
+        (packages / "shell_tools.py").write_text("import os\ndef run(command):\n    os.system(command)\n")
+        monkeypatch.syspath_prepend(packages)
+        (tmp_path / "using_shell.py").write_text("from shell_tools import run\n")
+        with pytest.raises(ConfigError, match="run is defined in 'shell_tools', not beside this file"):
+            Loaded(write("using_shell:run"))
+        assert not (tmp_path / "victim").exists()
+
+    def test_a_module_may_be_a_link(self, tmp_path):
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "linked.py").write_text((EXAMPLE.parent / "cart.py").read_text())
+        (tmp_path / "linked.py").symlink_to(tmp_path / "elsewhere" / "linked.py")
+        (tmp_path / "mine.toml").write_text(EXAMPLE.read_text().replace("cart:make", "linked:make"))
+        assert set(Loaded(tmp_path / "mine.toml").sources) == {"linked.py"}
+
     def test_a_named_module_is_run(self, write, tmp_path, monkeypatch):
         (tmp_path / "installed").mkdir()
         (tmp_path / "installed" / "my_robots.py").write_text("def make(command):\n    return command.upper()\n")

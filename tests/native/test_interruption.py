@@ -72,6 +72,15 @@ def problem():
     return controller, scenario
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own reaction to Ctrl-C: a shell that starts the tests in the background switches it off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("batch", [0, 3])
 def test_a_signal_interrupts_a_run(monkeypatch, batch):
     """After the signal, each run of the batch makes at most the call that it is in, and the next."""

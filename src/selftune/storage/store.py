@@ -189,23 +189,21 @@ class RunStore:
         self._check_coordinates()
         left = self.pending()
 
-        def harm(task: Task) -> str:
+        def check(task: Task) -> dict[str, Any] | _DamagedError:
             try:
-                self._check_task(task, {})
+                return self._check_task(task, {})
             except _DamagedError as error:
-                return str(error)
-            return ""
+                return error
 
         done = sorted(set(self.tasks) - set(left))
-        harms = {
-            task: text for task, text in zip(done, files.map_parallel(self.folder, harm, done), strict=True) if text
-        }
-        for text in harms.values():
-            _LOGGER.warning("%s; this task is computed again", printable(text))
-        if self.complete and not harms and not left:
-            self._check_combined([self._marker(task) for task in done])
-        elif harms or self.complete:
-            self._forget(harms)
+        checked = dict(zip(done, files.map_parallel(self.folder, check, done), strict=True))
+        damaged = {task: error for task, error in checked.items() if isinstance(error, _DamagedError)}
+        for error in damaged.values():
+            _LOGGER.warning("%s; this task is computed again", printable(str(error)))
+        if self.complete and not damaged and not left:
+            self._check_combined(list(checked.values()))
+        elif damaged or self.complete:
+            self._forget(damaged)
 
     def finish(self) -> Manifest:
         """Mark the run as complete, with checksums and result codes (the counts of the array `result_code`)."""

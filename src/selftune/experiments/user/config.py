@@ -444,7 +444,7 @@ class Loaded:
                 "system.make", f"there is no module {top!r} beside this file{self._permission(module_name)}"
             )
         # A module of the same name may lie beside another configuration.
-        others = {name for name in _OF_CONFIGURATIONS if not _lies_in(beside, sys.modules.get(name))}
+        others = {name for name in _OF_CONFIGURATIONS if not _lies_in(beside, name)}
         for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] in others]:
             del sys.modules[loaded]
         try:
@@ -458,7 +458,7 @@ class Loaded:
             function = _Given(function)
         elif callable(function):
             home = _home_of(function)
-            if not self._is_named(home) and not _lies_in(beside, sys.modules.get(home)):
+            if not self._is_named(home) and not _lies_in(beside, home):
                 raise self.refuse(
                     "system.make", f"{name} is defined in {home!r}, not beside this file{self._permission(home)}"
                 )
@@ -524,10 +524,12 @@ _OF_CONFIGURATIONS: set[str] = set()
 """The names of modules that were imported from beside a configuration."""
 
 
-def _lies_in(folder: Path, module: Any) -> bool:
-    """Whether a module was imported from this folder."""
-    source = getattr(module, "__file__", None)
-    return source is not None and folder in Path(source).resolve().parents
+def _lies_in(folder: Path, module_name: str) -> bool:
+    """Whether a module was imported from this folder. A virtual environment in the folder, or a package under src/, is
+    not imported from the folder itself."""
+    path = Path(getattr(sys.modules.get(module_name), "__file__", None) or "")
+    top = folder / module_name.partition(".")[0]
+    return path == top.with_suffix(".py") or top in path.parents
 
 
 def _home_of(function: Any) -> str:
@@ -560,14 +562,9 @@ def _are_numbers(line: str) -> bool:
 
 def _modules_of(folder: Path) -> dict[str, Path]:
     """The files of all imported modules that lie in `folder`, by their path in it."""
-    found = {}
-    for name, module in list(sys.modules.items()):
-        path = Path(getattr(module, "__file__", None) or "")
-        top = folder / name.partition(".")[0]
-        # A virtual environment in the folder, or a package under src/, is not imported from the folder itself.
-        if path == top.with_suffix(".py") or top in path.parents:
-            found[path.relative_to(folder).as_posix()] = path
-    return found
+    names = [name for name in list(sys.modules) if _lies_in(folder, name)]
+    paths = [Path(str(sys.modules[name].__file__)) for name in names]
+    return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def _walk(loc: tuple[Any, ...]) -> tuple[list[str], list[str]]:
