@@ -18,7 +18,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an
 Modules = Annotated[
     list[str] | None,
     typer.Option(
-        "--module", help="An installed module whose code the file may run. Modules beside the file need no permission."
+        "--module",
+        metavar="NAME",
+        help="An installed module whose code the file may run. Modules beside the file need no permission.",
     ),
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="Number of threads. Default: the number of cores.")]
