@@ -1,5 +1,6 @@
 """The agent: both engines against the golden trajectories, and what is refused. (Saving: `test_agent_files.py`.)"""
 
+import threading
 from functools import cache
 
 import equinox as eqx
@@ -405,3 +406,29 @@ class TestDoor:
         }.items():
             with pytest.raises(ValueError, match=message):
                 self.make(**dict([wrong]))
+
+
+@both
+def test_no_update_is_lost_if_another_thread_changes_the_mode(engine):
+    """The state is read, changed and written back in one piece, also while C runs without Python's lock."""
+    agent, steps = fresh(engine=engine), 20_000 if engine == "native" else 500
+    ended, changes = threading.Event(), []
+
+    def change():
+        while not ended.is_set():
+            agent.freeze()
+            agent.resume()
+            agent.pause()
+            _ = agent.theta
+            changes.append(1)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(steps):
+            agent.act([np.nan, 0.0])
+    finally:
+        ended.set()
+        thread.join()
+    assert changes
+    assert agent.refused == steps

@@ -1,6 +1,11 @@
 """What an agent saves: another goes on from it bit for bit, and what is not such a file is refused."""
 
+import io
+import json
 import os
+import secrets
+import tracemalloc
+import zipfile
 
 import jax
 import numpy as np
@@ -8,6 +13,7 @@ import pytest
 
 import selftune as st
 from selftune.foundation.errors import StoreError
+from selftune.realtime.agent import _checksum
 from tests.problems import golden, golden_controller
 from tests.test_agent import both, fresh, measured, play, state_of
 
@@ -83,7 +89,8 @@ def test_what_is_not_such_a_file_is_refused(saved, tmp_path):
     foreign = tmp_path / "foreign.npz"
     np.savez(foreign, x=np.zeros(3))
     refused(agent, foreign, damaged)
-    for about in (b"[]", b"{", b'{"leaves": []}', b'{"leaves": 3, "checksum": ""}'):
+    kind = b'"format": "selftune agent", "version": 3, "checksum": ""'
+    for about in (b"[]", b"{", b'{"leaves": []}', b'{"leaves": 3, %b}' % kind, b'{"leaves": [[3]], %b}' % kind):
         np.savez(foreign, about=np.frombuffer(about, np.uint8))
         refused(agent, foreign, damaged)
     np.savez(foreign, about=np.frombuffer(b'{"leaves": [], "checksum": ""}', np.uint8))
@@ -143,3 +150,100 @@ def test_saving_is_whole_or_not_at_all(saved, tmp_path, monkeypatch):
     agent.save(path)
     assert path.read_bytes() != before
     assert jax.tree.structure(agent.load(path).theta) == jax.tree.structure(0)
+
+
+def contents_of(path):
+    with np.load(path) as stored:
+        about = json.loads(stored["about"].tobytes())
+        return about, {name: stored[name] for name in stored.files if name != "about"}
+
+
+def forge(path, about, arrays, save=np.savez):
+    """A file with any content and the right checksum: a checksum finds damage, not bad will."""
+    about.pop("checksum", None)
+    about["checksum"] = _checksum(about, [arrays[f"leaf_{i}"] for i in range(len(arrays))])
+    save(path, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
+    return path if path.exists() else path.with_name(f"{path.name}.npz")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("u", np.nan, "u: expected finite numbers"),
+        ("predicted", np.nan, "predicted: expected finite numbers"),
+        ("predicted", np.inf, "predicted: expected finite numbers"),
+        ("controller_tuner_y", np.nan, "controller_tuner_y: expected finite numbers"),
+        ("x", np.nan, "x: expected "),
+        ("guard_window_total", np.nan, "guard_window_total: expected no NaN"),
+        ("guard_window_good_theta", np.nan, "theta: expected "),
+        ("guard_mode", 7, "guard_mode: expected one of 0, 1, 2, got 7"),
+        ("guard_missed", -1, "guard_missed: expected a number >= 0, got -1"),
+        ("code", 9, "code: expected one of 0, 1, 2, got 9"),
+        ("refused", -5, "refused: expected a number >= 0, got -5"),
+    ],
+)
+def test_a_number_that_no_agent_has_is_refused(saved, tmp_path, name, value, message):
+    about, arrays = contents_of(saved / "native")
+    (number,) = (i for i, leaf in enumerate(about["leaves"]) if leaf[0].removeprefix("state_") == name)
+    arrays[f"leaf_{number}"] = np.full_like(arrays[f"leaf_{number}"], value)
+    agent = fresh()
+    refused(agent, forge(tmp_path / "agent", about, arrays), message)
+    assert np.isfinite(agent.act([np.nan, 0.0])).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("acted", 1), ("next", True), ("next", 2**70), ("step", "3"), ("code", None), ("code", 3)]
+)
+def test_wrong_counters_are_refused(saved, tmp_path, name, value):
+    about, arrays = contents_of(saved / "native")
+    about[name] = value
+    refused(fresh(), forge(tmp_path / "agent", about, arrays), "expected (whole numbers|one of)")
+
+
+def measure_memory(agent, path, match):
+    tracemalloc.start()
+    try:
+        refused(agent, path, match)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_small_file_does_not_take_much_memory(saved, tmp_path):
+    """Neither by compression, nor by a header that promises more than there is."""
+    agent, (about, arrays) = fresh(), contents_of(saved / "native")
+    leaves = [*about["leaves"]]
+    huge = {**arrays, "leaf_0": np.zeros(2_000_000)}
+    compressed = forge(tmp_path / "compressed", {**about}, huge, np.savez_compressed)
+    assert compressed.stat().st_size < 100_000
+    assert measure_memory(agent, compressed, "not compressed") < 2_000_000
+    about["leaves"] = [[leaves[0][0], [2_000_000], leaves[0][2]], *leaves[1:]]
+    other = forge(tmp_path / "other", {**about}, huge)
+    assert measure_memory(agent, other, "the state of another agent") < 2_000_000
+    about["leaves"] = leaves
+    stored = forge(tmp_path / "stored", {**about}, huge)
+    assert measure_memory(agent, stored, "leaf_0: expected at most 32 bytes") < 2_000_000
+    promise = io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": False, "shape": (10**12,)}
+    np.lib.format.write_array_header_1_0(promise, header)
+    with zipfile.ZipFile(saved / "native") as source, zipfile.ZipFile(tmp_path / "promise", "w") as archive:
+        for name in source.namelist():
+            archive.writestr(name, promise.getvalue() + bytes(32) if name == "leaf_0.npy" else source.read(name))
+    assert measure_memory(agent, tmp_path / "promise", r"leaf_0: expected float64\[4\], got") < 2_000_000
+
+
+def test_saving_does_not_follow_a_link(tmp_path, monkeypatch):
+    """In a folder where others can write, such as /tmp, a link must not lead to another file of the user."""
+    agent, victim = fresh(), tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / f".agent.{os.getpid()}.tmp").symlink_to(victim)
+    (tmp_path / "agent").symlink_to(victim)
+    agent.save(tmp_path / "agent")
+    assert victim.read_text() == "mine"
+    assert not (tmp_path / "agent").is_symlink()
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
+    (tmp_path / ".agent.guessed.tmp").symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        agent.save(tmp_path / "agent")
+    assert victim.read_text() == "mine"
+    assert (tmp_path / ".agent.guessed.tmp").is_symlink()

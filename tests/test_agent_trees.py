@@ -74,3 +74,10 @@ def test_another_context_is_refused(agents, wrong, expected):
         with pytest.raises(ValueError, match=expected):
             agent.act([1.0, 2.0], wrong)
         assert state_of(agent) == before
+
+
+def test_it_runs_longer_than_a_number_of_32_bits_counts(agents):
+    for agent in agents:
+        agent._next = 2**31 + 5  # after 25 days at 1 kHz
+        agent.act([np.nan, 0.0], CONTEXT)
+        assert agent.result.message == f"a number stopped being finite at step {2**31 - 1}"

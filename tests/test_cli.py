@@ -73,6 +73,12 @@ def test_help(command):
     snapshots.check(f"help-{'-'.join(command) or 'selftune'}.txt", result.stdout)
 
 
+def test_new_does_not_follow_a_link(tmp_path):
+    (tmp_path / "cart.toml").symlink_to(tmp_path / "victim")
+    assert invoke("new", tmp_path).exit_code == 2
+    assert not (tmp_path / "victim").exists()
+
+
 def test_new_writes_an_example_that_runs(tmp_path, monkeypatch):
     folder = tmp_path / "my robots" / "cart"
     result = invoke("new", folder)

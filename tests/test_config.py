@@ -70,15 +70,11 @@ def test_the_example_is_what_it_says():
         ("seeds = 8", "seeds = []", ":27: run.seeds: expected at least one whole number >= 0, each once, got []"),
         ('"cost"]', '"costs"]', ":31: run.record: expected one of x, measured, reference, memory, theta, a_hat"),
         ("cart:make", "cart.make", ":6: system.make: expected module:function, got 'cart.make'"),
-        ("cart:make", "kart:make", ":6: system.make: module 'kart' cannot be imported (ModuleNotFoundError: No module"),
+        ("cart:make", "kart:make", ":6: system.make: there is no module 'kart' beside this file; if you trust the"),
         ("cart:make", "cart:mkae", ":6: system.make: module 'cart' has no function 'mkae' (did you mean make?)"),
         ("dt = 0.02", "step = 1", ":6: system.make: make failed (TypeError: make() got an unexpected keyword argument"),
-        ("cart:make", "math:pi", ":6: system.make: module 'math' has no function 'pi'"),
-        (
-            "cart:make",
-            "builtins:dict",
-            ":6: system.make: expected dict to return a selftune.System or a selftune.Loop, got dict",
-        ),
+        ("cart:make", "cart:system", ":6: system.make: module 'cart' has no function 'system'"),
+        ("cart:make", "cart.x:make", ":6: system.make: module 'cart.x' cannot be imported (ModuleNotFoundError"),
         ("x0 = [1.0", "x0 = [1.0 1", ": not TOML: "),
     ],
 )
@@ -91,6 +87,101 @@ def test_refused(tmp_path, old, new, message):
     with pytest.raises(ConfigError) as caught:
         Loaded(path)
     assert any(line.startswith(f"{path}{message}") for line in str(caught.value).splitlines()), str(caught.value)
+
+
+RUNS_CODE = """[system]
+make = "{make}"
+arguments = {{ {argument} = "touch {victim}" }}
+[scenario]
+steps = 10
+[run]
+seeds = 1
+"""
+
+
+class TestCode:
+    """A file alone runs no code, because files are sent around, and nobody expects settings to be a program."""
+
+    @pytest.fixture
+    def write(self, tmp_path):
+        def write(make, argument="command"):
+            text = RUNS_CODE.format(make=make, argument=argument, victim=tmp_path / "victim")
+            (tmp_path / "mine.toml").write_text(text)
+            return tmp_path / "mine.toml"
+
+        return write
+
+    @pytest.mark.parametrize("make", ["os:system", "subprocess:getoutput", "selftune.cli.app:app", "builtins:exec"])
+    def test_an_installed_module_needs_permission(self, write, tmp_path, make):
+        module = make.partition(":")[0]
+        with pytest.raises(ConfigError, match=rf"beside this file; .* name it: --module {re.escape(module)}$"):
+            Loaded(write(make))
+        assert not (tmp_path / "victim").exists()
+
+    @pytest.mark.parametrize("home", ["os.py", "os/x.py"])
+    def test_also_if_something_beside_the_file_has_its_name(self, write, tmp_path, home):
+        (tmp_path / home).parent.mkdir(exist_ok=True)
+        (tmp_path / home).write_text("")
+        with pytest.raises(ConfigError, match="not beside this file"):
+            Loaded(write("os:system"))
+        assert not (tmp_path / "victim").exists()
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "from os import system as make",
+            "import functools, os; make = functools.partial(os.system)",
+            "from subprocess import Popen as make",
+        ],
+    )
+    def test_a_function_that_a_module_imports_needs_permission(self, write, tmp_path, line):
+        (tmp_path / "borrowing.py").write_text(f"{line}\n")
+        with pytest.raises(ConfigError, match=r"make is defined in '\w+', not beside this file"):
+            Loaded(write("borrowing:make"))
+        assert not (tmp_path / "victim").exists()
+
+    def test_an_environment_beside_the_file_is_not_beside_it(self, write, tmp_path, monkeypatch):
+        """A module beside the file imports a function, which is installed in a virtual environment in the folder."""
+        packages = tmp_path / ".venv" / "site-packages"
+        packages.mkdir(parents=True)
+        (packages / "shell_tools.py").write_text("import os\ndef run(command):\n    os.system(command)\n")
+        monkeypatch.syspath_prepend(packages)
+        (tmp_path / "using_shell.py").write_text("from shell_tools import run\n")
+        with pytest.raises(ConfigError, match="run is defined in 'shell_tools', not beside this file"):
+            Loaded(write("using_shell:run"))
+        assert not (tmp_path / "victim").exists()
+
+    def test_a_module_may_be_a_link(self, tmp_path):
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "linked.py").write_text((EXAMPLE.parent / "cart.py").read_text())
+        (tmp_path / "linked.py").symlink_to(tmp_path / "elsewhere" / "linked.py")
+        (tmp_path / "mine.toml").write_text(EXAMPLE.read_text().replace("cart:make", "linked:make"))
+        assert set(Loaded(tmp_path / "mine.toml").sources) == {"linked.py"}
+
+    def test_a_named_module_is_run(self, write, tmp_path, monkeypatch):
+        (tmp_path / "installed").mkdir()
+        (tmp_path / "installed" / "my_robots.py").write_text("def make(command):\n    return command.upper()\n")
+        monkeypatch.syspath_prepend(tmp_path / "installed")
+        path = write("my_robots:make")
+        with pytest.raises(ConfigError, match="--module my_robots"):
+            Loaded(path)
+        for modules in (("my_robot",), ("my_robots.x",)):
+            with pytest.raises(ConfigError, match="--module my_robots"):
+                Loaded(path, modules=modules)
+        with pytest.raises(
+            ConfigError, match=r"expected make to return a selftune\.System or a selftune\.Loop, got str"
+        ):
+            Loaded(path, modules=("my_robots",))
+
+    def test_modules_of_two_folders_with_the_same_name(self, tmp_path):
+        text = EXAMPLE.read_text()
+        for name, scale in (("one", 1.0), ("two", 2.0)):
+            (tmp_path / name).mkdir()
+            source = (EXAMPLE.parent / "cart.py").read_text()
+            (tmp_path / name / "cart.py").write_text(f"{source}\nSCALE = {scale}\n")
+            (tmp_path / name / "cart.toml").write_text(text)
+            loaded = Loaded(tmp_path / name / "cart.toml")
+            assert loaded.make_system.__globals__["SCALE"] == scale
 
 
 GUARD = "[guard]\nrate = false\nwindow = 100\nx_limit = [5.0, 5.0]\n\n[scenario]"

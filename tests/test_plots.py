@@ -123,6 +123,16 @@ def test_draw_all_gives_the_same_bytes_and_changes_no_setting(data, made, tmp_pa
     assert plt.get_fignums() == []
 
 
+def test_saving_does_not_follow_a_link(made, tmp_path):
+    """The folder of a run may come from elsewhere."""
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "figures").mkdir()
+    for path in matplotlib_figures.files_of(tmp_path / "figures" / "gain"):
+        path.symlink_to(tmp_path / "victim")
+    matplotlib_figures.save({"gain": made["gain"]}, tmp_path / "figures")
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
 def test_a_seed_that_failed_is_left_out_and_one_seed_has_no_band(data):
     code = data.result_code.copy()
     code[0, 0, 0, 1:] = 1

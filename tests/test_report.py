@@ -141,12 +141,20 @@ def test_a_hostile_certificate_and_a_hostile_setting_are_text(page):
     """In a browser, below, the plot is drawn and no script runs."""
     text = page.read_text()
     assert HOSTILE not in text
-    assert f"bounds-{HOSTILE}-0" in attributes(text)
+    ids = re.findall(r' id="([^"]*)"', text)
+    assert "bounds-_script_notThere_script_-0" in ids
+    assert all(re.fullmatch(r"[\w-]+", one) for one in ids)
     rows = Reader(text).rows
     assert ["name", f"{HOSTILE}chosen here"] in rows
     assert [HOSTILE, HOSTILE] in rows  # a constant
     (inequality,) = [cells for cells in rows if cells[0] == HOSTILE and len(cells) > 2]
     assert inequality[5:] == [HOSTILE, f"given {HOSTILE}; sampled ρ"]
+
+
+def test_a_key_of_a_certificate_names_no_file_elsewhere(tmp_path):
+    for key in ("../../x", "/x", "a/../../../x"):
+        for path in paper_figures.files(tmp_path / "figures", {key: {}})[-2:]:
+            assert path.parent == tmp_path / "figures"
 
 
 def test_a_hostile_name_of_a_folder_and_of_a_variable_are_text(tmp_path):

@@ -222,27 +222,57 @@ def swap(path):
     path.write_bytes(path.with_name("noise-0_seed-1.json").read_bytes())
 
 
+HARM_OF_A_TASK = [
+    ("data.zarr/x/c/1/2/0", truncate, "task noise=inside,seed=2, array x: "),
+    ("data.zarr/x/c/1/2/0", flip, "task noise=inside,seed=2, array x: "),
+    ("data.zarr/x/c/0/1/0", remove, r"task noise=outside,seed=1, array x: damaged \(checksum"),
+    ("data.zarr/cost/c/1/0", truncate, "task noise=outside,seed=1, array cost: "),
+    ("tasks/noise-0_seed-2.json", remove, r"noise-0_seed-2\.json: missing in a complete run"),
+    ("tasks/noise-0_seed-2.json", truncate, r"not the marker of task noise=outside,seed=2"),
+    ("tasks/noise-0_seed-2.json", swap, r"not the marker of task noise=outside,seed=2"),
+]
+
+
 @pytest.mark.parametrize(
     ("file", "harm", "message"),
     [
-        ("data.zarr/x/c/1/2/0", truncate, "task noise=inside,seed=2, array x: "),
-        ("data.zarr/x/c/1/2/0", flip, "task noise=inside,seed=2, array x: "),
-        ("data.zarr/x/c/0/1/0", remove, r"task noise=outside,seed=1, array x: damaged \(checksum"),
-        ("data.zarr/cost/c/1/0", truncate, "task noise=outside,seed=1, array cost: "),
         ("data.zarr/seed/c/0", remove, "coordinate seed: damaged"),
         ("data.zarr/x/zarr.json", truncate, r"data\.zarr: cannot be read"),
         ("data.zarr/seed/zarr.json", remove, r"data\.zarr: cannot be read"),
         ("data.zarr/zarr.json", remove, r"data\.zarr: cannot be read"),
-        ("tasks/noise-0_seed-2.json", remove, r"noise-0_seed-2\.json: missing in a complete run"),
-        ("tasks/noise-0_seed-2.json", truncate, r"not the marker of task noise=outside,seed=2"),
-        ("tasks/noise-0_seed-2.json", swap, r"not the marker of task noise=outside,seed=2"),
     ],
 )
-def test_harm_is_found_and_named(complete, file, harm, message):
+def test_harm_of_the_whole_run_is_found_and_named(complete, file, harm, message):
     harm(complete / file)
     for use in (redo, open_run):
         with pytest.raises(StoreError, match=message):
             use(complete)
+
+
+@pytest.mark.parametrize(("file", "harm", "message"), HARM_OF_A_TASK)
+def test_harm_of_one_task_is_named_and_costs_this_task_alone(complete, file, harm, message):
+    before = contents(complete)
+    harm(complete / file)
+    with pytest.raises(StoreError, match=f"{message}.*computes this task again"):
+        open_run(complete)
+    with begin(complete) as store:
+        assert not store.complete
+        assert len(store.pending()) == 1
+    run(complete)
+    assert contents(complete) == before
+
+
+@pytest.mark.parametrize(("file", "harm", "message"), HARM_OF_A_TASK)
+def test_redo_does_not_fail_because_of_the_task_that_it_repeats(complete, file, harm, message):
+    before = contents(complete)
+    with begin(complete) as store:
+        harm(complete / file)
+        store.redo((1, 0))
+        assert len(store.pending()) == 2
+        for task in store.pending():
+            store.write(task, arrays(task))
+        store.finish()
+    assert contents(complete) == before
 
 
 def test_a_marker_of_another_run_is_found(complete):
@@ -255,22 +285,25 @@ def test_a_marker_of_another_run_is_found(complete):
         open_run(complete)
 
 
-def test_a_complete_run_is_verified_when_it_is_read_and_not_before(complete, monkeypatch):
-    """Its data is read only once when a command finds that the run is complete and shows it."""
-    verified = []
-    verify = RunStore.verify
-    monkeypatch.setattr(RunStore, "verify", lambda store, **options: verified.append(store) or verify(store, **options))
+def test_harm_of_a_complete_run_of_other_code_is_only_named(complete, monkeypatch):
+    """Its tasks cannot be computed again: the run would mix two versions."""
+    flip(complete / "data.zarr/x/c/0/1/0")
+    monkeypatch.setattr(manifests, "versions", lambda: {"jax": "99"})
     with begin(complete) as store:
         assert store.complete
-    open_run(complete)
-    assert len(verified) == 1
+    with pytest.raises(StoreError, match="with the same version of selftune, computes this task again"):
+        open_run(complete)
 
 
-def test_harm_is_found_before_a_run_is_continued(tmp_path):
+def test_harm_is_found_before_a_run_is_continued(tmp_path, complete, caplog):
     folder = run(tmp_path / "begun", tasks=[(0, 0), (0, 1)])
     flip(folder / "data.zarr/x/c/0/1/0")
-    with pytest.raises(StoreError, match="task noise=outside,seed=1, array x"):
-        begin(folder)
+    with begin(folder) as store:
+        assert [store.done(task) for task in ((0, 0), (0, 1))] == [True, False]
+    assert "task noise=outside,seed=1, array x" in caplog.text
+    assert "this task is computed again" in caplog.text
+    run(folder)
+    assert contents(folder) == contents(complete)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,13 @@ def test_where_no_scheduler_is(tmp_path, monkeypatch):
         st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor="tcp://127.0.0.1:9")
 
 
+def test_tls_without_certificates(tmp_path):
+    with pytest.raises(
+        ExecutorError, match=r"'tls://127\.0\.0\.1:9' needs certificates .*distributed\.comm\.tls\.ca-file"
+    ):
+        st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s", executor="tls://127.0.0.1:9")
+
+
 @pytest.mark.slow
 def test_the_command_sends_the_modules_beside_its_file(tmp_path, cluster):
     text = (EXAMPLES / "cart-sweep.toml").read_text()

@@ -9,6 +9,7 @@ import pytest
 
 import selftune as st
 from selftune.native.c.compilation import CompilerError
+from selftune.native.loop import _compiled
 from selftune.native.lowering.from_jaxpr import LoweringError
 
 START = {"theta": jnp.ones(1), "a_hat": jnp.zeros(1)}
@@ -148,6 +149,29 @@ class TestWithoutACompiler:
         with pytest.warns(RuntimeWarning, match="the C compiler, false, rejected a program"):
             run = st.simulate(made, scenario(), **START)
         assert run.engine == "xla"
+
+
+class TestFastMath:
+    """A compiler that assumes that no number is NaN removes the guard, so its programs are refused."""
+
+    @pytest.fixture(autouse=True)
+    def fast(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("CC", "gcc -ffast-math")
+        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
+        _compiled.cache_clear()  # a loop keeps its program, which another compiler made
+
+    MESSAGE = r"(?s)the C compiler, gcc -ffast-math, rejected a program.*selftune: compile without -ffast-math"
+
+    def test_native_is_refused(self):
+        with pytest.raises(CompilerError, match=self.MESSAGE):
+            st.Agent(controller(), x=[1.0], **START, engine="native")
+        with pytest.raises(CompilerError, match=self.MESSAGE):
+            st.simulate(controller(), scenario(), **START, engine="native")
+
+    def test_auto_runs_xla(self):
+        with pytest.warns(RuntimeWarning, match=self.MESSAGE):
+            agent = st.Agent(controller(), x=[1.0], **START)
+        assert np.isfinite(agent.act([np.nan])).all()
 
 
 class TestDifferentiated:

@@ -1,5 +1,6 @@
 """`export_c`: the C compiles anywhere, replays its recorded run, keeps to itself, and is never written over others'."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -103,6 +104,48 @@ def test_the_replay_notices_a_difference(exports, tmp_path):
     done = run(tmp_path / "replay", fails=True)
     assert done.returncode == 1
     assert float(done.stdout.removeprefix("largest difference: ")) > 0.1
+
+
+FAST = [("-ffast-math",), ("-Ofast",), ("-O2", "-ffinite-math-only")]
+
+
+@pytest.mark.parametrize("flags", FAST, ids=" ".join)
+def test_it_does_not_compile_without_nan(exports, tmp_path, flags):
+    """Such a compiler removes the guard: numbers that are not finite would reach the controls."""
+    source = exports("scalar-float32") / "scalar.c"
+    for compiler in COMPILERS:
+        done = run(compiler, "-std=c99", *flags, "-c", source, "-o", tmp_path / "scalar.o", fails=True)
+        assert done.returncode != 0
+        assert "selftune: compile without -ffast-math" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("code = SCALAR_OK;", "a measurement that is NaN was not refused"),
+        ("u[0] = NAN;", "after a measurement that is NaN, the control is not finite"),
+    ],
+)
+def test_the_replay_notices_that_the_guard_is_missing(exports, tmp_path, fault, message):
+    folder = shutil.copytree(exports("scalar-float32"), tmp_path / "changed")
+    without_guard = (
+        "static int without_guard(scalar_state *s, const float *x, int32_t t, float *u, scalar_info *info)\n"
+        f"{{ int code = scalar_act(s, x, t, u, info); if (x[0] != x[0]) {fault} return code; }}\n"
+        "#define scalar_act without_guard\n"
+    )
+    text = (folder / "main.c").read_text()
+    assert text.count("/* By its bits") == 1
+    (folder / "main.c").write_text(text.replace("/* By its bits", f"{without_guard}/* By its bits"))
+    run(COMPILERS[0], "-std=c99", folder / "scalar.c", folder / "main.c", "-o", tmp_path / "replay", "-lm")
+    done = run(tmp_path / "replay", fails=True)
+    assert done.returncode == 3
+    assert message in done.stdout
+
+
+def test_products_are_not_fused_with_sums(exports):
+    folder = exports("scalar-float32")
+    for name in ("CMakeLists.txt", "README.md"):
+        assert "-ffp-contract=off" in (folder / name).read_text()
 
 
 @pytest.mark.skipif(not shutil.which("cmake"), reason="no CMake")
@@ -291,6 +334,23 @@ class TestFolder:
         with pytest.raises(StoreError, match="not empty, and not written by export_c"):
             self.export(tmp_path, name="scalar")
         assert texts(tmp_path) == {name: "[]"}
+
+    @pytest.mark.parametrize("where", ["{folder}/../victim.c", "../victim.c", "{folder}/x/../../victim.c", "."])
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_a_list_of_files_from_elsewhere_is_not_believed(self, tmp_path, where, overwrite):
+        """Such a list may name any file with its checksum, and files of an earlier export are deleted."""
+        folder, victim = tmp_path / "scalar", tmp_path / "victim.c"
+        folder.mkdir()
+        victim.write_text("mine")
+        checksum = hashlib.sha256(b"mine").hexdigest()
+        listed = {where.format(folder=folder): checksum}
+        (folder / "selftune.json").write_text(json.dumps({"files": listed, "before": {"../victim.c": [checksum]}}))
+        if overwrite:
+            self.export(folder, overwrite=True)
+        else:
+            with pytest.raises(StoreError, match="not empty, and not written by export_c"):
+                self.export(folder)
+        assert victim.read_text() == "mine"
 
     def test_a_file_is_not_a_folder(self, tmp_path):
         path = tmp_path / "scalar"

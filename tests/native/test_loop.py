@@ -110,8 +110,9 @@ def test_in_parts_bit_for_bit(monkeypatch):
     assert_same(joined, whole.recorded, 0)
     assert_same(tail.final, whole.final, 0)
     # And in more than one call into C.
-    monkeypatch.setattr("selftune.native.loop.CHUNK", 100)
-    assert_same(st.simulate(controller, scenario, **START, engine="native"), whole, 0)
+    for first in (1, 100):
+        monkeypatch.setattr("selftune.native.interruption.FIRST", first)
+        assert_same(st.simulate(controller, scenario, **START, engine="native"), whole, 0)
 
 
 def test_a_new_number_compiles_nothing(monkeypatch):

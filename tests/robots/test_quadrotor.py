@@ -1,6 +1,8 @@
 """The quadrotor: its model against MuJoCo, its plant's faults, and a flight that gets better."""
 
+import subprocess
 from functools import cache
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -235,6 +237,21 @@ def test_no_picture_without_graphics(monkeypatch, tmp_path):
     assert not render.flight(path, path, tmp_path / "flight.png")
     with pytest.raises(ValueError, match="path_after"):
         render.flight(path, path[:, :2], tmp_path / "flight.png")
+
+
+def test_a_picture_does_not_replace_the_file_of_a_link(monkeypatch, tmp_path):
+    """The folder of a run may come from elsewhere."""
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "flight.png").symlink_to(tmp_path / "victim")
+
+    def drawn(command, **options):
+        Path(command[-1]).write_text("picture")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", drawn)
+    assert render.flight(np.zeros((5, 3)), np.zeros((5, 3)), tmp_path / "flight.png")
+    assert (tmp_path / "flight.png").read_text() == "picture"
+    assert (tmp_path / "victim").read_text() == "mine"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..foundation.errors import InputError
+from ..storage import files
 from .options import Json, Quiet
 from .screen import Screen, refusing
 
@@ -27,12 +28,11 @@ def new(
     with refusing():
         paths = [folder / name for name in FILES]
         for path in paths:
-            if path.exists():
+            if path.exists() or path.is_symlink():
                 raise InputError(f"{path}: the file exists already; name another folder")
-        folder.mkdir(parents=True, exist_ok=True)
         example = resources.files(f"{__package__}.example")
         for path in paths:
-            path.write_bytes((example / path.name).read_bytes())
+            files.write(path, (example / path.name).read_bytes())
             screen.show(f"wrote   {path}")
         command = f"selftune run {shlex.quote(str(folder / 'cart.toml'))}"
         screen.show(f"next    {command}")

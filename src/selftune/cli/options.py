@@ -15,6 +15,14 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder. An int
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start again. An earlier run is renamed, not deleted.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]
+Modules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--module",
+        metavar="NAME",
+        help="An installed module whose code the file may run. Modules beside the file need no permission.",
+    ),
+]
 Workers = Annotated[int | None, typer.Option(min=1, help="Number of threads. Default: the number of cores.")]
 
 

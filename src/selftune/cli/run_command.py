@@ -5,19 +5,23 @@ from typing import Annotated
 
 import typer
 
-from .options import Fresh, Json, Quiet, Workers, begin, end, failed_runs, say_reused
+from .options import Fresh, Json, Modules, Quiet, Workers, begin, end, failed_runs, say_reused
 from .screen import Screen, refusing, stoppable
 
 
 def run(
     config: Annotated[Path, typer.Argument(help="A TOML file, such as the cart.toml of `selftune new`.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder. Default: results/NAME.")] = None,
+    modules: Modules = None,
     workers: Workers = None,
     fresh: Fresh = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run your own controller on a scenario, once for each seed, and write a report."""
+    """Run your own controller on a scenario, once for each seed, and write a report.
+
+    The file names a function that makes the system, and this command runs the module of the function.
+    """
     screen = Screen(quiet, as_json)
     with refusing():
         from ..experiments import user
@@ -25,7 +29,7 @@ def run(
         from ..experiments.report import present
         from ..experiments.user.config import Loaded
 
-        loaded = Loaded(config)
+        loaded = Loaded(config, modules=modules or ())
         folder = out or Path("results") / config.stem
         reused = begin(screen, folder, fresh)
         with screen.progress("simulating") as progress, stoppable(screen):

@@ -13,11 +13,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from ..foundation import jax_settings, json_values
 from ..foundation.errors import InputError
+from ..foundation.safe_text import printable, without_passwords
 
 BAD_INPUT, INTERRUPTED = 2, 130
+
+
+class SafeConsole(Console):
+    """A console that shows the control codes of a text, such as those of a file, instead of obeying them."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(without_passwords(printable(text)), **options)
 
 
 class Screen:
@@ -25,7 +34,7 @@ class Screen:
 
     def __init__(self, quiet: bool, as_json: bool):
         self.quiet, self.as_json = quiet, as_json
-        self.out, self.err = Console(highlight=False), Console(stderr=True, highlight=False)
+        self.out, self.err = SafeConsole(highlight=False), SafeConsole(stderr=True, highlight=False)
 
     def note(self, text: str) -> None:
         if not self.quiet:
@@ -42,7 +51,7 @@ class Screen:
     def give(self, value: Any) -> None:
         """Print the result, which may contain pydantic models, as JSON for programs."""
         if self.as_json:
-            sys.stdout.write(f"{json_values.text(value)}\n")
+            sys.stdout.write(f"{json_values.text_for_terminal(value)}\n")
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[int, int], None]]:
@@ -66,15 +75,15 @@ def refusing() -> Iterator[None]:
         jax_settings.start_command()
         yield
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; run the same command again to continue")
+        SafeConsole(stderr=True).print("interrupted; run the same command again to continue")
         raise typer.Exit(INTERRUPTED) from None
     except InputError as error:
-        Console(stderr=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
+        SafeConsole(stderr=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(BAD_INPUT) from None
     except OSError as error:
         where = "" if error.filename is None else f"{error.filename}: "
         text = f"{where}{error.strerror or error}"
-        Console(stderr=True, highlight=False).print(f"[red]error:[/] {escape(text)}", soft_wrap=True)
+        SafeConsole(stderr=True, highlight=False).print(f"[red]error:[/] {escape(text)}", soft_wrap=True)
         raise typer.Exit(BAD_INPUT) from None
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, cast
 
 import typer
 
-from .options import Fresh, Json, Quiet, begin, end, say_reused, show_files
+from .options import Fresh, Json, Modules, Quiet, begin, end, say_reused, show_files
 from .screen import Screen, refusing, stoppable
 
 
@@ -17,8 +17,10 @@ def sweep(
     out: Annotated[
         str | None, typer.Option("--out", "-o", help="The sweep's folder or URL. Default: results/NAME.")
     ] = None,
+    modules: Modules = None,
     executor: Annotated[
-        str | None, typer.Option(help="The address of a Dask scheduler, tcp://… Default: this machine.")
+        str | None,
+        typer.Option(help="The address of a Dask scheduler, tls://… or, unprotected, tcp://… Default: this machine."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Number of tasks at a time on this machine. Default: the number of cores.")
@@ -48,7 +50,7 @@ def sweep(
         from ..sweeps.sweeper import sweep as run_sweep
         from . import tables
 
-        loaded = SweepConfig(config)
+        loaded = SweepConfig(config, modules=modules or ())
         given = out or str(Path("results") / config.stem)
         folder = files.as_folder(given)
         reused = begin(screen, folder, fresh) and not redo_failed

@@ -136,6 +136,9 @@ def _check_folder(folder: Path, overwrite: bool) -> dict[str, list[str]]:
         written = {path: list(sums) for path, sums in about.get("before", {}).items()}
         for path, checksum in about["files"].items():
             written[path] = [*written.get(path, []), checksum]
+        # Such a file may come from anywhere: only names of files in this folder are believed.
+        if strange := [path for path in written if not re.fullmatch(r"\w+\.(c|h|md|txt)", path, re.ASCII)]:
+            raise ValueError(strange)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         if overwrite:
             return {}
@@ -242,11 +245,14 @@ def _main(firmware: Firmware) -> str:
             member = f"s.{field.name}" if field.shape else f"&s.{field.name}"
             comparisons.append(f"compare(&{table}, {member}, &replay_{table}[i][{begin}], {field.size});")
             begin += field.size
+    is_single = firmware.real == "float"
     values = {
         "name": firmware.name,
         "upper": firmware.name.upper(),
         "real": firmware.real,
-        "absolute": "fabsf" if firmware.real == "float" else "fabs",
+        "bits": "uint32_t" if is_single else "uint64_t",
+        "exponent": "UINT32_C(0x7f800000)" if is_single else "UINT64_C(0x7ff0000000000000)",
+        "absolute": "fabsf" if is_single else "fabs",
         "comparisons": comparisons,
     }
     return fill(TEMPLATES / "main.c.in", values)

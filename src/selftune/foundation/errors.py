@@ -1,4 +1,11 @@
-"""Errors with an object for each kind of mistake, so that no caller has to read a message."""
+"""Errors with an object for each kind of mistake, so that no caller has to read a message.
+
+Messages never contain the password of a URL, because people send messages to others.
+"""
+
+from typing import Any
+
+from .safe_text import without_passwords
 
 
 class ArgumentError(ValueError):
@@ -20,6 +27,7 @@ class ArgumentError(ValueError):
     """
 
     def __init__(self, argument: str, expected: str, got: str, hint: str = ""):
+        got, hint = without_passwords(got), without_passwords(hint)
         super().__init__(argument, expected, got, hint)  # the arguments of a copy that pickle makes
         self.argument, self.expected, self.got, self.hint = argument, expected, got, hint
 
@@ -35,6 +43,9 @@ class ArgumentError(ValueError):
 class InputError(Exception):
     """An error that the user can fix. The message says where, what is wrong and what to do; no traceback is shown."""
 
+    def __init__(self, *args: Any):
+        super().__init__(*(without_passwords(part) if isinstance(part, str) else part for part in args))
+
 
 class StoreError(InputError):
     """A folder or file that cannot be used as requested; the message says which one, why, and what to do."""
@@ -45,7 +56,7 @@ class OverwriteError(StoreError):
 
     def __init__(self, problem: str, permission: str = "give overwrite=True"):
         super().__init__(problem, permission)
-        self.problem, self.permission = problem, permission
+        self.problem, self.permission = self.args
 
     def __str__(self) -> str:
         return f"{self.problem}; choose another folder, or {self.permission}"
@@ -53,4 +64,9 @@ class OverwriteError(StoreError):
 
 def in_one_line(error: BaseException) -> str:
     """The type of an error and the first line of its message."""
-    return f"{type(error).__name__}: {error}".split("\n", 1)[0][:500]
+    return without_passwords(f"{type(error).__name__}: {error}".split("\n", 1)[0][:500])
+
+
+def cause(error: BaseException) -> BaseException | None:
+    """Return an error for `raise … from`, which a traceback shows; None if its message contains a password."""
+    return error if str(error) == without_passwords(str(error)) else None

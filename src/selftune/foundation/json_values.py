@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from . import safe_text
+
 
 def plain(value: Any, *, not_finite: Callable[[float], Any] = str) -> Any:
     """Return `value` with only types that JSON has; `not_finite` replaces the numbers that JSON does not have.
@@ -22,5 +24,10 @@ def plain(value: Any, *, not_finite: Callable[[float], Any] = str) -> Any:
 
 
 def text(value: Any, *, indent: int | None = 2) -> str:
-    """Return `value` as JSON for files and for stdout."""
+    """Return `value` as JSON for files."""
     return json.dumps(plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def text_for_terminal(value: Any) -> str:
+    """Return `value` as JSON for stdout: the control codes that JSON allows in a text are escapes."""
+    return safe_text.CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text(value))

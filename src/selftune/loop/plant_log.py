@@ -1,6 +1,7 @@
 """A recorded run of a plant: measurements, controls and references, one row for each step."""
 
 import csv
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError, InputError
+from ..storage import files
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +68,11 @@ class PlantLog:
         table = np.concatenate(list(parts.values()), axis=1)
         if self.time is not None:
             columns, table = ["time", *columns], np.concatenate([self.time[:, None], table], axis=1)
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
-            writer.writerows([repr(float(number)) for number in row] for row in table)
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(columns)
+        writer.writerows([repr(float(number)) for number in row] for row in table)
+        files.write(Path(path), text.getvalue().encode())
 
     @classmethod
     def read_csv(cls, path: str | os.PathLike[str]) -> "PlantLog":

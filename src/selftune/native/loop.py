@@ -4,7 +4,6 @@ import copy
 import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,17 +19,16 @@ from ..control.closed_loop import closed_loop_step
 from ..control.controller import Controller
 from ..control.guard import Guard
 from ..control.run_fields import CHECKED
-from ..foundation import arguments, executors, jax_settings
+from ..foundation import arguments, jax_settings
 from ..problem.system import AbstractSystem
 from ._float64_bits import as_words, from_words, to_numbers, to_words
 from .c.compilation import build
 from .c.emit import TYPES, Writer
 from .c.templates import fill
+from .interruption import Interruption
 from .lowering.from_jaxpr import Leaf, LoweringError, Program
 from .step import lower_step
 
-CHUNK = 1 << 22
-"""The number of steps per call into C; Python can be interrupted between two calls."""
 MAX_VARIABLES = 256
 """An array of the state that is larger than this is not copied into local variables."""
 
@@ -253,7 +251,7 @@ class Loop:
             for array, leaf in zip(arrays, self.program.inputs, strict=True)
         ]
         outputs = [_aligned(batch + result.shape, result.dtype) for result in self.results(-(-steps // stride))]
-        function = self.function
+        function, interruption = self.function, Interruption()
 
         def run(lane: tuple[int, ...]) -> None:
             results = jax.tree.unflatten(self.result_structure, [output[(*lane, ...)] for output in outputs])
@@ -266,8 +264,7 @@ class Loop:
             passed = [*read, *jax.tree.leaves(results["row"])]
             pointers = (ctypes.c_void_p * len(passed))(*(array.ctypes.data for array in passed))
             numbers = np.array([0, 0, stride, result_codes.OK, -1], np.int64)
-            for begin in range(0, max(steps, 1), CHUNK):
-                numbers[:2] = begin, min(begin + CHUNK, steps)
+            for numbers[0], numbers[1] in interruption.calls(steps):
                 function(ctypes.addressof(pointers), numbers.ctypes.data)
             results["code"][...], results["failed_at"][...] = numbers[3:]
 
@@ -275,11 +272,7 @@ class Loop:
         if len(lanes) == 1:
             run(lanes[0])
         elif lanes:
-            pool = ThreadPoolExecutor(executors.cores())
-            try:
-                list(pool.map(run, lanes))
-            finally:
-                pool.shutdown(cancel_futures=True)  # after an interrupt, start no more runs
+            interruption.run_all(run, lanes)
         return outputs
 
 

@@ -16,6 +16,10 @@ SOURCES = ("a_star", "w", "v", "measurement_noise")
 """The parts of a scenario that are arrays or streams, by the names of the arguments."""
 
 
+MOST_STEPS = 2**31 - 1
+"""The largest number of a step, and of steps."""
+
+
 class Scenario(eqx.Module):
     r"""The true environment of a run, fixed before the run. The agent observes it only through x and $\tilde f$.
 
@@ -26,7 +30,7 @@ class Scenario(eqx.Module):
     - `w`: the disturbance, (T, n); row t acts between step t and t + 1.
     - `v`: the observation noise, (T, k): the estimator gets $f_t(x_t, a^*_t) + v_t$. None means no noise.
     - `t`: the contexts of the steps, a pytree with leading axis T. None means that t is the number of the step.
-    - `steps`: T; needed only if no argument is an array.
+    - `steps`: T, at most 2³¹ − 1; needed only if no argument is an array.
     - `measurement_noise`: the noise of the sensors, (T, q): the controller gets the measurement of $x_t$ plus row t.
       None means no noise.
 
@@ -195,4 +199,6 @@ def _common_length(parts: dict[str, PyTree], steps: int | None) -> int:
                 raise ArgumentError(name, f"{steps} rows, as {source} has", f"{leaf.shape[0]}")
     if steps is None:
         raise ArgumentError("steps", "a whole number, because no other argument is an array", "None")
+    if steps > MOST_STEPS:
+        raise ArgumentError("steps", f"at most {MOST_STEPS:,}, because steps are counted in 32 bits", f"{steps:,}")
     return steps

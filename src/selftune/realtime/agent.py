@@ -1,22 +1,25 @@
 """A controller in real time: NumPy arrays in and out, one call per step, no compilation inside the loop."""
 
+import functools
 import hashlib
 import io
 import itertools
 import json
 import logging
+import math
 import os
+import threading
+import zipfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ..control import guarded_step
+from ..control import guarded_step, result_codes
 from ..control.contexts import context
 from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
@@ -35,8 +38,21 @@ if TYPE_CHECKING:
 
     from ..simulation.run_dataset import Names
 
+P = ParamSpec("P")
+T = TypeVar("T")
 FORMAT = "selftune agent"
 VERSION = 3
+
+
+def _locked(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Let a method of an agent wait until the calls of other threads are finished."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return call
 
 
 class Agent:
@@ -51,6 +67,9 @@ class Agent:
 
     The guard's decisions are in `info.guard`; unusual decisions are also written to the log "selftune". An argument of
     the wrong shape or dtype raises `ValueError` and changes nothing.
+
+    Several threads may use one agent: a lock lets one call finish before the next begins. So `freeze`, `save` and
+    `theta` may be called at any time while another thread runs the loop.
 
     **Arguments:**
 
@@ -106,6 +125,7 @@ class Agent:
     ):
         check_engine(engine)
         arguments.instance("infer", infer, bool)
+        self._lock = threading.RLock()  # a signal handler may call the agent inside a call of the same thread
         self._infers, self._make_context = infer, make_context
         self._past: deque[Any] = deque(maxlen=arguments.whole("history", history))
         guard = Guard() if guard is None else guard
@@ -118,6 +138,8 @@ class Agent:
         self._context = Context(state.t)
         self._q, self._k = self._engine.q, self._engine.k
         self._dtype = np.dtype(state.x.dtype)
+        self._begins_unlimited = [not np.isfinite(leaf).all() for leaf in jax.tree.leaves(_parts(state))]
+        """For each part of the state, whether an agent begins with NaN or infinity there."""
         self._begin(state)
         self._result = jax.tree.structure(Result(state.code, state.code))  # filled with NumPy's numbers
 
@@ -128,6 +150,10 @@ class Agent:
         number of the last step, even if that step was refused (up to 2³¹ − 1, where the number stays). An agent with
         `make_context` makes the context from `signals`.
         """
+        with self._lock:
+            return self._step_once(x, t, signals)
+
+    def _step_once(self, x: Any, t: Any, signals: dict[str, Any]) -> np.ndarray:
         measured = self._vector("x", x, self._q)
         if self._make_context is not None and t is None:
             t = self._make_context(self._next, **signals)
@@ -151,6 +177,7 @@ class Agent:
             self._log()
         return u
 
+    @_locked
     def observe(self, f_obs: Any) -> None:
         r"""Make the estimator's step to $\hat a_{t+1}$, from the residual $\tilde f_t$, (k,), of the last `act`.
 
@@ -161,6 +188,7 @@ class Agent:
         self._code = self._engine.observe(measured)
         self._log_observation()
 
+    @_locked
     def observe_state(self, x_next: Any) -> None:
         r"""Make the estimator's step if no residual is measured: `infer_residual` computes it from the next state.
 
@@ -173,25 +201,30 @@ class Agent:
         self._code = self._engine.observe_state(measured)
         self._log_observation()
 
+    @_locked
     def pause(self) -> None:
         """Stop learning until `resume`: θ and â stay. The tuner's y, gradient and ρ̂ are still computed for `info`."""
-        self._set_mode(Mode.PAUSED)
+        self._engine.change("pause")
 
+    @_locked
     def freeze(self) -> None:
         """Keep θ constant until `resume`; the estimator continues to learn."""
-        self._set_mode(Mode.FROZEN)
+        self._engine.change("freeze")
 
+    @_locked
     def resume(self) -> None:
         """Learn again after `pause` or `freeze`."""
-        self._engine.resume()
+        self._engine.change("resume")
 
+    @_locked
     def restore(self) -> None:
         """Restore the last good θ and â together: those at the beginning of the last good window."""
         if self.guard.rollback is None:
             raise RuntimeError("restore: expected a guard with rollback, got one whose rollback is off")
-        self._engine.restore()
+        self._engine.change("restore")
         _LOGGER.warning("restored the last good θ and â, as requested")
 
+    @_locked
     def reset(self, *, x: Any, theta: Any, a_hat: Any, t: Any = None) -> None:
         """Start again as a new agent with these values would; nothing is compiled again.
 
@@ -210,12 +243,14 @@ class Agent:
         self._forget_log()
 
     @property
+    @_locked
     def state(self) -> GuardedState:
         """All numbers that the agent remembers between two calls, as NumPy arrays. You may assign a state of the same
         shapes and dtypes, such as one that `equinox.tree_at` has changed."""
         return self._engine.state()
 
     @state.setter
+    @_locked
     def state(self, state: Any) -> None:
         expected = self._engine.state()
         if jax.tree.structure(state) != jax.tree.structure(expected):
@@ -231,16 +266,19 @@ class Agent:
         return Decision(self._engine.decisions)
 
     @property
+    @_locked
     def theta(self) -> PyTree:
         """The θ that the next `act` will use."""
         return self._engine.state().controller.theta
 
     @property
+    @_locked
     def a_hat(self) -> PyTree:
         """The â that the next `act` will use."""
         return self._engine.state().controller.a_hat
 
     @property
+    @_locked
     def info(self) -> Info:
         """The values of the last `act`, as NumPy arrays. If that `act` was refused, u is still the control that it
         returned; do not rely on the other values."""
@@ -249,15 +287,19 @@ class Agent:
         return self._engine.info()
 
     @property
+    @_locked
     def result(self) -> Result:
         """The result of the last call; if the call was refused, with the step."""
-        return jax.tree.unflatten(self._result, [np.int32(self._code), np.int32(self._step if self._code else -1)])
+        step = min(self._step, 2**31 - 1) if self._code else -1
+        return jax.tree.unflatten(self._result, [np.int32(self._code), np.int32(step)])
 
     @property
+    @_locked
     def refused(self) -> int:
         """How many calls were refused so far. After a refused `act`, its observation is not counted again."""
         return int(self._engine.state().refused)
 
+    @_locked
     def history(self, n: int | None = None) -> History:
         """Return the last n steps as arrays; by default all steps that the agent keeps.
 
@@ -308,11 +350,12 @@ class Agent:
         refused = f", {self.refused:,} refused" if self.refused else ""
         return f"<Agent of {parts}; next step {self._next}, θ = {theta}, â = {a_hat}{refused}; {self.result.message}>"
 
+    @_locked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the agent's whole state to a file: arrays, and JSON that describes them. `path` is replaced only after
         everything is written."""
         state = self._engine.state()
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+        leaves = [np.array(leaf, order="C") for leaf in jax.tree.leaves(state)]
         about = {
             "format": FORMAT,
             "version": VERSION,
@@ -325,20 +368,19 @@ class Agent:
         np.savez(buffer, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
         files.write(Path(path), buffer.getvalue())
 
+    @_locked
     def load(self, path: str | os.PathLike[str]) -> "Agent":
         """Load the state of a saved agent, and return this agent, which then continues bit for bit as the saved one.
 
         Settings, such as the learning rate, stay those of this agent. `StoreError` is raised, and nothing changes, if
-        the file is damaged, if the saved state has other parts, or if it is outside this agent's constraints.
+        the file is damaged, if the saved state has other parts, if it contains NaN or a number out of range, or if it
+        is outside this agent's constraints. The sizes in the file are checked before anything of that size is read.
         """
-        about, leaves = _read(Path(path))
         mine = self._engine.state()
-        _compare(path, about["leaves"], _description(mine))
+        about, leaves = _read(Path(path), _description(mine))
         state = jax.tree.unflatten(jax.tree.structure(mine), leaves)
         try:
-            window = state.guard.window
-            for snapshot in (state, *(() if window is None else (window.begun, window.good, window.trusted))):
-                self.controller.check_values(state.x, snapshot.theta, snapshot.a_hat)
+            self._check_loaded(about, state)
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from None
         self._engine.set_state(state)
@@ -349,9 +391,27 @@ class Agent:
         self._forget_log()
         return self
 
-    def _set_mode(self, mode: Mode) -> None:
-        state = self._engine.state()
-        self._engine.set_state(eqx.tree_at(lambda s: s.guard.mode, state, np.int32(mode)))
+    def _check_loaded(self, about: dict[str, Any], state: GuardedState) -> None:
+        """Raise `ValueError` if a loaded state contains a number that no agent has."""
+        window = state.guard.window
+        for snapshot in (state, *(() if window is None else (window.begun, window.good, window.trusted))):
+            self.controller.check_values(state.x, snapshot.theta, snapshot.a_hat)
+        for (name, leaf), begins_so in zip(leaf_names(_parts(state)), self._begins_unlimited, strict=True):
+            may_be_infinite = name.startswith("guard_")  # a cost that the guard compares with
+            wrong = np.isnan(leaf) if may_be_infinite else ~np.isfinite(leaf)
+            if wrong.any() and not begins_so:
+                raise ArgumentError(name, "no NaN" if may_be_infinite else "finite numbers", f"{leaf}")
+        modes, codes = [*Mode], [result_codes.OK, result_codes.DIVERGED, result_codes.NON_FINITE]
+        for name, value, valid in (
+            ("guard_mode", int(state.guard.mode), modes),
+            ("code", int(state.code), codes),
+            ("the code of the last call", about["code"], codes),
+        ):
+            if value not in valid:
+                raise ArgumentError(name, f"one of {', '.join(str(int(number)) for number in valid)}", f"{value}")
+        for name, value in (("guard_missed", state.guard.missed), ("refused", state.refused)):
+            if value < 0:
+                raise ArgumentError(name, "a number >= 0", f"{value}")
 
     def _forget_log(self) -> None:
         self._seen, self._logged, self._deaf = Decision(0), {}, False
@@ -421,18 +481,65 @@ def _checksum(about: dict[str, Any], leaves: list[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
+def _parts(state: GuardedState) -> dict[str, Any]:
+    """Return the parts of a state that the agent computes: all but the context, which the user gives."""
+    names = ("controller", "x", "u", "predicted", "guard")
+    return {name: getattr(state, name) for name in names}
+
+
+_LARGEST_ABOUT = 1_000_000
+"""The largest number of bytes that describe a state."""
+_LARGEST_HEADER = 1_000
+"""The largest number of bytes of a file in the archive that are not an array's own."""
+
+
+def _read(path: Path, expected: list[list[Any]]) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """Return the description and the arrays of a saved agent, whose arrays are those of `expected`."""
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
-            about = json.loads(stored["about"].tobytes())
-            leaves = [stored[f"leaf_{i}"] for i in range(len(about["leaves"]))]
-        kind, checksum = (about.get("format"), about.get("version")), about.pop("checksum")
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            about = json.loads(_member(archive, "about", _LARGEST_ABOUT)[1])
+            checksum, kind = about.pop("checksum"), f"{about.get('format')}, version {about.get('version')}"
+            if kind != f"{FORMAT}, version {VERSION}":
+                raise StoreError(f"{path}: expected a file of {FORMAT}, version {VERSION}, got {kind}")
+            _compare(path, about["leaves"], expected)
+            _check_about(about)
+            leaves = [_leaf(archive, i, *leaf[1:]) for i, leaf in enumerate(expected)]
+    except StoreError:
+        raise
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file") from None
-    except Exception as error:  # NumPy may raise any error for a damaged file
+    except Exception as error:  # a damaged file may raise any error
         raise StoreError(f"{path}: not the file of a saved agent, or damaged ({error})") from None
-    if kind != (FORMAT, VERSION):
-        raise StoreError(f"{path}: expected a file of {FORMAT}, version {VERSION}, got {kind[0]}, version {kind[1]}")
     if checksum != _checksum(about, leaves):
         raise StoreError(f"{path}: damaged: its checksum differs from the stored one")
     return about, leaves
+
+
+def _member(archive: zipfile.ZipFile, name: str, limit: int) -> tuple[tuple[Any, ...], bytes]:
+    """Return the header (shape, whether the order is Fortran's, dtype) and the bytes of an array in the archive."""
+    info = archive.getinfo(f"{name}.npy")
+    # A compressed file may be small and its content huge; `save` does not compress.
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit + _LARGEST_HEADER:
+        raise ValueError(f"{name}: expected at most {limit:,} bytes, not compressed")
+    content = io.BytesIO(archive.read(info))
+    if np.lib.format.read_magic(content) != (1, 0):
+        raise ValueError(f"{name}: expected version 1.0 of NumPy's format")
+    header = np.lib.format.read_array_header_1_0(content)
+    return header, content.read()
+
+
+def _leaf(archive: zipfile.ZipFile, number: int, shape: list[int], dtype: str) -> np.ndarray:
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    header, content = _member(archive, f"leaf_{number}", size)
+    if header != (tuple(shape), False, kind) or len(content) != size:
+        raise ValueError(f"leaf_{number}: expected {dtype}{shape}, got {header[2]}{list(header[0])}")
+    return np.frombuffer(content, kind).reshape(shape).copy()
+
+
+def _check_about(about: dict[str, Any]) -> None:
+    numbers = [about[name] for name in ("next", "step", "code")]
+    if not isinstance(about["acted"], bool) or any(
+        isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**63 for number in numbers
+    ):
+        raise ValueError("expected whole numbers for next, step and code, and a bool for acted")

@@ -2,8 +2,9 @@
 
 import ctypes
 import operator
-from typing import Any
+from typing import Any, Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,13 +12,16 @@ from jaxtyping import PyTree
 
 from ..control import guarded_step
 from ..control.controller import Controller, Info
-from ..control.guard import Guard
+from ..control.guard import Guard, Mode
 from ..control.guarded_step import GuardedState
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from ..native.c import compilation
 from ..native.firmware import Field, Firmware, struct_type
 from ..simulation.packing import Packing
+
+Change = Literal["pause", "freeze", "resume", "restore"]
+"""A change of the state between two steps."""
 
 
 class Context:
@@ -86,14 +90,15 @@ class Native:
         self._f = np.zeros(firmware.sizes.k, firmware.dtype)
         pointer = ctypes.c_void_p
         self._at = {name: pointer(buffer.ctypes.data) for name, buffer in vars(self).items() if _is_buffer(buffer)}
-        self._act, self._observe, self._observe_state, self._resume, self._restore = (
-            getattr(library, f"agent_{name}") for name in ("act", "observe", "observe_state", "resume", "restore")
+        self._act, self._observe, self._observe_state = (
+            getattr(library, f"agent_{name}") for name in ("act", "observe", "observe_state")
         )
+        self._changes = {name: getattr(library, f"agent_{name}") for name in ("pause", "freeze", "resume", "restore")}
         context = ctypes.c_int32 if firmware.is_counted else pointer
         self._act.argtypes = [pointer, pointer, context, pointer, pointer]
         self._observe.argtypes = self._observe_state.argtypes = [pointer, pointer]
-        self._resume.argtypes = self._restore.argtypes = [pointer]
-        self._resume.restype = self._restore.restype = None
+        for change in self._changes.values():
+            change.argtypes, change.restype = [pointer], None
         self._is_counted = firmware.is_counted
         self.set_state(state)
 
@@ -123,11 +128,8 @@ class Native:
         for part, leaf in zip(self._parts, jax.tree.leaves(state), strict=True):
             part[...] = leaf
 
-    def resume(self) -> None:
-        self._resume(self._at["_record"])
-
-    def restore(self) -> None:
-        self._restore(self._at["_record"])
+    def change(self, how: Change) -> None:
+        self._changes[how](self._at["_record"])
 
     @property
     def decisions(self) -> int:
@@ -191,14 +193,20 @@ class XLA:
             state, code, _ = guarded_step.observe_state(controller, guard, packing.unpack(packed), x_next)
             return packing.pack(state), code
 
-        self._packed = packing.pack(state)
-        self._act = _ahead(act, self._packed, x, t)
-        self._observe = _ahead(observe, self._packed, f)
-        self._observe_state = _ahead(observe_state, self._packed, x)
-        self._resume, self._restore = (
-            jax.jit(lambda packed, change=change: packing.pack(change(controller, packing.unpack(packed))))
-            for change in (guarded_step.resume, guarded_step.restore)
-        )
+        self._packed = start = packing.pack(state)
+        self._act = _ahead(act, start, x, t)
+        self._observe = _ahead(observe, start, f)
+        self._observe_state = _ahead(observe_state, start, x)
+        changes: dict[Change, Any] = {
+            "pause": lambda _, state: _with_mode(state, Mode.PAUSED),
+            "freeze": lambda _, state: _with_mode(state, Mode.FROZEN),
+            "resume": guarded_step.resume,
+            "restore": guarded_step.restore,
+        }
+        self._changes = {
+            name: _ahead(lambda packed, change=change: packing.pack(change(controller, packing.unpack(packed))), start)
+            for name, change in changes.items()
+        }
         self.decisions = 0
 
     def act(self, x: np.ndarray, t: Any) -> tuple[np.ndarray, int]:
@@ -223,11 +231,8 @@ class XLA:
     def set_state(self, state: GuardedState) -> None:
         self._packed = self._packing.pack(jax.tree.map(jnp.asarray, state))
 
-    def resume(self) -> None:
-        self._packed = self._resume(self._packed)
-
-    def restore(self) -> None:
-        self._packed = self._restore(self._packed)
+    def change(self, how: Change) -> None:
+        self._packed = self._changes[how](self._packed)
 
     def info(self) -> Info:
         return jax.tree.map(np.array, self._report.unpack(self._last)[1])
@@ -243,6 +248,10 @@ class XLA:
         """Return kept states and infos as pytrees whose leaves have a leading axis."""
         state, info = (jax.tree.map(lambda *rows: np.stack(rows), *kept) for kept in (states, infos))
         return self._packing.unpack(state), self._report.unpack(info)[1]
+
+
+def _with_mode(state: GuardedState, mode: Mode) -> GuardedState:
+    return eqx.tree_at(lambda s: s.guard.mode, state, jnp.asarray(np.int32(mode)))
 
 
 # This option makes a single call of a small program two to five times as fast; it applies to these programs only.

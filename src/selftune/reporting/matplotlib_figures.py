@@ -14,6 +14,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 
+from ..storage import files
 from .figure import Axes, Axis, Cells, Figure, Scale, Series, log_ticks
 from .style import GREY, VERMILLION
 
@@ -61,18 +62,23 @@ def save(
     `progress` is called with (done, total), in files.
     """
     folder, saved = Path(folder), []
-    folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         png, pdf = files_of(folder / name)
         with matplotlib.rc_context(STYLE):
             drawn = draw(figure)
-            drawn.savefig(png, metadata={"Software": None})
+            _write(drawn, png, {"Software": None})
             drawn.set_layout_engine("none")  # the layout is done; a second layout would take longer than the drawing
-            drawn.savefig(pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None})
+            _write(drawn, pdf, {"CreationDate": None, "Creator": None, "Producer": None})
         saved += [png, pdf]
         if progress is not None:
             progress(len(saved), 2 * len(figures))
     return saved
+
+
+def _write(drawn: matplotlib.figure.Figure, path: Path, metadata: dict[str, None]) -> None:
+    content = io.BytesIO()
+    drawn.savefig(content, format=path.suffix.removeprefix("."), metadata=metadata)
+    files.write(path, content.getvalue())
 
 
 class Drawing(matplotlib.figure.Figure):

@@ -52,6 +52,8 @@ def _attempt(backend: str, packed: bytes, file: Path) -> bool:
     environment = {**os.environ, "MUJOCO_GL": backend}
     if backend in ("egl", "osmesa"):
         environment["PYOPENGL_PLATFORM"] = backend
+    if file.is_symlink():  # otherwise the picture would replace the file that the link names
+        file.unlink()
     try:
         done = subprocess.run(
             [sys.executable, "-P", __file__, str(file)],

@@ -20,7 +20,7 @@ from ..foundation.errors import ArgumentError
 from ..native.choice import Engine, check_engine, run_with
 from ..problem.noise import Stream, is_stream
 from ..problem.projected_step import constraint_of
-from ..problem.scenario import Scenario
+from ..problem.scenario import MOST_STEPS, Scenario
 from ..problem.system import AbstractSystem
 from ..tuners import GaussNewton
 from .packing import Packing
@@ -108,6 +108,14 @@ def simulate(
         raise ArgumentError("theta, a_hat, x_hat", "None together with resume, which contains them", "another value")
     if resume is not None and not isinstance(resume, Final):
         raise ArgumentError("resume", "the `final` of a run", arguments.describe(resume))
+    if resume is not None and (known := arguments.known(resume.t)) is not None:
+        following = int(np.max(known[0])) + scenario.steps
+        if following > MOST_STEPS:
+            raise ArgumentError(
+                "resume",
+                f"a run that ends before step {MOST_STEPS:,}, because steps are counted in 32 bits",
+                f"one that ends at step {following:,}",
+            )
     arguments.instance("infer", infer, bool)
     if infer and guard is None:
         raise ArgumentError("guard", "a guard, because infer=True uses the guard's record of the last step", "None")

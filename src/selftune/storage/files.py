@@ -1,10 +1,15 @@
 """Small files that are written whole or not at all, and the lock of a folder.
 
+A file is on the disk before its name is, and a name is on the disk before the next file is written (`fsync`). So after
+a loss of power, no file is there without its content, and none without the files that were written before it.
+
 A folder is a `Path`, or a `UPath` if it was given as a URL. Functions here take both; `object_store` handles URLs.
 """
 
+import errno
 import os
 import re
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -74,22 +79,77 @@ def read(path: Folder) -> bytes:
     return path.read_bytes() if isinstance(path, Path) else object_store().read(path)
 
 
-def write(path: Folder, data: bytes) -> None:
-    """Write `data` to `path` atomically: the file is there whole or not at all."""
+def write(path: Folder, data: bytes, *, mode: int = 0o666) -> None:
+    """Write `data` to `path` atomically: the file is there whole or not at all, also after a loss of power.
+
+    A link at `path` is replaced, not followed. `mode` has the permissions of the file, before the umask.
+    """
     if not isinstance(path, Path):
         return object_store().write(path, data)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    make_folder(path.parent)
+    temporary = _temporary(path)
+    # O_EXCL: a link that somebody else has put there is an error.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
     return None
 
 
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows only
+
+
+def _temporary(path: Path) -> Path:
+    """Return a new name beside `path` that nobody can guess; `remove_leftovers` knows it."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents if they are missing, and write their names to the disk."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk (`fsync`). Not every system can do this for folders."""
+    is_folder = path.is_dir()
+    if is_folder and sys.platform == "win32":
+        return
+    try:
+        descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if not is_folder or error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
+            raise
+
+
+def sync_inside(folder: Path, paths: Iterable[Path]) -> None:
+    """Write files to the disk, then the names of the files and of all folders between them and `folder`."""
+    parents = set()
+    for path in paths:
+        sync(path)
+        parents.update(parent for parent in path.parents if parent == folder or folder in parent.parents)
+    for parent in sorted(parents, key=lambda parent: -len(parent.parts)):
+        sync(parent)
+
+
 def remove(path: Folder) -> None:
-    path.unlink(missing_ok=True) if isinstance(path, Path) else object_store().remove(path)
+    if not isinstance(path, Path):
+        return object_store().remove(path)
+    path.unlink(missing_ok=True)
+    return sync(path.parent) if path.parent.exists() else None
 
 
 @contextmanager
@@ -99,9 +159,11 @@ def creating(path: Folder, last: str) -> Iterator[Path]:
         with object_store().creating(path, last) as local:
             yield local
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     yield temporary
+    sync_inside(temporary, [file for file in temporary.rglob("*") if file.is_file()])
     temporary.rename(path)
+    sync(path.parent)
 
 
 def is_created(path: Folder, last: str) -> bool:
@@ -113,6 +175,7 @@ def rename(folder: Folder, to: Folder, last: str) -> None:
     """Rename a folder, atomically on a disk. On an object store the objects move one by one, `last` as the last."""
     if isinstance(folder, Path):
         folder.rename(to)  # pyright: ignore[reportArgumentType]
+        sync(folder.parent)
     else:
         object_store().rename(folder, to, last)
 
@@ -131,7 +194,7 @@ def lock(folder: Folder) -> Any:
     """Lock the folder, and return the open lock file. The system releases the lock when the file or process ends."""
     if not isinstance(folder, Path):
         return object_store().Lock(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     file = (folder / ".lock").open("a+")
     try:
         if sys.platform == "win32":

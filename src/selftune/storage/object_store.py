@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..foundation.errors import ArgumentError, StoreError
+from ..foundation.errors import ArgumentError, StoreError, cause
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -41,7 +41,7 @@ def as_folder(folder: str | UPath) -> UPath:
     except ValueError as error:
         raise ArgumentError("folder", "a path, or a URL that fsspec supports", f"{str(folder)!r} ({error})") from None
     except Exception as error:
-        raise _unreachable(folder, error) from error
+        raise _unreachable(folder, error) from cause(error)
     if not path.name:
         raise ArgumentError("folder", "a folder in a bucket", f"the bucket itself, {str(folder)!r}")
     return path
@@ -54,7 +54,7 @@ def store_errors(path: UPath) -> Iterator[None]:
     except StoreError:
         raise
     except Exception as error:
-        raise _unreachable(path, error) from error
+        raise _unreachable(path, error) from cause(error)
 
 
 def exists(path: UPath) -> bool:
@@ -71,7 +71,7 @@ def names(folder: UPath) -> set[str]:
     except FileNotFoundError:
         return set()
     except Exception as error:
-        raise _unreachable(folder, error) from error
+        raise _unreachable(folder, error) from cause(error)
     if paths == [where]:
         raise NotADirectoryError(where)
     # Some tools put an empty object at "folder/".
@@ -84,7 +84,7 @@ def read(path: UPath) -> bytes:
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise _unreachable(path, error) from error
+        raise _unreachable(path, error) from cause(error)
 
 
 def write(path: UPath, data: bytes) -> None:

@@ -5,9 +5,10 @@
     FOLDER/tasks/*.json    one marker for each finished task, with the SHA-256 of its arrays
 
 A task is a point of the task dimensions, such as a seed, or (scenario, tuner, seed) of a sweep. `write` writes its
-chunks and then its marker, each by an atomic replacement, so a task with a marker is complete, even if the process
-dies. A task without a marker is computed again. Tasks share no files, so any number of threads or processes may write
-different tasks. The folder has one owner, who decides which tasks run and holds the lock. Only `files` touches files
+chunks and then its marker, each by an atomic replacement and on the disk before the next (`fsync`), so a task with a
+marker is complete, even if the process dies or the power fails. A task without a marker is computed again, and so is a
+task whose marker or chunk is damaged. Tasks share no files, so any number of threads or processes may write different
+tasks. The folder has one owner, who decides which tasks run and holds the lock. Only `files` touches files
 other than arrays.
 
 FOLDER may be a URL that fsspec supports ("s3://bucket/run"; needs the extra `cluster`, and a driver such as `s3fs`).
@@ -18,8 +19,10 @@ deleted by hand, and `set_aside` copies.
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +30,8 @@ import xarray as xr
 import zarr
 
 from ..foundation import json_values
-from ..foundation.errors import ArgumentError
+from ..foundation.errors import ArgumentError, cause
+from ..foundation.safe_text import printable
 from . import files, zarr_arrays
 from . import manifest as manifests
 from .files import Folder
@@ -37,6 +41,10 @@ from .zarr_arrays import Variable as Variable
 
 Task = tuple[int, ...]
 """The index along each task dimension."""
+
+
+class _DamagedError(StoreError):
+    """The marker or an array of a task is damaged."""
 
 
 class RunStore:
@@ -58,7 +66,7 @@ class RunStore:
                     self._arrays[name] = array.with_config({"write_empty_chunks": True})
             sizes = [len(self._coords[dim]) for dim in self.manifest.task_dims]
         except Exception as error:
-            raise StoreError(f"{data}: cannot be read ({error}){_REDO}") from error
+            raise StoreError(f"{data}: cannot be read ({error}){_RESTORE}") from cause(error)
         self.tasks: list[Task] = list(itertools.product(*map(range, sizes)))
 
     @classmethod
@@ -66,9 +74,9 @@ class RunStore:
         """The folder of this run, new or continued, and locked; use it in a `with`.
 
         A run is continued only if settings, versions, sources, platform and commit are the same as at its start. Only
-        then is the result bit-identical to that of an uninterrupted run. Finished tasks are verified first. A complete
-        run with the same settings is returned unchanged (`complete`), whatever code computed it; `dataset` and `redo`
-        verify it.
+        then is the result bit-identical to that of an uninterrupted run. Finished tasks are verified first; a damaged
+        task is logged and computed again. A complete run with the same settings that other code computed is returned
+        unchanged (`complete`); `dataset` verifies it.
         """
         folder = files.as_folder(folder)
         path, names = folder / "manifest.json", files.names(folder)
@@ -101,8 +109,8 @@ class RunStore:
                     zarr_arrays.create(local, layout)
             store = cls(folder)
             store._check_layout(layout)
-            if not store.complete:
-                store.verify()
+            if not store.complete or not computed_otherwise(store.manifest, asked):
+                store._forget_damaged()
             store._lock = lock
         except BaseException:
             lock.close()
@@ -152,6 +160,8 @@ class RunStore:
             return name, digest(value)
 
         checksums = dict(files.map_parallel(self.folder, write_array, sorted(self._arrays)))
+        if isinstance(data := self.folder / "data.zarr", Path):
+            files.sync_inside(data, [data / self._chunk(array, task) for array in self._arrays.values()])
         marker = {"task": self.name(task), "checksums": checksums} | ({} if failed is None else {"failed": failed})
         files.write(self._marker_path(task), files.as_json(marker))
 
@@ -163,13 +173,37 @@ class RunStore:
         return {task: marker["failed"] for task, marker in markers if "failed" in marker}
 
     def redo(self, *tasks: Task) -> None:
-        """Mark tasks as not done. The run is not complete until they are written again; the others are verified."""
+        """Mark tasks as not done, and also damaged tasks. The run is not complete until they are written again."""
         if self.complete:
-            self.verify()
+            self._forget_damaged()
+        self._forget(tasks)
+
+    def _forget(self, tasks: Iterable[Task]) -> None:
         self.manifest = self._as_running()
         files.write(self.folder / "manifest.json", files.as_json(self.manifest))
         for task in tasks:
             files.remove(self._marker_path(task))
+
+    def _forget_damaged(self) -> None:
+        """Mark finished tasks that fail their checksums as not done, so that they alone are computed again."""
+        self._check_coordinates()
+        left = self.pending()
+
+        def check(task: Task) -> dict[str, Any] | _DamagedError:
+            try:
+                return self._check_task(task, {})
+            except _DamagedError as error:
+                return error
+
+        done = sorted(set(self.tasks) - set(left))
+        checked = dict(zip(done, files.map_parallel(self.folder, check, done), strict=True))
+        damaged = {task: error for task, error in checked.items() if isinstance(error, _DamagedError)}
+        for error in damaged.values():
+            _LOGGER.warning("%s; this task is computed again", printable(str(error)))
+        if self.complete and not damaged and not left:
+            self._check_combined(list(checked.values()))
+        elif damaged or self.complete:
+            self._forget(damaged)
 
     def finish(self) -> Manifest:
         """Mark the run as complete, with checksums and result codes (the counts of the array `result_code`)."""
@@ -193,9 +227,7 @@ class RunStore:
 
     def verify(self, *, keep: bool = False) -> dict[str, np.ndarray]:
         """Check the arrays of all finished tasks, or raise `StoreError`. With `keep`, return every array, in memory."""
-        for name, values in self._coords.items():
-            if digest(values) != self.manifest.checksums.get(name):
-                raise StoreError(f"{self.folder}: coordinate {name}: damaged (checksum differs){_REDO}")
+        self._check_coordinates()
         read = {}
         if keep:
             read = {name: np.full(array.shape, array.fill_value, array.dtype) for name, array in self._arrays.items()}
@@ -204,27 +236,55 @@ class RunStore:
             raise StoreError(f"{self._marker_path(left[0])}: missing in a complete run{_REDO}")
 
         def check(task: Task) -> dict[str, Any]:
-            marker = self._marker(task)
-            for name, array in self._arrays.items():
-                where = f"{self.folder}: task {self.name(task)}, array {name}"
-                region = self._region(array, task)
-                try:
-                    value = np.asarray(array[region])
-                except Exception as error:
-                    raise StoreError(f"{where}: cannot be read ({error}){_REDO}") from error
-                if digest(value) != marker["checksums"].get(name):
-                    raise StoreError(f"{where}: damaged (checksum differs){_REDO}")
-                if keep:
-                    read[name][region] = value
-            return marker
+            try:
+                return self._check_task(task, read)
+            except _DamagedError as error:
+                raise StoreError(f"{error}{_REDO}") from error
 
         markers = list(files.map_parallel(self.folder, check, sorted(set(self.tasks) - set(left))))
         if self.complete:
-            for name, combined in self._combined_checksums(markers).items():
-                if combined != self.manifest.checksums.get(name):
-                    where = f"{self.folder}: array {name}"
-                    raise StoreError(f"{where}: tasks/ and manifest.json do not belong together{_REDO}")
+            self._check_combined(markers)
         return read
+
+    def _check_coordinates(self) -> None:
+        for name, values in self._coords.items():
+            if digest(values) != self.manifest.checksums.get(name):
+                raise StoreError(f"{self.folder}: coordinate {name}: damaged (checksum differs){_RESTORE}")
+
+    def _check_task(self, task: Task, read: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return the marker of a finished task, or raise `_DamagedError`.
+
+        The values of arrays that are in `read` are copied there.
+        """
+        marker = self._marker(task)
+        for name, array in self._arrays.items():
+            where = f"{self.folder}: task {self.name(task)}, array {name}"
+            region = self._region(array, task)
+            try:
+                value = np.asarray(array[region])
+            except Exception as error:
+                self._check_access(array, task)
+                raise _DamagedError(f"{where}: cannot be read ({error})") from cause(error)
+            if digest(value) != marker["checksums"].get(name):
+                raise _DamagedError(f"{where}: damaged (checksum differs)")
+            if name in read:
+                read[name][region] = value
+        return marker
+
+    def _check_access(self, array: zarr.Array, task: Task) -> None:
+        """Raise an error if a chunk may not be read, or if its store is not reached: the chunk may be undamaged."""
+        try:
+            files.read(self.folder / "data.zarr" / self._chunk(array, task))
+        except PermissionError:
+            raise
+        except OSError:  # the file is missing, or the disk is damaged there
+            pass
+
+    def _check_combined(self, markers: list[dict[str, Any]]) -> None:
+        for name, combined in self._combined_checksums(markers).items():
+            if combined != self.manifest.checksums.get(name):
+                where = f"{self.folder}: array {name}"
+                raise StoreError(f"{where}: tasks/ and manifest.json do not belong together{_RESTORE}")
 
     def dataset(self) -> xr.Dataset:
         """The verified arrays, in memory."""
@@ -256,6 +316,12 @@ class RunStore:
         at = dict(zip(self.manifest.task_dims, task, strict=True))
         return tuple(at.get(dim, slice(None)) for dim in zarr_arrays.dims(array))
 
+    def _chunk(self, array: zarr.Array, task: Task) -> str:
+        """The path of the chunk that a task fills, in `data.zarr`."""
+        at = dict(zip(self.manifest.task_dims, task, strict=True))
+        key = array.metadata.encode_chunk_key(tuple(at.get(dim, 0) for dim in zarr_arrays.dims(array)))
+        return f"{array.path}/{key}"
+
     def _marker_name(self, task: Task) -> str:
         return "_".join(f"{dim}-{i}" for dim, i in zip(self.manifest.task_dims, task, strict=True)) + ".json"
 
@@ -271,7 +337,7 @@ class RunStore:
                 return marker
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             pass
-        raise StoreError(f"{path}: not the marker of task {self.name(task)}{_REDO}")
+        raise _DamagedError(f"{path}: not the marker of task {self.name(task)}")
 
     def _combined_checksums(self, markers: list[dict[str, Any]]) -> dict[str, str]:
         return {
@@ -320,7 +386,12 @@ def digest(values: np.ndarray) -> str:
     return hashlib.sha256(f"{plain.dtype.str}{list(values.shape)}".encode() + plain.tobytes()).hexdigest()
 
 
-_REDO = "; restore the folder, or start again (--fresh, or another folder)"
+_RESTORE = "; restore the folder, or start again (--fresh, or another folder)"
+_REDO = (
+    "; the command that made the run, with the same version of selftune, computes this task again; or restore the "
+    "folder, or start again (--fresh, or another folder)"
+)
+_LOGGER = logging.getLogger("selftune")
 
 
 def _check_same_run(folder: Folder, there: Manifest, asked: Manifest) -> None:

@@ -66,6 +66,11 @@ def _connect(address: str) -> Any:
 
     try:
         return Client(address, timeout=CONNECT)
+    except TypeError as error:  # a tls:// address without certificates
+        raise ExecutorError(
+            f"executor: {address!r} needs certificates ({error}); set Dask's distributed.comm.tls.ca-file and "
+            "distributed.comm.tls.client, or give a Client with a Security"
+        ) from None
     except (OSError, ValueError) as error:
         raise ExecutorError(f"executor: no Dask scheduler answers at {address!r} ({error})") from None
 

@@ -77,9 +77,9 @@ def sweep(
     - `seeds`: the number of seeds, from 0; or a list of seeds.
     - `theta`, `a_hat`: θ₀ and â₀, as for `simulate`, or functions of settings.
     - `folder`: where the results are stored, task by task; a folder, or an address that fsspec supports.
-    - `executor`: None runs in this process, on all cores. The address of a Dask scheduler ("tcp://…"), or a
+    - `executor`: None runs in this process, on all cores. The address of a Dask scheduler ("tls://…"), or a
       `dask.distributed.Client`, runs the same tasks on the cluster. The functions of your script are sent to
-      the workers; modules must be installed there.
+      the workers; modules must be installed there. "tcp://…" has no authentication: use it only in a private network.
     - `engine`, `plant`, `guard`, `infer`, `limit`: as for `simulate`.
     - `record`, `stride`: more fields of `Run` to store, at steps 0, stride, 2·stride, …
     - `lanes`: the largest number of runs in a task; by default as many as fit in 256 MB and about a second.

@@ -4,6 +4,7 @@ Each function takes the dataset that `selftune reproduce` stores and returns a d
 is drawn for print and for the page. Bands are 95 % bootstrap intervals of the mean over seeds (`selftune.bands`).
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def draw_all(
 
 def files(folder: Path, certificates: Mapping[str, dict] | None = None) -> list[Path]:
     """The files that `draw_all` writes."""
-    names = [*FIGURES, *(f"bounds-{noise}" for noise in certificates or {})]
+    names = [*FIGURES, *map(_bounds_name, certificates or {})]
     return [path for name in names for path in matplotlib_figures.files_of(Path(folder) / name)]
 
 
@@ -47,7 +48,12 @@ def make_figures(dataset: xr.Dataset) -> dict[str, Figure]:
 
 
 def all_bounds(certificates: Mapping[str, dict]) -> dict[str, Figure]:
-    return {f"bounds-{noise}": bounds(certificate, noise) for noise, certificate in certificates.items()}
+    return {_bounds_name(noise): bounds(certificate, noise) for noise, certificate in certificates.items()}
+
+
+def _bounds_name(noise: str) -> str:
+    """The name of a figure, for its files and for the id of its element: a stored certificate may have any key."""
+    return f"bounds-{re.sub(r'[^0-9A-Za-z-]+', '_', noise)}"
 
 
 def overview(data: xr.Dataset) -> Figure:

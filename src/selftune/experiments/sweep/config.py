@@ -2,6 +2,7 @@
 
 import copy
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,8 +33,8 @@ _PLACES = {
 class SweepConfig:
     """The sweep of a configuration, as arguments of `selftune.sweep`."""
 
-    def __init__(self, path: Path):
-        self.loaded = loaded = Loaded(path)
+    def __init__(self, path: Path, *, modules: Sequence[str] = ()):
+        self.loaded = loaded = Loaded(path, modules=modules)
         if loaded.config.sweep is None:
             raise ConfigError(f"{path}: sweep: this table is missing; it names the settings that vary")
         self.part = loaded.config.sweep

@@ -1,6 +1,7 @@
 """The configuration of `selftune run`: TOML, validated by pydantic. Errors name the file and the line."""
 
 import copy
+import functools
 import importlib
 import inspect
 import math
@@ -8,7 +9,8 @@ import re
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args
 
@@ -117,7 +119,8 @@ else:
 
 
 class SystemPart(_Part):
-    """Where the system comes from: a function in a module beside the configuration, or in an installed module."""
+    """Where the system comes from: a function in a module beside the configuration, or in a module that the user
+    named."""
 
     make: str = Field(
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
@@ -209,9 +212,19 @@ class Loaded:
     loop: st.Loop | None
     """The loop, if `system.make` gives one."""
 
-    def __init__(self, path: Path, *, text: str | None = None, make: Callable[..., Any] | None = None):
-        """Load the file at `path`; or use `text` as its content and `make` as the function that makes the system."""
-        self.path = Path(path)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        modules: Sequence[str] = (),
+        text: str | None = None,
+        make: Callable[..., Any] | None = None,
+    ):
+        """Load the file at `path`; or use `text` as its content and `make` as the function that makes the system.
+
+        The file alone runs no code: the function must be defined in a module beside the file, or in one of `modules`.
+        """
+        self.path, self._modules = Path(path), tuple(modules)
         try:
             self.text = self.path.read_text(encoding="utf-8") if text is None else text
             self.raw = tomllib.loads(self.text)
@@ -415,14 +428,25 @@ class Loaded:
         beside = self.path.resolve().parent
         sys.path.insert(0, str(beside))
         try:
-            function, source = self._import_maker(*self.config.system.make.split(":"))
+            function, source = self._import_maker(beside, *self.config.system.make.split(":"))
             self._made_system(function)  # here, because the function may import more modules
         finally:
             sys.path.remove(str(beside))
+        own = _modules_of(beside)
+        _OF_CONFIGURATIONS.update(Path(name).parts[0].removesuffix(".py") for name in own)
         sources = {} if source is None else {source.name: source}
-        return function, dict(sorted((sources | _modules_of(beside)).items()))
+        return function, dict(sorted((sources | own).items()))
 
-    def _import_maker(self, module_name: str, name: str) -> tuple[Callable[..., Any], Path | None]:
+    def _import_maker(self, beside: Path, module_name: str, name: str) -> tuple[Callable[..., Any], Path | None]:
+        top = module_name.partition(".")[0]
+        if not self._is_named(module_name) and PathFinder.find_spec(top, [str(beside)]) is None:
+            raise self.refuse(
+                "system.make", f"there is no module {top!r} beside this file{self._permission(module_name)}"
+            )
+        # A module of the same name may lie beside another configuration.
+        others = {name for name in _OF_CONFIGURATIONS if not _lies_in(beside, name)}
+        for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] in others]:
+            del sys.modules[loaded]
         try:
             module = importlib.import_module(module_name)
         except Exception as error:
@@ -432,6 +456,12 @@ class Loaded:
         function = getattr(module, name, None)
         if isinstance(function, st.Loop):
             function = _Given(function)
+        elif callable(function):
+            home = _home_of(function)
+            if not self._is_named(home) and not _lies_in(beside, home):
+                raise self.refuse(
+                    "system.make", f"{name} is defined in {home!r}, not beside this file{self._permission(home)}"
+                )
         if not callable(function):
             functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
             raise self.refuse(
@@ -439,6 +469,13 @@ class Loaded:
             )
         source = getattr(module, "__file__", None)
         return function, Path(source) if source else None
+
+    def _is_named(self, module_name: str) -> bool:
+        """Whether the user named this module, or a package that contains it."""
+        return any(module_name == named or module_name.startswith(f"{named}.") for named in self._modules)
+
+    def _permission(self, module_name: str) -> str:
+        return f"; if you trust the installed module, name it: --module {module_name}"
 
     def _made_system(self, function: Callable[..., Any]) -> st.AbstractSystem | st.Loop:
         name = self.config.system.make.split(":")[1]
@@ -483,6 +520,25 @@ class Loaded:
         return str(self.refuse(where, text))
 
 
+_OF_CONFIGURATIONS: set[str] = set()
+"""The names of modules that were imported from beside a configuration."""
+
+
+def _lies_in(folder: Path, module_name: str) -> bool:
+    """Whether a module was imported from this folder. A virtual environment in the folder, or a package under src/, is
+    not imported from the folder itself."""
+    path = Path(getattr(sys.modules.get(module_name), "__file__", None) or "")
+    top = folder / module_name.partition(".")[0]
+    return path == top.with_suffix(".py") or top in path.parents
+
+
+def _home_of(function: Any) -> str:
+    """The name of the module that defines a function or a class; for a partial function, that of its function."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__module__", None))
+
+
 class _Given:
     """A function that returns a loop which is already made; the loop takes no arguments."""
 
@@ -506,14 +562,9 @@ def _are_numbers(line: str) -> bool:
 
 def _modules_of(folder: Path) -> dict[str, Path]:
     """The files of all imported modules that lie in `folder`, by their path in it."""
-    found = {}
-    for name, module in list(sys.modules.items()):
-        path = Path(getattr(module, "__file__", None) or "")
-        top = folder / name.partition(".")[0]
-        # A virtual environment in the folder, or a package under src/, is not imported from the folder itself.
-        if path == top.with_suffix(".py") or top in path.parents:
-            found[path.relative_to(folder).as_posix()] = path
-    return found
+    names = [name for name in list(sys.modules) if _lies_in(folder, name)]
+    paths = [Path(str(sys.modules[name].__file__)) for name in names]
+    return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def _walk(loc: tuple[Any, ...]) -> tuple[list[str], list[str]]:

@@ -8,15 +8,23 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
+import warnings
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from ...foundation.errors import InputError
+from ...storage import files
 
-FLAGS = ("-std=c99", "-O2", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
-"""Strict C99: no product is fused with a sum, so all compilers that follow IEEE 754 give the same numbers."""
+FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+"""No product is fused with a sum, so all compilers that follow IEEE 754 give the same numbers."""
 LARGE = 300_000
 """A source with more characters than this is optimized less, because the compiler's time grows faster than the size."""
+BUILD = ".build-"
+"""How the name of a folder begins in which a program is compiled."""
+OLD = 3600
+"""A folder of this age, in seconds, belongs to a process that was killed: no compilation takes as long."""
 
 
 class CompilerError(InputError, RuntimeError):
@@ -43,8 +51,13 @@ def compiler() -> list[str]:
 
 
 @cache
-def _version(command: tuple[str, ...]) -> str:
-    return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+def _identity(command: tuple[str, ...]) -> str:
+    """Return the version of a compiler, and its predefined macros: with `-march=native` they depend on the CPU."""
+    asked = (["--version"], ["-dM", "-E", "-x", "c", os.devnull])
+    return "\0".join(
+        subprocess.run([*command, *arguments], capture_output=True, text=True, check=False).stdout
+        for arguments in asked
+    )
 
 
 def cache_folder() -> Path:
@@ -55,32 +68,84 @@ def cache_folder() -> Path:
 
 
 def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
-    """Return the library of a C source; each source is compiled only once for each compiler and flags."""
+    """Return the library of a C source; each source is compiled only once for each compiler, CPU and flags.
+
+    A compiled library is loaded only if nobody else can have written it, and if it has its checksum. Otherwise it is
+    compiled again.
+    """
     command = compiler()
     if len(source) > LARGE:
         flags = tuple("-O1" if flag == "-O2" else flag for flag in flags)
-    key = hashlib.sha256("\0".join([source, _version(tuple(command)), *command, *flags]).encode()).hexdigest()[:32]
-    library = _compiled(source, command, flags, key)
+    parts = [source, _identity(tuple(command)), *command, *flags]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    folder = _trusted_folder()
+    library = None if folder is None else _cached(folder, key)
+    if library is None:
+        place = _temporary_folder() if folder is None or not os.access(folder, os.W_OK) else folder
+        library = _cached(place, key) or _compiled(source, command, flags, place, key)
     try:
         return _load(str(library))
-    except OSError:  # the cache is damaged, for example by a crash or a full disk
-        library.unlink(missing_ok=True)
-        return _load(str(_compiled(source, command, flags, key)))
+    except OSError as error:  # for example, the folder is on a disk from which nothing may be executed
+        raise CompilerError(
+            f"{library}: the compiled program cannot be loaded ({error}); set SELFTUNE_CACHE to another folder"
+        ) from error
 
 
-def _compiled(source: str, command: list[str], flags: tuple[str, ...], key: str) -> Path:
+def _trusted_folder() -> Path | None:
+    """Return the cache folder, made if it is missing; None if it cannot be made, or if others can write to it."""
     folder = cache_folder()
-    library = folder / f"{key}.so"
-    if library.exists():
-        return library
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        work = tempfile.mkdtemp(dir=folder, prefix=".")
-    except OSError:  # the cache folder is not writable: use a temporary one for this process
-        folder = Path(tempfile.mkdtemp(prefix="selftune-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        library, work = folder / f"{key}.so", tempfile.mkdtemp(dir=folder)
-    try:
+        fault = _fault(folder.stat())
+    except OSError:
+        return None
+    if not fault:
+        return folder
+    warnings.warn(
+        f"{folder}: compiled programs are not kept, because this folder {fault}, who could replace them: use "
+        f"`chmod go-w`, or set SELFTUNE_CACHE to a folder of your own",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return None
+
+
+@cache
+def _temporary_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="selftune-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _fault(about: os.stat_result) -> str:
+    """Return why other users could have written a file or a folder; empty if only this user and root can write to it.
+    Windows has other permissions, which are not checked."""
+    if not hasattr(os, "geteuid"):
+        return ""
+    if about.st_uid not in (os.geteuid(), 0):
+        return f"belongs to another user ({about.st_uid})"
+    return "is writable for other users" if about.st_mode & 0o022 else ""
+
+
+def _cached(folder: Path, key: str) -> Path | None:
+    """Return the compiled library of a key. Its name contains the checksum of its content."""
+    for library in folder.glob(f"{key}-*.so"):
+        try:
+            with library.open("rb") as file:
+                is_safe = not _fault(os.fstat(file.fileno()))
+                checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            continue
+        if is_safe and library.stem == f"{key}-{checksum}":
+            return library
+        with suppress(OSError):
+            library.unlink()  # the compiler makes it again
+    return None
+
+
+def _compiled(source: str, command: list[str], flags: tuple[str, ...], folder: Path, key: str) -> Path:
+    _remove_old_builds(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=BUILD, ignore_cleanup_errors=True) as work:
         program, compiled = Path(work) / "program.c", Path(work) / "program.so"
         program.write_text(source)
         done = subprocess.run(
@@ -92,10 +157,20 @@ def _compiled(source: str, command: list[str], flags: tuple[str, ...], key: str)
         if done.returncode:
             first = "\n".join(done.stderr.splitlines()[:12])
             raise CompilerError(f"the C compiler, {shlex.join(command)}, rejected a program:\n{first}")
-        compiled.replace(library)  # atomic: no other process sees a partial file
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        content = compiled.read_bytes()
+    library = folder / f"{key}-{hashlib.sha256(content).hexdigest()}.so"
+    files.write(library, content, mode=0o600)
     return library
+
+
+def _remove_old_builds(folder: Path) -> None:
+    """Remove the folders in which a process was compiling when it was killed."""
+    for work in folder.glob(f"{BUILD}*"):
+        try:
+            if time.time() - work.stat().st_mtime > OLD:
+                shutil.rmtree(work, ignore_errors=True)
+        except OSError:  # another process has removed it
+            continue
 
 
 @cache

@@ -1,0 +1,45 @@
+"""Calls into C that Ctrl-C can interrupt: Python reacts only between two calls, so each call takes a short time."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ..foundation import executors
+
+SECONDS = 0.1
+"""The time that a call into C should take."""
+FIRST = 64
+"""The number of steps of the first call, whose time is not known: few enough for the largest programs."""
+GROWTH = 8
+"""The largest ratio of the steps of two calls in a row: the time of a short call may be far from the mean."""
+
+
+class Interruption:
+    """A switch that ends the runs of several threads at their next call into C."""
+
+    def __init__(self):
+        self._is_set = threading.Event()
+
+    def calls(self, steps: int) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last step (exclusive) of each call; one call without steps if there are none."""
+        begin, size = 0, FIRST
+        while not self._is_set.is_set():
+            end, started = min(begin + size, steps), time.perf_counter()
+            yield begin, end
+            if end >= steps:
+                return
+            took = max(time.perf_counter() - started, 1e-9)
+            begin, size = end, max(1, min(GROWTH * size, int(size * SECONDS / took)))
+
+    def run_all(self, run: Callable[[Any], None], items: Iterable[Any]) -> None:
+        """Call a function on all items, on all cores. After an interrupt or an error, all calls end soon."""
+        pool = ThreadPoolExecutor(executors.cores())
+        try:
+            list(pool.map(run, items))
+        except BaseException:
+            self._is_set.set()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)  # start no more runs
