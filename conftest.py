@@ -29,6 +29,18 @@ import tests.typechecker  # noqa: F401  (so that the import hook finds it)
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+# JAX makes many objects while it traces, and they outlive the trace: looking for garbage among them as often as Python
+# does by itself takes a tenth of the tests' time. What is imported is no garbage.
+gc.freeze()
+gc.set_threshold(50_000, 20, 50)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Do not import files without a test of bits when only these are asked for: to import all takes half a minute."""
+    if config.option.markexpr.startswith("bits") and collection_path.suffix == ".py":
+        return "mark.bits" not in collection_path.read_text() or None
+    return None
+
 
 @pytest.fixture
 def as_a_user():

@@ -40,7 +40,10 @@ def check_run(problem, run, dtype):
     assert np.all((np.asarray(box.low) - slack <= run.theta) & (run.theta <= np.asarray(box.high) + slack))
 
 
-@names
+# `tests/robots` has the quadrotor in every gate.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "quadrotor" else ()) for name in PROBLEMS]
+)
 def test_runs_in_float64(name):
     problem, _, run = simulated(name)
     check_run(problem, run, jnp.float64)
@@ -61,7 +64,7 @@ def test_runs_in_float32(name):
     check_run(problem, rows(problem, scenario), jnp.float32)
 
 
-@pytest.mark.parametrize("name", ["arm", "quadrotor"])
+@pytest.mark.parametrize("name", ["arm", pytest.param("quadrotor", marks=pytest.mark.slow)])
 def test_gradient_is_that_of_the_models_rollout(name):
     """M-GAPS's G_t, forward, against reverse mode through t steps of the model, all of θ_0…θ_t shifted alike.
 

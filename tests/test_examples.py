@@ -3,11 +3,12 @@
 import re
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.test_float32 import STRICT
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NUMBER = r"-?\d+(?:\.\d+)?"
@@ -15,7 +16,7 @@ NUMBER = r"-?\d+(?:\.\d+)?"
 
 def table(name):
     """The rows of numbers that a script prints."""
-    done = subprocess.run([sys.executable, "-W", "error", EXAMPLES / name], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*STRICT, EXAMPLES / name], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line for line in done.stdout.splitlines() if re.fullmatch(rf"(\s*{NUMBER})+", line)]
     return np.array([[float(number) for number in line.split()] for line in lines])

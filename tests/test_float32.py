@@ -1,6 +1,8 @@
 """As it comes: JAX's default float32 and promotion, in a process of its own. The other tests run in float64."""
 
+import json
 import re
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +13,24 @@ pytestmark = pytest.mark.versions
 
 ROOT = Path(__file__).parent.parent
 
-PAGE = """
-import re, sys
-page, namespace = sys.argv[1], {"__name__": "page"}
-for block in re.findall(r"```python\\n(.*?)```", open(page).read(), flags=re.DOTALL):
-    exec(compile(block, page, "exec"), namespace)
+PAGES = """
+# Run the pages whose names come in, each in a namespace of its own, and answer each with its error or an empty line.
+import contextlib, gc, json, pathlib, re, sys, traceback
+import selftune
+
+gc.set_threshold(50_000, 20, 50)  # see conftest.py
+
+answers = sys.stdout
+for line in sys.stdin:
+    page, error = line.rstrip(), ""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            namespace = {"__name__": "page"}
+            for block in re.findall(r"```python\\n(.*?)```", pathlib.Path(page).read_text(), flags=re.DOTALL):
+                exec(compile(block, page, "exec"), namespace)
+    except BaseException:
+        error = traceback.format_exc()
+    print(json.dumps(error), file=answers, flush=True)
 """
 
 QUIET = """
@@ -86,16 +101,28 @@ PAGES_WITH_CODE = [
 ]
 
 
-def run_script(script, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script, *arguments], capture_output=True, text=True, timeout=300
-    )
+# A warning is an error, except the one that pyproject.toml explains.
+STRICT = [sys.executable, "-W", "error", "-W", "ignore:Error reading persistent compilation cache entry"]
+
+
+def run_script(script):
+    done = subprocess.run([*STRICT, "-c", script], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.fixture(scope="module")
+def pages():
+    """A process that runs pages: to start Python and JAX for each would take longer than most pages."""
+    with subprocess.Popen([*STRICT, "-c", PAGES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.name)
-def test_blocks_of_a_page(page):
-    run_script(PAGE, str(page))
+def test_blocks_of_a_page(page, pages):
+    print(page, file=pages.stdin, flush=True)
+    assert select.select([pages.stdout], [], [], 300)[0], "no answer in 300 s"
+    assert json.loads(pages.stdout.readline()) == ""
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.name)

@@ -229,7 +229,7 @@ def test_the_engines_agree(make):
 
 
 @pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("make", [loop_system, observed_system])
+@pytest.mark.parametrize("make", [loop_system, pytest.param(observed_system, marks=pytest.mark.slow)])
 def test_an_agent_makes_the_steps_of_a_simulation(make, engine):
     system = make()
     theta = OBSERVED_THETA if system.measure is not None else THETA

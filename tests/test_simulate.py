@@ -59,7 +59,9 @@ class TestRecording:
         assert run.recorded == {}
         np.testing.assert_allclose(run.final.x, whole.final.x, rtol=1e-12)
 
-    @pytest.mark.parametrize("stride", [2, 7, 100, 299, 300, 1000])
+    @pytest.mark.parametrize(
+        "stride", [7, 299, 300, 1000, *(pytest.param(stride, marks=pytest.mark.slow) for stride in (2, 100))]
+    )
     def test_stride(self, controller, scenario, whole, stride):
         run = simulate(controller, scenario, **START, stride=stride)
         for name in FIELDS:

@@ -111,8 +111,14 @@ UNITS = [
 ]
 
 
-@pytest.mark.parametrize("bounds", SETS)
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        pytest.param(name, bounds, marks=pytest.mark.slow if name == "kalman" and bounds != "box" else ())
+        for name in MAKERS
+        for bounds in SETS
+    ],
+)
 def test_predictions_do_not_depend_on_units(name, bounds):
     kx, kv = jax.random.split(jax.random.key(2))
     states, noise = jax.random.normal(kx, (400, 2)), 0.1 * jax.random.normal(kv, (400, 2))

@@ -356,7 +356,7 @@ PAIRS = {
 }
 
 
-IN_EVERY_GATE = ("motor position, cascade", "cart-pole, state feedback", "first order with delay, PI")
+IN_EVERY_GATE = ("motor position, cascade", "double integrator, state feedback", "first order with delay, PI")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,9 @@ def delay(samples, dt):
     return control.tf([1.0], [1.0] + [0.0] * samples, dt)
 
 
+LOOPS = ("first order", "first order with delay", "second order", "double integrator", "two-mass drive")
+
+
 @functools.cache
 def loops():
     """Each loop, and its open-loop transfer function as python-control makes it."""
@@ -101,7 +104,7 @@ def radius_with_delay(L, samples):
     return np.max(np.abs(np.linalg.eigvals(closed)))
 
 
-@pytest.mark.parametrize("name", list(loops()))
+@pytest.mark.parametrize("name", LOOPS)
 class TestAgainstPythonControl:
     def test_gain_and_phase(self, name):
         loop, L = loops()[name]

@@ -118,7 +118,9 @@ WINDOWS = {
 CONTRACTIVE = set(WINDOWS) - {"random2"}  # that one expands now and then, by up to 1.4 over half a window
 
 
-@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "random1" else ()) for name in WINDOWS]
+)
 def test_error_estimate_is_honest_and_of_use(name):
     case, true = windowed_case(name), exact(name)
     eps = np.finfo(float).eps

@@ -61,12 +61,18 @@ class TestCurvature:
         """Linear dynamics, a control that is affine in θ, and a quadratic cost."""
         system = linear_system(3, 2, d, jax.random.key(d))
         x, a, theta = jnp.array([1.0, -2.0, 0.5]), jnp.array(0.3), jnp.linspace(-1.0, 1.0, d)
-        state, y = x, jnp.zeros((3, d))
-        for t in range(6):
-            got = gauss_newton._curvature(system, state, y, theta, a, t)
-            expected = jax.hessian(rollout_cost(system, x, a, t + 1))(theta)
+
+        @jax.jit
+        def pairs(theta):
+            state, y, made = x, jnp.zeros((3, d)), []
+            for t in range(6):
+                got = gauss_newton._curvature(system, state, y, theta, a, t)
+                made.append((got, jax.hessian(rollout_cost(system, x, a, t + 1))(theta)))
+                state, y, _, _ = system.sensitivity(state, y, theta, a, t)
+            return made
+
+        for got, expected in pairs(theta):
             np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-11)
-            state, y, _, _ = system.sensitivity(state, y, theta, a, t)
 
     def test_it_is_the_gauss_newton_part_for_gains(self):
         """Zᵀ ∇²h Z, with Z the Jacobian of the rollout's (x, u, θ)."""
@@ -79,14 +85,19 @@ class TestCurvature:
                 x = system.step(x, theta, a, t)[0]
             return jnp.concatenate([x, system.control(x, theta, a, steps), theta])
 
-        x, y = x0, jnp.zeros((2, 4))
-        for t in range(5):
-            Z = jax.jacrev(lambda theta, t=t: last(theta, t))(theta)
-            at = last(theta, t)
-            H = jax.hessian(lambda v, t=t: system.cost(v[:2], v[2:4], v[4:], t))(at)
-            got = gauss_newton._curvature(system, x, y, theta, a, t)
-            np.testing.assert_allclose(got, Z.T @ H @ Z, rtol=1e-10, atol=1e-12)
-            x, y, _, _ = system.sensitivity(x, y, theta, a, t)
+        @jax.jit
+        def pairs(theta):
+            x, y, made = x0, jnp.zeros((2, 4)), []
+            for t in range(5):
+                Z = jax.jacrev(lambda theta, t=t: last(theta, t))(theta)
+                at = last(theta, t)
+                H = jax.hessian(lambda v, t=t: system.cost(v[:2], v[2:4], v[4:], t))(at)
+                made.append((gauss_newton._curvature(system, x, y, theta, a, t), Z.T @ H @ Z))
+                x, y, _, _ = system.sensitivity(x, y, theta, a, t)
+            return made
+
+        for got, expected in pairs(theta):
+            np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
 
 
 def solve_with_floor(R, g, floor):
@@ -127,7 +138,9 @@ class Rule:
         return np.clip(theta + w * s, self.low, self.high), held
 
 
-@pytest.mark.parametrize(("d", "memory"), [(1, 2000.0), (4, 2000.0), (4, 40.0), (14, 2000.0)])
+@pytest.mark.parametrize(
+    ("d", "memory"), [(1, 2000.0), pytest.param(4, 2000.0, marks=pytest.mark.slow), (4, 40.0), (14, 2000.0)]
+)
 def test_the_step_is_the_rule(d, memory):
     """Curvatures come from `jax.hessian` of the cost and Jacobians of the policy, not from the tuner's own function.
     θ starts at the lower bound, where some gradients point outward."""
@@ -279,7 +292,7 @@ BOX = st.Box([0.1, 0.1, 0.0, 0.0], [8.0, 8.0, 3.0, 3.0])
 class TestInvariance:
     """To 6 digits after 2000 steps; factors that are powers of ten change the rounding of every number."""
 
-    @pytest.mark.parametrize("factor", [1e-6, 1e6])
+    @pytest.mark.parametrize("factor", [1e-6, pytest.param(1e6, marks=pytest.mark.slow)])
     def test_the_unit_of_the_cost(self, factor):
         base = planar_system()
         scaled = st.System(
@@ -290,7 +303,7 @@ class TestInvariance:
         np.testing.assert_allclose(got.theta, expected.theta, rtol=1e-6, atol=1e-7)
         assert np.ptp(expected.theta[:, 0]) > 0.5
 
-    @pytest.mark.parametrize("factor", [1e-2, 1e2])
+    @pytest.mark.parametrize("factor", [1e-2, pytest.param(1e2, marks=pytest.mark.slow)])
     def test_the_unit_of_theta(self, factor):
         base, unit = planar_system(), jnp.array([factor, 1.0, 1 / factor, factor])
         scaled = st.System(
@@ -306,7 +319,9 @@ class TestInvariance:
 
 
 class TestEngines:
-    @pytest.mark.parametrize("constraint", [BOX, st.Ball(4.0)], ids=["Box", "Ball"])
+    @pytest.mark.parametrize(
+        "constraint", [pytest.param(BOX, id="Box"), pytest.param(st.Ball(4.0), id="Ball", marks=pytest.mark.slow)]
+    )
     def test_native_equals_xla(self, constraint):
         native, xla = (
             planar_run(st.GaussNewton(constraint=constraint), engine=e, steps=300) for e in ("native", "xla")
@@ -322,6 +337,7 @@ class TestEngines:
         np.testing.assert_allclose(native.theta, xla.theta, rtol=1e-11, atol=1e-11)
         assert np.any(np.asarray(native.guard) & int(st.Decision.RESET))
 
+    @pytest.mark.slow
     def test_fourteen_numbers(self):
         system, scenario = (
             random_system(jax.random.key(1), 4, 2, 2, 3, 14),
@@ -391,11 +407,11 @@ class TestBadNumbers:
             lambda x, u, theta, t: base.cost(x, u, theta, t) + jnp.abs(theta[0] - 0.5) ** 1.5,
         )
         theta, tuner = jnp.array([0.5, 0.5]), st.GaussNewton(constraint=st.Box(0.0, 1.0))
-        H = gauss_newton._curvature(kinked, jnp.zeros(1), jnp.zeros((1, 2)), theta, jnp.zeros(1), 0)
+        zero = jnp.zeros(1)
+        H = jax.jit(lambda theta: gauss_newton._curvature(kinked, zero, jnp.zeros((1, 2)), theta, zero, 0))(theta)
         assert not np.all(np.isfinite(H))
-        moved, state, _ = tuner.update(
-            kinked, jnp.zeros(1), theta, jnp.zeros(1), 0, tuner.init(kinked, jnp.zeros(1), theta)
-        )
+        update = jax.jit(lambda theta, state: tuner.update(kinked, zero, theta, zero, 0, state))
+        moved, state, _ = update(theta, tuner.init(kinked, zero, theta))
         np.testing.assert_array_equal(state.means.curvature, 0.0)
         assert np.all(np.isfinite(moved))
         assert moved[1] > 0.5

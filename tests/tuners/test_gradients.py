@@ -10,7 +10,11 @@ import selftune as st
 from tests.problems import planar_system, random_scenario, random_system
 
 SIZES = [(1, 1, 1, 1, 1), (2, 1, 1, 3, 2), (3, 2, 4, 2, 5), (6, 3, 2, 6, 4), (4, 6, 6, 5, 6), (5, 2, 1, 1, 6)]
-sizes = pytest.mark.parametrize("size", SIZES, ids=str)
+# In every gate: one of each, few residuals with many gains, and more parameters than states.
+IN_EVERY_GATE = (SIZES[0], SIZES[4], SIZES[5])
+sizes = pytest.mark.parametrize(
+    "size", [size if size in IN_EVERY_GATE else pytest.param(size, marks=pytest.mark.slow) for size in SIZES], ids=str
+)
 STEPS = 25
 
 

@@ -197,9 +197,8 @@ def _compiled(
 
         return step
 
-    outputs = jax.eval_shape(lambda inputs: make(lambda controller: controller)(**inputs), inputs)
     try:
-        return Loop(lower_step(make, inputs), inputs, outputs)
+        return Loop(lower_step(make, inputs), inputs)
     except LoweringError as error:
         return error
 
@@ -207,7 +206,7 @@ def _compiled(
 class Loop:
     """The C function of a closed loop, and how to call it."""
 
-    def __init__(self, program: Program, inputs: dict[str, PyTree], outputs: dict[str, PyTree]):
+    def __init__(self, program: Program, inputs: dict[str, PyTree]):
         self.program = program
         self.array_index = {(leaf.group, leaf.position): i for i, leaf in enumerate(program.inputs)}
         positions = jax.tree.unflatten(jax.tree.structure(inputs), range(len(program.inputs)))
@@ -215,7 +214,8 @@ class Loop:
         self.checked_inputs = [program.inputs[i] for i in jax.tree.leaves((positions["x"], state.theta, state.a_hat))]
         """The inputs that must be finite before the first step, in the order of the outputs that are checked."""
         number = jax.ShapeDtypeStruct((), jnp.int32)
-        self._results = {name: outputs[name] for name in ("row", "x", "state")} | {"code": number, "failed_at": number}
+        own = {name: program.results[name] for name in ("row", "x", "state")}
+        self._results = own | {"code": number, "failed_at": number}
         self.result_structure = jax.tree.structure(self._results)
 
     def results(self, rows: int) -> list[jax.ShapeDtypeStruct]:

@@ -37,17 +37,17 @@ def lower_step(
     fails is left out; for example, `while` has no derivative in reverse mode.
     """
     is_used: list[bool] = []
-    ways = [make(_with(_noted(way, is_used))) for way in (_by_loop_jacobians, _by_function_jacobians)]
+    every = (linearize_step, _by_loop_jacobians, _by_function_jacobians)
+    first, *ways = [make(_with(_noted(way, is_used))) for way in every]
     try:
-        program = lower(make(lambda controller: controller), inputs)
+        program = lower(first, inputs)
     except TooLargeError:
         return _smallest(lower(ways[0], inputs, loop_products=LOOPED), ways[1:], inputs, loop_products=LOOPED)
     if _size(program) <= SMALL:
         return program
-    program = _smallest(program, ways[:1], inputs)
     if not is_used:  # nothing is propagated, as in `observe` or with `Fixed`: all ways give the same program
         ways = []
-    program = _smallest(program, ways[1:], inputs)
+    program = _smallest(program, ways, inputs)
     if _size(program) > unrolled:
         program = _smallest(program, ways, inputs, loop_products=LOOPED)
     return program

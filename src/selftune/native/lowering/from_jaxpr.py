@@ -55,6 +55,8 @@ class Program(NamedTuple):
     graph: Graph
     inputs: list[Leaf]
     outputs: list[Leaf]
+    results: dict[str, PyTree]
+    """The shapes and dtypes of the outputs, as the function returns them."""
 
     def live(self) -> list[int]:
         return self.graph.live(node for leaf in self.outputs for node in leaf.ids.flat)
@@ -93,7 +95,7 @@ def lower(
     for (name, _), (group, position), value in zip(leaf_names(out), _groups(out), results, strict=True):
         array = nodes(graph, value)
         outputs.append(Leaf(name, group, position, array.shape, array.dtype, array.ids))
-    return Program(graph, given, outputs)
+    return Program(graph, given, outputs, out)
 
 
 def _groups(trees: dict[str, PyTree]) -> list[tuple[str, int]]:
