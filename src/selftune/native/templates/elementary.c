@@ -178,13 +178,15 @@ static inline F cos_of_F(F hi, F lo)
 
 static inline F sin_at_F(angle_F angle)
 {
-    const F value = angle.quadrant & 1 ? cos_of_F(angle.hi, angle.lo) : sin_of_F(angle.hi, angle.lo);
+    const F sine = sin_of_F(angle.hi, angle.lo), cosine = cos_of_F(angle.hi, angle.lo);
+    const F value = angle.quadrant & 1 ? cosine : sine;
     return angle.quadrant & 2 ? -value : value;
 }
 
 static inline F cos_at_F(angle_F angle)
 {
-    const F value = angle.quadrant & 1 ? sin_of_F(angle.hi, angle.lo) : cos_of_F(angle.hi, angle.lo);
+    const F sine = sin_of_F(angle.hi, angle.lo), cosine = cos_of_F(angle.hi, angle.lo);
+    const F value = angle.quadrant & 1 ? sine : cosine;
     return (angle.quadrant + 1) & 2 ? -value : value;
 }
 
@@ -196,18 +198,27 @@ static inline F tan_at_F(angle_F angle)
     const pair_F sine = ordered_sum_F(hi, hi * z * sin_tail_F(z) + more);
     const pair_F cosine = ordered_sum_F(
         near, (((1.0 - near) - half) + (z * z * cos_tail_F(z) - (hi * angle.lo + 0.5 * square.lo))));
-    const pair_F minus = {-cosine.hi, -cosine.lo};
-    const pair_F above = angle.quadrant & 1 ? minus : sine, below = angle.quadrant & 1 ? sine : cosine;
+    const U odd = angle.quadrant & 1;
+    const pair_F above = {odd ? -cosine.hi : sine.hi, odd ? -cosine.lo : sine.lo};
+    const pair_F below = {odd ? sine.hi : cosine.hi, odd ? sine.lo : cosine.lo};
     const pair_F tangent = ratio_F(above, below);
     return tangent.hi + tangent.lo;
 }
 
 /* sine, cosine and tangent for |x| <= LARGE */
-static inline F sin_near_F(F x) { return x == 0.0 ? x : sin_at_F(reduced_F(x)); }
+static inline F sin_near_F(F x)
+{
+    const F value = sin_at_F(reduced_F(x));
+    return x == 0.0 ? x : value;
+}
 
 static inline F cos_near_F(F x) { return cos_at_F(reduced_F(x)); }
 
-static inline F tan_near_F(F x) { return abs_F(x) < TINY_ANGLE ? x : tan_at_F(reduced_F(x)); }
+static inline F tan_near_F(F x)
+{
+    const F value = tan_at_F(reduced_F(x));
+    return abs_F(x) < TINY_ANGLE ? x : value;
+}
 
 static F sin_large_F(F x) { return x - x == 0.0 ? sin_at_F(reduced_large_F(x)) : x - x; }
 
@@ -291,12 +302,14 @@ static inline F logistic_F(F x)
 {
     const F a = abs_F(x), most = a > -EXP_LOWEST ? -EXP_LOWEST : a, some = most > 40.0 ? 40.0 : most;
     const exponential_F all = exponential_of_F(-most, 0.0), e = exponential_of_F(-some, 0.0);
-    const pair_F start = exp_pair_F(e.r, e.rest), one = {1.0, 0.0}, whole = exp_pair_F(all.r, all.rest);
+    const pair_F start = exp_pair_F(e.r, e.rest), whole = exp_pair_F(all.r, all.rest);
     const F scale = power_of_two_F(e.n);
     const pair_F small = ordered_sum_F(scale * start.hi, scale * start.lo);
     const pair_F sum = ordered_sum_F(1.0, small.hi), below = {sum.hi, sum.lo + small.lo};
-    const pair_F value = ratio_F(x < 0.0 ? small : one, below);
-    return x != x ? x : x < -40.0 ? scaled_F(whole.hi + whole.lo, all.n) : value.hi + value.lo;
+    const pair_F above = {x < 0.0 ? small.hi : 1.0, x < 0.0 ? small.lo : 0.0};
+    const pair_F value = ratio_F(above, below);
+    const F near = value.hi + value.lo, far = scaled_F(whole.hi + whole.lo, all.n);
+    return x != x ? x : x < -40.0 ? far : near;
 }
 
 /* exp(a) = 2^n (hi + lo), and half of exp(-a) in the same unit, for the hyperbolic functions */
@@ -496,15 +509,17 @@ static inline F erf_F(F x)
     const pair_F slope = product_F(ERF_SLOPE_HI, t), start = ordered_sum_F(ERF_MIDDLE_HI, slope.hi);
     const F rest = (slope.lo + t * ERF_SLOPE_LO) + t * t * erf_middle_F(t);
     const F middle = start.hi + (start.lo + (ERF_MIDDLE_LO + rest)), end = 1.0 - erfc_of_F(above > 6.0 ? 6.0 : above);
-    return x != x ? x : a < ERF_SPLIT ? x + x * erf_start_F(z) : copy_sign_F(a < 1.25 ? middle : end, x);
+    const F first = x + x * erf_start_F(z), second = copy_sign_F(a < 1.25 ? middle : end, x);
+    return x != x ? x : a < ERF_SPLIT ? first : second;
 }
 
 static inline F erfc_F(F x)
 {
     const F a = abs_F(x), z = x * x, above = a < ERF_SPLIT ? ERF_SPLIT : a;
     const F end = erfc_of_F(above > ERFC_HIGHEST ? ERFC_HIGHEST : above), start = x * erf_start_F(z);
-    const F middle = x > 0.5 ? 0.5 - ((x - 0.5) + start) : 1.0 - (x + start);
-    return x != x ? x : a < ERF_SPLIT ? middle : x < 0.0 ? 2.0 - end : end;
+    const F beyond = 0.5 - ((x - 0.5) + start), below = 1.0 - (x + start), left = 2.0 - end;
+    const F middle = x > 0.5 ? beyond : below, far = x < 0.0 ? left : end;
+    return x != x ? x : a < ERF_SPLIT ? middle : far;
 }
 
 static inline F asinh_F(F x)
