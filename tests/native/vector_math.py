@@ -8,7 +8,17 @@ import numpy as np
 from selftune.native.c import elementary
 from selftune.native.c.compilation import build
 
-SCALAR = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-tree-vectorize", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
+SCALAR = (
+    "-std=c99",
+    "-O2",
+    "-ffp-contract=off",
+    "-fno-tree-vectorize",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fPIC",
+    "-shared",
+)
 VECTOR = (
     *("-std=c99", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-march=native"),
     *("-fPIC", "-shared"),

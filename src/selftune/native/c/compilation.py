@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ...foundation.errors import InputError
 
-FLAGS = ("-std=c99", "-O2", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
-"""Strict C99: no product is fused with a sum, so all compilers that follow IEEE 754 give the same numbers."""
+FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+"""No product is fused with a sum, so all compilers that follow IEEE 754 give the same numbers."""
 LARGE = 300_000
 """A source with more characters than this is optimized less, because the compiler's time grows faster than the size."""
 

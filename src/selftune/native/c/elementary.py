@@ -109,7 +109,11 @@ def _constants(dtype: str) -> dict[str, str]:
         **{name: _literal(value, dtype) for name, value in numbers.items()},
         **{f"HALF_PI_{i + 1}": part for i, part in enumerate(pi_parts)},
         **{f"LOG_2_{i + 1}": part for i, part in enumerate(log_parts)},
-        **{f"{name}_{end}": part for name, value in pairs.items() for end, part in zip(("HI", "LO"), _pair(value, dtype), strict=True)},
+        **{
+            f"{name}_{end}": part
+            for name, value in pairs.items()
+            for end, part in zip(("HI", "LO"), _pair(value, dtype), strict=True)
+        },
         "LOG_2_REST": _parts(_LOG_2, 16 if single else 42, 1, dtype)[1],
         "MANTISSA": str(mantissa),
         "MANTISSA_DIGITS": "2" if single else "4",

@@ -1,8 +1,10 @@
 """Translation of a scalar program to C99.
 
-The same program always gives the same text. The C uses no heap, no globals, and only math.h of libc. All loads come
+The same program always gives the same text. The C uses no heap, no globals, and of libc only what is exact: the square
+root and the absolute value, which are instructions of the processor, the remainder, and the next number. All loads come
 before all stores, so that outputs may use the same memory as inputs. The arithmetic follows IEEE 754 in the written
-order: compile with -std=c99 or -ffp-contract=off, and without -ffast-math.
+order: compile with -std=c99 or -ffp-contract=off, and without -ffast-math. Then every compiler and processor gives the
+same bits.
 """
 
 import re
@@ -14,6 +16,7 @@ import numpy as np
 
 from ..lowering.from_jaxpr import Leaf, Program
 from ..lowering.graph import BOOL, COMPARE, EVALUATE, Graph
+from . import elementary
 
 TYPES = {
     "float32": "float",
@@ -307,7 +310,14 @@ class Writer:
                 )
         if op in ("max", "min", "sign"):
             return self._helper(op, TYPES[kind.name], texts)
+        if op in elementary.FUNCTIONS:
+            return self._elementary(op, TYPES[kind.name], texts)
         return f"{_MATH.get(op, op)}{'f' if kind.itemsize == 4 else ''}({', '.join(texts)})"
+
+    def _elementary(self, name: str, ctype: str, texts: list[str]) -> str:
+        function = f"{name}_{ctype}"
+        self.helpers |= elementary.needed([function])
+        return f"{function}({', '.join(texts)})"
 
     def _helper(self, op: str, ctype: str, texts: list[str], key: str | None = None) -> str:
         short = ctype.removesuffix("_t")
