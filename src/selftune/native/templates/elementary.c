@@ -96,16 +96,16 @@ static inline F round_F(F x)
 }
 
 /* An angle minus a multiple of pi/2: hi + lo is at most about pi/4, and the last two bits of quadrant are the multiple.
-   This is exact enough for |x| <= LARGE. pi/2 has four parts; products with the first three are exact. */
+   This is exact enough for |x| <= LARGE. pi/2 has four parts. Products with the first three are exact. A sum whose
+   first term is smaller than the second is exact too, so both sums may be ordered sums. */
 typedef struct { F hi, lo; U quadrant; } angle_F;
 
 static inline angle_F reduced_F(F x)
 {
     const F shifted = x * TWO_OVER_PI + ROUND, n = shifted - ROUND;
-    const pair_F second = sum_F(x - n * HALF_PI_1, -(n * HALF_PI_2));
-    const pair_F third = sum_F(second.hi, -(n * HALF_PI_3));
-    const pair_F r = ordered_sum_F(third.hi, (second.lo + third.lo) - n * HALF_PI_4);
-    const angle_F angle = {r.hi, r.lo, bits_of_F(shifted)};
+    const pair_F second = ordered_sum_F(x - n * HALF_PI_1, -(n * HALF_PI_2));
+    const pair_F third = ordered_sum_F(second.hi, -(n * HALF_PI_3));
+    const angle_F angle = {third.hi, (second.lo + third.lo) - n * HALF_PI_4, bits_of_F(shifted)};
     return angle;
 }
 
