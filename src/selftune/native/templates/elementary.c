@@ -294,7 +294,7 @@ static inline F tanh_F(F x)
     const pair_F half = half_expm1_F(-2.0 * most);
     const pair_F above = {-half.hi, -half.lo}, sum = ordered_sum_F(1.0, half.hi), below = {sum.hi, sum.lo + half.lo};
     const pair_F value = ratio_F(above, below);
-    return a < TINY_ANGLE || x != x ? x : copy_sign_F(value.hi + value.lo, x);
+    return (a < TINY_ANGLE) | (x != x) ? x : copy_sign_F(value.hi + value.lo, x);
 }
 
 /* 1 / (1 + exp(-x)), the logistic function */
