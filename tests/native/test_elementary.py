@@ -77,7 +77,8 @@ def numbers(name: str, rng: np.random.Generator, count: int) -> tuple[np.ndarray
 def exact(name: str, *arguments: float):
     mp.prec = 1200 if name in elementary.WITH_LARGE_ANGLES else 160
     try:
-        return EXACT.get(name, getattr(mp, name, None))(*map(mpf, arguments))
+        function = EXACT[name] if name in EXACT else getattr(mp, name)
+        return function(*map(mpf, arguments))
     finally:
         mp.prec = 160
 

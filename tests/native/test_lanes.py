@@ -3,6 +3,7 @@
 import platform
 import shutil
 import subprocess
+from functools import cached_property
 
 import equinox as eqx
 import jax
@@ -48,7 +49,7 @@ def in_lanes(monkeypatch, function, *batch, lanes_run=True):
         monkeypatch.setattr(loop, "WORTH_LANES", worth)
         loop._compiled.cache_clear()
         with pytest.MonkeyPatch.context() as patch:
-            watching = loop.cached_property(watched)
+            watching = cached_property(watched)
             watching.__set_name__(loop.Loop, "lanes_function")
             patch.setattr(loop.Loop, "lanes_function", watching)
             results.append(jax.vmap(function)(*batch))
