@@ -3,11 +3,13 @@
 import atexit
 import ctypes
 import hashlib
+import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -36,7 +38,7 @@ class CompilerError(InputError, RuntimeError):
 
 
 def compiler() -> list[str]:
-    """Return the command of the C compiler: `CC` if it is set, else `cc`, else `gcc` or `clang`."""
+    """Return the command of the C compiler: `CC` if it is set, else `cc`, `gcc` or `clang`, else that of `ziglang`."""
     if named := os.environ.get("CC"):
         try:
             command = shlex.split(named)
@@ -48,10 +50,16 @@ def compiler() -> list[str]:
     for candidate in ("cc", "gcc", "clang"):
         if shutil.which(candidate):
             return [candidate]
+    if _has_zig():
+        return [sys.executable, "-m", "ziglang", "cc"]
     raise CompilerError(
-        "engine: the native engine needs a C compiler, and none was found: install one, such as Debian's gcc, or set "
-        "the environment variable CC to its command"
+        "engine: the native engine needs a C compiler, and none was found: install one, such as Debian's gcc, or run "
+        "pip install 'selftune[compiler]', or set the environment variable CC to its command"
     )
+
+
+def _has_zig() -> bool:
+    return importlib.util.find_spec("ziglang") is not None
 
 
 def vector_flags() -> tuple[str, ...]:
