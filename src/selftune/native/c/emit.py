@@ -50,8 +50,8 @@ _MATH = {"abs": "fabs", "rem": "fmod"}  # operations with another name in C
 
 # Small functions that a program may need. F is the floating type; I and U are an integer type and its unsigned type.
 _HELPERS = {
-    "max": "static inline F max_F(F a, F b) { return (a > b) | (a != a) ? a : b; }",
-    "min": "static inline F min_F(F a, F b) { return (a < b) | (a != a) ? a : b; }",
+    "max": "static inline F max_F(F a, F b) { return ((a > b) | (a != a)) ? a : b; }",
+    "min": "static inline F min_F(F a, F b) { return ((a < b) | (a != a)) ? a : b; }",
     # For a bound that is not NaN this is a single instruction. A comparison with NaN is false, so a NaN is returned.
     "at_least": "static inline F at_least_F(F bound, F a) { return bound > a ? bound : a; }",
     "at_most": "static inline F at_most_F(F bound, F a) { return bound < a ? bound : a; }",

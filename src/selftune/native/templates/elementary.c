@@ -294,7 +294,7 @@ static inline F tanh_F(F x)
     const pair_F half = half_expm1_F(-2.0 * most);
     const pair_F above = {-half.hi, -half.lo}, sum = ordered_sum_F(1.0, half.hi), below = {sum.hi, sum.lo + half.lo};
     const pair_F value = ratio_F(above, below);
-    return (a < TINY_ANGLE) | (x != x) ? x : copy_sign_F(value.hi + value.lo, x);
+    return ((a < TINY_ANGLE) | (x != x)) ? x : copy_sign_F(value.hi + value.lo, x);
 }
 
 /* 1 / (1 + exp(-x)), the logistic function */
@@ -401,8 +401,8 @@ static inline F pow_F(F x, F y)
     const F up = y < 0.0 ? 0.0 : INF, down = y < 0.0 ? INF : 0.0;
     const F size = a == 0.0 ? down : a == INF ? up : finite;
     const int whole = rint_F(y) == y, odd = (whole & (rint_F(0.5 * y) != 0.5 * y)) & (y - y == 0.0);
-    const F result = odd ? copy_sign_F(size, x) : (x < 0.0) & (whole == 0) & (a < INF) ? QUIET_NAN : size;
-    return (x == 1.0) | (y == 0.0) ? 1.0 : (x != x) | (y != y) ? QUIET_NAN : result;
+    const F result = odd ? copy_sign_F(size, x) : ((x < 0.0) & (whole == 0) & (a < INF)) ? QUIET_NAN : size;
+    return ((x == 1.0) | (y == 0.0)) ? 1.0 : ((x != x) | (y != y)) ? QUIET_NAN : result;
 }
 
 static inline F cbrt_F(F x)
@@ -416,7 +416,7 @@ static inline F cbrt_F(F x)
     const pair_F square = product_F(near, near), whole = product_F(square.hi, near);
     const F value = near + ((m - whole.hi) - (whole.lo + square.lo * near)) / (3.0 * square.hi);
     const F sized = value * power_of_two_F(bits_of_F(shifted) - bits_of_F(ROUND));
-    return (a == 0.0) | (a - a != 0.0) ? x : copy_sign_F(sized, x);
+    return ((a == 0.0) | (a - a != 0.0)) ? x : copy_sign_F(sized, x);
 }
 
 /* the angle of the point (x, y) as a pair, for 0 <= y <= x, x about 1 */
@@ -456,7 +456,7 @@ static inline F atan2_F(F y, F x)
     const pair_F beyond = ordered_sum_F(2.0 * HALF_PI_HI, -first.hi);
     const F left = beyond.hi + (beyond.lo + (2.0 * HALF_PI_LO - first.lo));
     const F value = bits_of_F(x) & SIGN ? left : first.hi + first.lo;
-    return (x != x) | (y != y) ? QUIET_NAN : copy_sign_F(value, y);
+    return ((x != x) | (y != y)) ? QUIET_NAN : copy_sign_F(value, y);
 }
 
 /* For |x| > 1/2, asin and acos use the half angle s = sqrt((1 - |x|) / 2). value = s or |x|, and
@@ -468,7 +468,7 @@ static inline arc_F arc_of_F(F a)
     const int beyond = a > 0.5;
     const F z = beyond ? 0.5 - 0.5 * a : a * a, root = sqrt_F(z), s = beyond ? root : a;
     const pair_F square = product_F(root, root);
-    const F more = beyond & (root != 0.0) ? ((z - square.hi) - square.lo) / (root + root) : 0.0;
+    const F more = (beyond & (root != 0.0)) ? ((z - square.hi) - square.lo) / (root + root) : 0.0;
     const arc_F arc = {s, s * z * asin_tail_F(z) + more * (1.0 + 0.5 * z)};
     return arc;
 }
