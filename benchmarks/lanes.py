@@ -18,7 +18,7 @@ from ._by_hand import RECORD, hand_written
 from ._measure import interleaved, table
 from ._problems import PROBLEMS, Problem
 
-STEPS = {"scalar": 100_000, "pendulum": 40_000, "arm": 20_000, "quadrotor": 5_000}
+STEPS = {"scalar": 200_000, "pendulum": 40_000, "arm": 20_000, "quadrotor": 5_000}
 ROUNDS = 7
 
 
@@ -53,7 +53,7 @@ def batch(problem: Problem, lanes: int, steps: int, *, stride: int, in_lanes: bo
 
 def against_hand_written() -> None:
     problem = PROBLEMS["scalar"]()
-    long = 500_000
+    long = 1_000_000
     by_hand, _ = hand_written(problem, problem.scenario(long))
     functions: dict[str, Callable[[], object]] = {"C by hand, one run": by_hand}
     steps = {"C by hand, one run": long}

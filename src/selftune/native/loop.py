@@ -245,47 +245,51 @@ class Loop:
             for array, leaf in zip(arrays, self.program.inputs, strict=True)
         ]
         outputs = [_aligned(batch + result.shape, result.dtype) for result in self.results(-(-steps // stride))]
-        lanes = list(np.ndindex(*batch))
-        width = LANES if self._uses_lanes(len(lanes), steps) else 1
-        blocks = [lanes[i : i + width] for i in range(0, len(lanes), width)]
+        results = jax.tree.unflatten(self.result_structure, outputs)
+        final = {group: jax.tree.leaves(results[group]) for group in ("x", "state")}
+        for i, leaf in enumerate(self.program.inputs):
+            if ROLES[leaf.group] is Role.STATE:  # C updates the state in place, in the array of the final state
+                final[leaf.group][leaf.position][...] = spread[i]
+                spread[i] = final[leaf.group][leaf.position]
+        addresses = np.stack([_addresses(array, batch) for array in (*spread, *jax.tree.leaves(results["row"]))])
+        codes = results["code"].reshape(-1), results["failed_at"].reshape(-1)
+        lanes = math.prod(batch)
+        width = LANES if self._uses_lanes(lanes, steps) else 1
+        one_run = ctypes.cast(self.function, ctypes.c_void_p)
 
-        def passed(lane: tuple[int, ...]) -> tuple[list[np.ndarray], dict[str, PyTree]]:
-            """Return the arrays of a lane for C, and its results."""
-            results = jax.tree.unflatten(self.result_structure, [output[(*lane, ...)] for output in outputs])
-            final = {group: jax.tree.leaves(results[group]) for group in ("x", "state")}
-            read = [array[(*lane, ...)] for array in spread]
-            for i, leaf in enumerate(self.program.inputs):
-                if ROLES[leaf.group] is Role.STATE:  # C updates the state in place, in the array of the final state
-                    final[leaf.group][leaf.position][...] = read[i]
-                    read[i] = final[leaf.group][leaf.position]
-            return [*read, *jax.tree.leaves(results["row"])], results
-
-        def run(block: list[tuple[int, ...]]) -> None:
-            arrays, results = zip(*map(passed, block), strict=True)
-            filled = [*arrays, *[arrays[-1]] * (width - len(block))]
-            addresses = [array.ctypes.data for same in zip(*filled, strict=True) for array in same]
-            pointers = (ctypes.c_void_p * len(addresses))(*addresses)
-            about = [0, 0, stride] if width == 1 else [0, 0, stride, len(block)]
+        def run(first: int) -> None:
+            """Run the lanes from the first one on; if lanes are missing at the end, the last one is repeated."""
+            wanted = min(width, lanes - first)
+            pointers = np.ascontiguousarray(addresses[:, np.minimum(np.arange(first, first + width), lanes - 1)])
+            about = [0, 0, stride] if width == 1 else [0, 0, stride, wanted]
             numbers = np.array(about + [result_codes.OK] * width + [-1] * width, np.int64)
             for begin in range(0, max(steps, 1), CHUNK):
                 numbers[:2] = begin, min(begin + CHUNK, steps)
                 if width == 1:
-                    self.function(ctypes.addressof(pointers), numbers.ctypes.data)
+                    self.function(pointers.ctypes.data, numbers.ctypes.data)
                 else:
-                    one_run = ctypes.cast(self.function, ctypes.c_void_p)
-                    self.lanes_function(ctypes.addressof(pointers), numbers.ctypes.data, one_run)
-            for result, code, failed_at in zip(results, *numbers[-2 * width :].reshape(2, width), strict=False):
-                result["code"][...], result["failed_at"][...] = code, failed_at
+                    self.lanes_function(pointers.ctypes.data, numbers.ctypes.data, one_run)
+            for result, found in zip(codes, numbers[-2 * width :].reshape(2, width), strict=True):
+                result[first : first + wanted] = found[:wanted]
 
-        if len(blocks) == 1:
-            run(blocks[0])
-        elif blocks:
+        firsts = range(0, lanes, width)
+        if len(firsts) == 1:
+            run(0)
+        elif firsts:
             pool = ThreadPoolExecutor(executors.cores())
             try:
-                list(pool.map(run, blocks))
+                list(pool.map(run, firsts))
             finally:
                 pool.shutdown(cancel_futures=True)  # after an interrupt, start no more runs
         return outputs
+
+
+def _addresses(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
+    """Return the addresses of the arrays of all lanes, which have the batch axes in front."""
+    offsets = np.zeros(batch, np.int64)
+    for axis, (length, stride) in enumerate(zip(batch, array.strides, strict=False)):
+        offsets += (stride * np.arange(length)).reshape([-1 if i == axis else 1 for i in range(len(batch))])
+    return array.ctypes.data + offsets.ravel()
 
 
 def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
