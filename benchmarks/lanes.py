@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 import numpy as np
@@ -37,7 +38,7 @@ def batch(problem: Problem, lanes: int, steps: int, *, stride: int, in_lanes: bo
     scenarios = jax.block_until_ready(jax.vmap(lambda seed: problem.scenario(steps, seed))(np.arange(lanes)))
 
     def simulate(scenario: st.Scenario) -> st.Run:
-        start = {"theta": problem.theta, "a_hat": problem.a_hat}
+        start: dict[str, Any] = {"theta": problem.theta, "a_hat": problem.a_hat}
         return st.simulate(problem.controller, scenario, **start, record=RECORD, stride=stride, engine="native")
 
     def run() -> object:
