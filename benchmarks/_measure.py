@@ -5,16 +5,18 @@ import time
 from collections.abc import Callable
 
 
-def interleaved(functions: dict[str, Callable[[], object]], rounds: int = 9) -> dict[str, list[float]]:
+def interleaved(
+    functions: dict[str, Callable[[], object]], rounds: int = 9, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
     """Seconds of each call, a list a function, after one call to warm up."""
     for function in functions.values():
         function()
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
-            start = time.perf_counter()
+            start = clock()
             function()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(clock() - start)
     return seconds
 
 

@@ -1,9 +1,11 @@
 """The C compiler and the cache of what it made."""
 
+import ctypes
 import os
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -170,3 +172,30 @@ class TestCache:
 
 def kind(descriptor):
     return "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+
+
+class TestZig:
+    """The extra `compiler` brings a C compiler, which is used where there is no other."""
+
+    @pytest.fixture(autouse=True)
+    def _no_other(self, monkeypatch):
+        monkeypatch.delenv("CC", raising=False)
+        monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
+
+    def test_it_is_found_by_itself(self, monkeypatch):
+        monkeypatch.setattr(compilation, "_has_zig", lambda: True)
+        assert compilation.compiler() == [sys.executable, "-m", "ziglang", "cc"]
+
+    def test_the_error_names_the_extra(self, monkeypatch):
+        monkeypatch.setattr(compilation, "_has_zig", lambda: False)
+        with pytest.raises(compilation.CompilerError, match=r"pip install 'selftune\[compiler\]'"):
+            compilation.compiler()
+
+    @pytest.mark.skipif(not compilation._has_zig(), reason="ziglang is not installed")
+    def test_it_compiles(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
+        source = "double root(double x);\n#include <math.h>\ndouble root(double x) { return sqrt(x); }\n"
+        for flags in (compilation.FLAGS, compilation.vector_flags()):
+            root = compilation.build(source, flags=flags).root
+            root.restype, root.argtypes = ctypes.c_double, [ctypes.c_double]
+            assert root(2.25) == 1.5

@@ -408,5 +408,5 @@ def test_no_doubles_where_jax_has_64_bits(tmp_path):
     controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
     folder = st.export_c(controller, tmp_path / "wave", x=[1.0], theta=[1.0], a_hat=[0.0])
     text = (folder / "wave.c").read_text()
-    assert "sinf(" in text
+    assert "sin_float(" in text
     assert "double" not in text

@@ -49,7 +49,8 @@ def export_c(
 ) -> Path:
     r"""Write a controller as C99 for a microcontroller, and return the folder.
 
-    The C uses no heap, no globals, and only math.h of libc. `Agent` runs the same C. The folder contains:
+    The C uses no heap, no globals, and of libc only exact functions of math.h, such as sqrt. `Agent` runs the same C.
+    The folder contains:
 
     - `NAME.h` and `NAME.c`: a plain struct for the state, and the functions `NAME_init`, `NAME_act`, `NAME_observe` and
       `NAME_observe_state`, which correspond to the methods of `Agent`;

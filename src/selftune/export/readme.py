@@ -42,7 +42,7 @@ def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float
         else f"Flash: {costs['flash']:,} bytes of code and constants. Flash, stack (bytes) and instructions were\n"
         f"measured with {costs['compiler']}, and the flags\n"
         f"`{' '.join(footprint.FLAGS)}`.\n"
-        "Instructions are counted in the disassembly, without those of math.h."
+        "Instructions are counted in the disassembly of each function, without those of functions that it calls."
     )
     about_context = (
         "`t` is the number of the step."

@@ -1,4 +1,4 @@
-"""A controller as portable C: a struct for the state, and `init`, `act`, `observe`; it needs only math.h."""
+"""A controller as portable C: a struct for the state, and `init`, `act`, `observe`."""
 
 import dataclasses
 import re

@@ -4,7 +4,6 @@ import copy
 import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,44 +21,20 @@ from ..control.run_fields import CHECKED
 from ..foundation import arguments, jax_settings
 from ..problem.system import AbstractSystem
 from ._float64_bits import as_words, from_words, to_numbers, to_words
-from .c.compilation import build
+from .c.compilation import build, vector_flags
 from .c.emit import TYPES, Writer
 from .c.templates import fill
 from .interruption import Interruption
+from .lanes import LANES, has_lanes, lanes_source
 from .lowering.from_jaxpr import Leaf, LoweringError, Program
+from .roles import ROLES, Role, stays_in_array, storage, variable
 from .step import lower_step
 
-MAX_VARIABLES = 256
-"""An array of the state that is larger than this is not copied into local variables."""
-
-
-class Role(Enum):
-    """The use of an input or output array of a step in the C loop."""
-
-    SETTING = "input; read once, before the first step"
-    STATE = "input and output; the output of a step is the input of the next step"
-    SERIES = "input; one row for each step"
-    STEP = "input; the number of the step"
-    LIMIT = "input; the bound of |x|, which only the loop uses"
-    RECORDED = "output; one row for each recorded step"
-    CHECKED = "output; must be finite"
-
-
-ROLES = {
-    "p": Role.SETTING,
-    "x": Role.STATE,
-    "state": Role.STATE,
-    "a_star": Role.SERIES,
-    "w": Role.SERIES,
-    "v": Role.SERIES,
-    "noise": Role.SERIES,
-    "t": Role.SERIES,
-    "step": Role.STEP,
-    "limit": Role.LIMIT,
-    "row": Role.RECORDED,
-    "checked": Role.CHECKED,
-}
-"""The roles of the arguments and the results of a step, by name; all arrays of an argument have its role."""
+MIN_LANES = 4
+"""Smaller batches run one by one: two cores are then faster than lanes."""
+WORTH_LANES = 5_000_000
+"""After so many steps of all lanes of a program, its function for lanes is compiled. Before that, compiling takes more
+time than lanes can save, whatever the size of the program."""
 
 
 def run_loop(
@@ -217,6 +192,7 @@ class Loop:
         own = {name: program.results[name] for name in ("row", "x", "state")}
         self._results = own | {"code": number, "failed_at": number}
         self.result_structure = jax.tree.structure(self._results)
+        self._lane_steps = 0
 
     def results(self, rows: int) -> list[jax.ShapeDtypeStruct]:
         """Return the shapes and dtypes of the results."""
@@ -233,6 +209,22 @@ class Loop:
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         function.restype = None
         return function
+
+    @cached_property
+    def lanes_function(self) -> Any:
+        """The function for lanes; None if the program cannot run in lanes."""
+        if not has_lanes(self.program):
+            return None
+        function = build(lanes_source(self), flags=vector_flags()).closed_loop_lanes
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        function.restype = None
+        return function
+
+    def _uses_lanes(self, lanes: int, steps: int) -> bool:
+        if lanes < MIN_LANES:
+            return False
+        self._lane_steps += lanes * steps
+        return self._lane_steps >= WORTH_LANES and self.lanes_function is not None
 
     def batch(self, leaves: Any) -> tuple[int, ...]:
         """Return the lengths of the batch axes, which come before the arrays' own axes."""
@@ -251,29 +243,47 @@ class Loop:
             for array, leaf in zip(arrays, self.program.inputs, strict=True)
         ]
         outputs = [_aligned(batch + result.shape, result.dtype) for result in self.results(-(-steps // stride))]
-        function, interruption = self.function, Interruption()
+        results = jax.tree.unflatten(self.result_structure, outputs)
+        final = {group: jax.tree.leaves(results[group]) for group in ("x", "state")}
+        for i, leaf in enumerate(self.program.inputs):
+            if ROLES[leaf.group] is Role.STATE:  # C updates the state in place, in the array of the final state
+                final[leaf.group][leaf.position][...] = spread[i]
+                spread[i] = final[leaf.group][leaf.position]
+        addresses = np.stack([_addresses(array, batch) for array in (*spread, *jax.tree.leaves(results["row"]))])
+        codes = results["code"].reshape(-1), results["failed_at"].reshape(-1)
+        lanes = math.prod(batch)
+        width = LANES if self._uses_lanes(lanes, steps) else 1
+        interruption = Interruption()
+        one_run = ctypes.cast(self.function, ctypes.c_void_p)
 
-        def run(lane: tuple[int, ...]) -> None:
-            results = jax.tree.unflatten(self.result_structure, [output[(*lane, ...)] for output in outputs])
-            final = {group: jax.tree.leaves(results[group]) for group in ("x", "state")}
-            read = [array[(*lane, ...)] for array in spread]
-            for i, leaf in enumerate(self.program.inputs):
-                if ROLES[leaf.group] is Role.STATE:  # C updates the state in place, in the array of the final state
-                    final[leaf.group][leaf.position][...] = read[i]
-                    read[i] = final[leaf.group][leaf.position]
-            passed = [*read, *jax.tree.leaves(results["row"])]
-            pointers = (ctypes.c_void_p * len(passed))(*(array.ctypes.data for array in passed))
-            numbers = np.array([0, 0, stride, result_codes.OK, -1], np.int64)
+        def run(first: int) -> None:
+            """Run the lanes from the first one on; if lanes are missing at the end, the last one is repeated."""
+            wanted = min(width, lanes - first)
+            pointers = np.ascontiguousarray(addresses[:, np.minimum(np.arange(first, first + width), lanes - 1)])
+            about = [0, 0, stride] if width == 1 else [0, 0, stride, wanted]
+            numbers = np.array(about + [result_codes.OK] * width + [-1] * width, np.int64)
             for numbers[0], numbers[1] in interruption.calls(steps):
-                function(ctypes.addressof(pointers), numbers.ctypes.data)
-            results["code"][...], results["failed_at"][...] = numbers[3:]
+                if width == 1:
+                    self.function(pointers.ctypes.data, numbers.ctypes.data)
+                else:
+                    self.lanes_function(pointers.ctypes.data, numbers.ctypes.data, one_run)
+            for result, found in zip(codes, numbers[-2 * width :].reshape(2, width), strict=True):
+                result[first : first + wanted] = found[:wanted]
 
-        lanes = list(np.ndindex(*batch))
-        if len(lanes) == 1:
-            run(lanes[0])
-        elif lanes:
-            interruption.run_all(run, lanes)
+        firsts = range(0, lanes, width)
+        if len(firsts) == 1:
+            run(0)
+        elif firsts:
+            interruption.run_all(run, firsts)
         return outputs
+
+
+def _addresses(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
+    """Return the addresses of the arrays of all lanes, which have the batch axes in front."""
+    offsets = np.zeros(batch, np.int64)
+    for axis, (length, stride) in enumerate(zip(batch, array.strides, strict=False)):
+        offsets += (stride * np.arange(length)).reshape([-1 if i == axis else 1 for i in range(len(batch))])
+    return array.ctypes.data + offsets.ravel()
 
 
 def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -306,7 +316,7 @@ def _source(loop: Loop) -> str:
     def load(leaf: Leaf, i: int) -> str:
         if ROLES[leaf.group] is Role.SERIES:
             return f"{leaf.name}[{leaf.ids.size} * s + {i}]"
-        return f"{leaf.name}[{i}]" if _stays_in_array(leaf) else _variable(leaf, i)
+        return f"{leaf.name}[{i}]" if stays_in_array(leaf) else variable(leaf, i)
 
     def store(leaf: Leaf, i: int) -> str:
         if ROLES[leaf.group] is Role.RECORDED:
@@ -314,7 +324,7 @@ def _source(loop: Loop) -> str:
         return f"checked[{first[leaf.name] + i}]" if ROLES[leaf.group] is Role.CHECKED else load(leaf, i)
 
     def pointer(leaf: Leaf, index: int, constant: str = "") -> str:
-        kind = _storage(leaf.dtype)
+        kind = storage(leaf.dtype)
         return f"{constant}{kind} *const {leaf.name} = ({constant}{kind} *)arrays[{index}];"
 
     def array_index(leaf: Leaf) -> int:
@@ -323,18 +333,18 @@ def _source(loop: Loop) -> str:
     body = Writer(program, load, store, share_divisors=True).body()
     pointers = [pointer(leaf, array_index(leaf), "const ") for leaf in inputs[Role.SERIES] if leaf.ids.size]
     pointers += [pointer(leaf, len(program.inputs) + i) for i, leaf in enumerate(outputs[Role.RECORDED])]
-    pointers += [pointer(leaf, array_index(leaf)) for leaf in inputs[Role.STATE] if _stays_in_array(leaf)]
+    pointers += [pointer(leaf, array_index(leaf)) for leaf in inputs[Role.STATE] if stays_in_array(leaf)]
     variables = [
-        f"{'const ' if ROLES[leaf.group] is Role.SETTING else ''}{TYPES[leaf.dtype.name]} {_variable(leaf, i)} = "
-        f"((const {_storage(leaf.dtype)} *)arrays[{array_index(leaf)}])[{i}];"
+        f"{'const ' if ROLES[leaf.group] is Role.SETTING else ''}{TYPES[leaf.dtype.name]} {variable(leaf, i)} = "
+        f"((const {storage(leaf.dtype)} *)arrays[{array_index(leaf)}])[{i}];"
         for leaf in program.inputs
-        if ROLES[leaf.group] in (Role.SETTING, Role.STATE) and not _stays_in_array(leaf)
+        if ROLES[leaf.group] in (Role.SETTING, Role.STATE) and not stays_in_array(leaf)
         for i in range(leaf.ids.size)
     ]
     write_back = [
-        f"(({_storage(leaf.dtype)} *)arrays[{array_index(leaf)}])[{i}] = ({_storage(leaf.dtype)}){_variable(leaf, i)};"
+        f"(({storage(leaf.dtype)} *)arrays[{array_index(leaf)}])[{i}] = ({storage(leaf.dtype)}){variable(leaf, i)};"
         for leaf in inputs[Role.STATE]
-        if not _stays_in_array(leaf)
+        if not stays_in_array(leaf)
         for i in range(leaf.ids.size)
     ]
     start = [load(leaf, i) for leaf in loop.checked_inputs for i in range(leaf.ids.size)]
@@ -362,17 +372,3 @@ def _source(loop: Loop) -> str:
         "write_back": write_back,
     }
     return fill(Path(__file__).with_name("templates") / "closed_loop.c.in", values)
-
-
-def _stays_in_array(leaf: Leaf) -> bool:
-    """Return whether a part of the state, such as a buffer, is too large for local variables of the loop."""
-    return ROLES[leaf.group] is Role.STATE and leaf.ids.size > MAX_VARIABLES
-
-
-def _variable(leaf: Leaf, i: int) -> str:
-    return "step" if ROLES[leaf.group] is Role.STEP else f"{leaf.name}_at_{i}"
-
-
-def _storage(dtype: np.dtype) -> str:
-    """Return the C type of an array's elements; NumPy's booleans are bytes."""
-    return "uint8_t" if dtype == np.bool_ else TYPES[dtype.name]

@@ -3,10 +3,13 @@
 import atexit
 import ctypes
 import hashlib
+import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -19,6 +22,17 @@ from ...storage import files
 
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 """No product is fused with a sum, so all compilers that follow IEEE 754 give the same numbers."""
+VECTOR_FLAGS = (*FLAGS, "-ftree-vectorize", "-fopenmp-simd")
+"""The flags of functions whose loops are marked for vector instructions; `vector_flags` adds those of the processor."""
+HELPFUL_FLAGS = ("-fno-tree-pre",)
+"""Without this flag, gcc moves comparisons into branches, which it then computes in vectors of bytes, or not at all."""
+LEVELS = {
+    "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+    "x86-64-v3": ("avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"),
+    "x86-64-v2": ("sse4_1", "sse4_2", "ssse3", "popcnt"),
+}
+"""The levels of x86-64 processors, the highest first, and the instructions that each adds."""
+CPU_INFO = Path("/proc/cpuinfo")
 LARGE = 300_000
 """A source with more characters than this is optimized less, because the compiler's time grows faster than the size."""
 BUILD = ".build-"
@@ -32,7 +46,7 @@ class CompilerError(InputError, RuntimeError):
 
 
 def compiler() -> list[str]:
-    """Return the command of the C compiler: `CC` if it is set, else `cc`, else `gcc` or `clang`."""
+    """Return the command of the C compiler: `CC` if it is set, else `cc`, `gcc` or `clang`, else that of `ziglang`."""
     if named := os.environ.get("CC"):
         try:
             command = shlex.split(named)
@@ -44,10 +58,57 @@ def compiler() -> list[str]:
     for candidate in ("cc", "gcc", "clang"):
         if shutil.which(candidate):
             return [candidate]
+    if _has_zig():
+        return [sys.executable, "-m", "ziglang", "cc"]
     raise CompilerError(
-        "engine: the native engine needs a C compiler, and none was found: install one, such as Debian's gcc, or set "
-        "the environment variable CC to its command"
+        "engine: the native engine needs a C compiler, and none was found: install one, such as Debian's gcc, or run "
+        "pip install 'selftune[compiler]', or set the environment variable CC to its command"
     )
+
+
+def _has_zig() -> bool:
+    return importlib.util.find_spec("ziglang") is not None
+
+
+def vector_flags() -> tuple[str, ...]:
+    """Return the flags for vector instructions of this processor, as far as the compiler knows them.
+
+    A processor that is not an x86-64, such as an ARM, needs no flag for its vector instructions.
+    """
+    command = tuple(compiler())
+    flags = [flag for flag in HELPFUL_FLAGS if _accepts(command, flag)]
+    if level := _level(CPU_INFO):
+        # Zig's compiler spells the names of processors with underscores.
+        spelled = (f"-march={level}", f"-march={level.replace('-', '_')}")
+        flags += [flag for flag in spelled if _accepts(command, flag)][:1]
+    if level == "x86-64-v4" and _accepts(command, "-mprefer-vector-width=512"):
+        flags.append("-mprefer-vector-width=512")
+    return (*VECTOR_FLAGS, *flags)
+
+
+@cache
+def _level(cpu_info: Path) -> str | None:
+    """Return the level of the processor; None for the lowest level, and for other processors."""
+    try:
+        found = re.search(r"^flags\s*:(.*)$", cpu_info.read_text(), re.M)
+    except OSError:
+        return None
+    words = set(found[1].split()) if found else set()
+    reached = None
+    for level, needed in reversed(LEVELS.items()):
+        if not words.issuperset(needed):
+            break
+        reached = level
+    return reached
+
+
+@cache
+def _accepts(command: tuple[str, ...], flag: str) -> bool:
+    """Return whether the compiler knows a flag."""
+    done = subprocess.run(
+        [*command, flag, "-x", "c", "-c", "-", "-o", os.devnull], input="", capture_output=True, text=True, check=False
+    )
+    return done.returncode == 0
 
 
 @cache

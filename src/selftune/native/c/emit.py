@@ -1,8 +1,10 @@
 """Translation of a scalar program to C99.
 
-The same program always gives the same text. The C uses no heap, no globals, and only math.h of libc. All loads come
+The same program always gives the same text. The C uses no heap, no globals, and of libc only what is exact: the square
+root and the absolute value, which are instructions of the processor, the remainder, and the next number. All loads come
 before all stores, so that outputs may use the same memory as inputs. The arithmetic follows IEEE 754 in the written
-order: compile with -std=c99 or -ffp-contract=off, and without -ffast-math.
+order: compile with -std=c99 or -ffp-contract=off, and without -ffast-math. Then every compiler and processor gives the
+same bits.
 """
 
 import re
@@ -14,6 +16,7 @@ import numpy as np
 
 from ..lowering.from_jaxpr import Leaf, Program
 from ..lowering.graph import BOOL, COMPARE, EVALUATE, Graph
+from . import elementary
 
 TYPES = {
     "float32": "float",
@@ -47,28 +50,30 @@ _MATH = {"abs": "fabs", "rem": "fmod"}  # operations with another name in C
 
 # Small functions that a program may need. F is the floating type; I and U are an integer type and its unsigned type.
 _HELPERS = {
-    "max": "static F max_F(F a, F b) { return a > b || a != a ? a : b; }",
-    "min": "static F min_F(F a, F b) { return a < b || a != a ? a : b; }",
+    "max": "static inline F max_F(F a, F b) { return ((a > b) | (a != a)) ? a : b; }",
+    "min": "static inline F min_F(F a, F b) { return ((a < b) | (a != a)) ? a : b; }",
     # For a bound that is not NaN this is a single instruction. A comparison with NaN is false, so a NaN is returned.
-    "at_least": "static F at_least_F(F bound, F a) { return bound > a ? bound : a; }",
-    "at_most": "static F at_most_F(F bound, F a) { return bound < a ? bound : a; }",
-    "sign": "static F sign_F(F a) { return a > 0 ? 1 : a < 0 ? -1 : a; }",
-    "imax": "static I max_I(I a, I b) { return a > b ? a : b; }",
-    "imin": "static I min_I(I a, I b) { return a < b ? a : b; }",
-    "isign": "static I sign_I(I a) { return a > 0 ? 1 : a < 0 ? -1 : 0; }",
-    "usign": "static I sign_I(I a) { return a > 0; }",
-    "iabs": "static I abs_I(I a) { return a < 0 ? (I)(0 - (U)a) : a; }",
+    "at_least": "static inline F at_least_F(F bound, F a) { return bound > a ? bound : a; }",
+    "at_most": "static inline F at_most_F(F bound, F a) { return bound < a ? bound : a; }",
+    "sign": "static inline F sign_F(F a) { return a > 0 ? 1 : a < 0 ? -1 : a; }",
+    "imax": "static inline I max_I(I a, I b) { return a > b ? a : b; }",
+    "imin": "static inline I min_I(I a, I b) { return a < b ? a : b; }",
+    "isign": "static inline I sign_I(I a) { return a > 0 ? 1 : a < 0 ? -1 : 0; }",
+    "usign": "static inline I sign_I(I a) { return a > 0; }",
+    "iabs": "static inline I abs_I(I a) { return a < 0 ? (I)(0 - (U)a) : a; }",
     # Same as XLA: x / 0 is -1 (all bits set), x % 0 is x, and the only quotient that overflows wraps around.
-    "idiv": "static I div_I(I a, I b) { return b == 0 ? (I)-1 : b == (I)-1 ? (I)(0 - (U)a) : (I)(a / b); }",
-    "irem": "static I rem_I(I a, I b) { return b == 0 ? a : b == (I)-1 ? 0 : (I)(a % b); }",
-    "udiv": "static I div_I(I a, I b) { return b == 0 ? (I)-1 : a / b; }",
-    "urem": "static I rem_I(I a, I b) { return b == 0 ? a : a % b; }",
-    "to": "static I F_to_I(F a) { return a != a ? 0 : a <= LOW ? MIN : a >= HIGH ? MAX : (I)a; }",
-    "bits": "static TO F_as_I(FROM a) { union { FROM from; TO to; } both; both.from = a; return both.to; }",
-    "shift_left": "static I shift_left_I(I a, I b) { return (U)b >= BITS ? 0 : (I)((U)a << (U)b); }",
-    "shift_right_logical": "static I shift_right_logical_I(I a, I b) { return (U)b >= BITS ? 0 : (I)((U)a >> (U)b); }",
+    "idiv": "static inline I div_I(I a, I b) { return b == 0 ? (I)-1 : b == (I)-1 ? (I)(0 - (U)a) : (I)(a / b); }",
+    "irem": "static inline I rem_I(I a, I b) { return b == 0 ? a : b == (I)-1 ? 0 : (I)(a % b); }",
+    "udiv": "static inline I div_I(I a, I b) { return b == 0 ? (I)-1 : a / b; }",
+    "urem": "static inline I rem_I(I a, I b) { return b == 0 ? a : a % b; }",
+    "to": "static inline I F_to_I(F a) { return a != a ? 0 : a <= LOW ? MIN : a >= HIGH ? MAX : (I)a; }",
+    "bits": "static inline TO F_as_I(FROM a) { union { FROM from; TO to; } both; both.from = a; return both.to; }",
+    "shift_left": "static inline I shift_left_I(I a, I b) { return (U)b >= BITS ? 0 : (I)((U)a << (U)b); }",
+    "shift_right_logical": (
+        "static inline I shift_right_logical_I(I a, I b) { return (U)b >= BITS ? 0 : (I)((U)a >> (U)b); }"
+    ),
     "shift_right_arithmetic": (
-        "static I shift_right_arithmetic_I(I a, I b) "
+        "static inline I shift_right_arithmetic_I(I a, I b) "
         "{ const U n = (U)b >= BITS ? BITS - 1 : (U)b; return (U)a >> (BITS - 1) ? (I)~(~(U)a >> n) : (I)((U)a >> n); }"
     ),
 }
@@ -141,6 +146,9 @@ class Writer:
       divided by the same numbers many times, and a division costs ten times as much as a product. The result may differ
       in the last digit, and overflows if the divisor is so small that its inverse overflows. Numbers that lead to a
       comparison or to an integer are still divided, because a last digit can change these by a whole step.
+    - `mask`: an integer type, if the statements stand in a loop over lanes. Such a loop must have no branches: a truth
+      value is a mask of this type, 0 or -1, and a choice is made by bits. sin, cos and tan are then right only for
+      small angles, and `angles` has all angles with their C types.
     """
 
     def __init__(
@@ -150,7 +158,10 @@ class Writer:
         store: Callable[[Leaf, int], str | None],
         *,
         share_divisors: bool = False,
+        mask: str | None = None,
     ):
+        self.mask = mask
+        self.angles: list[tuple[str, str]] = []
         self.program, self.load, self.store = program, load, store
         self.share_divisors = share_divisors
         self.inverses: dict[int, str] = {}
@@ -177,11 +188,15 @@ class Writer:
         loads = []
         for number in read:
             name = self.text[number.node] = _free_name(f"{number.name}_", taken)
-            loads.append(f"const {TYPES[number.leaf.dtype.name]} {name} = {number.place};")
+            truth = self.mask and number.leaf.dtype == BOOL
+            value = self._truth(f"{number.place} != 0") if truth else number.place
+            loads.append(f"const {self._type(number.leaf.dtype)} {name} = {value};")
         statements = self._statements(live, names, self._uses(live, written))
         stores: dict[str, list[str]] = {}
         for number in written:
-            stores.setdefault(number.leaf.group, []).append(f"{number.place} = {self._text_of(number.node)};")
+            text = self._text_of(number.node)
+            value = f"(int)({text} & 1)" if self.mask and number.leaf.dtype == BOOL else text
+            stores.setdefault(number.leaf.group, []).append(f"{number.place} = {value};")
         return Body(loads, statements, stores, self.helpers)
 
     def _uses(self, live: list[int], written: list[_Number]) -> np.ndarray:
@@ -222,7 +237,7 @@ class Writer:
                 self.text[node] = f"({expression})" if _needs_brackets(expression) else expression
             else:
                 name = names.get(node, f"v{node}")
-                statements.append(f"const {TYPES[graph.dtypes[node].name]} {name} = {expression};")
+                statements.append(f"const {self._type(graph.dtypes[node])} {name} = {expression};")
                 self.text[node] = name
         return statements
 
@@ -264,9 +279,57 @@ class Writer:
 
     def _text_of(self, node: int) -> str:
         graph = self.graph
+        if self.mask and graph.is_constant(node) and graph.dtypes[node] == BOOL:
+            return f"({self.mask}){-int(graph.values[node])}"
         return literal(graph.values[node], graph.dtypes[node]) if graph.is_constant(node) else self.text[node]
 
+    def _type(self, dtype: np.dtype) -> str:
+        return self.mask if self.mask and dtype == BOOL else TYPES[dtype.name]
+
+    def _truth(self, condition: str) -> str:
+        """Return a condition as a number: a mask in a loop over lanes."""
+        return f"-({self.mask})({condition})" if self.mask else condition
+
     def _expression(self, node: int) -> str:
+        if self.mask and (text := self._of_masks(node)):
+            return text
+        return self._plain_expression(node)
+
+    def _of_masks(self, node: int) -> str | None:
+        """Return the expression of an operation that takes or makes truth values, for lanes."""
+        graph = self.graph
+        op, dtype, args = graph.ops[node], graph.dtypes[node], graph.args[node]
+        texts = [self._text_of(arg) for arg in args]
+        if op == "select":
+            if dtype == BOOL:
+                return f"({texts[0]} & {texts[2]}) | (~{texts[0]} & {texts[1]})"
+            return self._choice(dtype, texts)
+        if graph.dtypes[args[0]] == BOOL:
+            if op == "not":
+                return f"~{texts[0]}"
+            if op in COMPARE:
+                return self._truth(f"({texts[0]} & 1) {_INFIX[op]} ({texts[1]} & 1)")
+            if op == "convert" and dtype.kind == "f":
+                return self._choice(dtype, [texts[0], literal(0, dtype), literal(1, dtype)])
+            if op == "convert":
+                return f"({TYPES[dtype.name]})({texts[0]} & 1)"
+            return None
+        return self._truth(self._plain_expression(node)) if dtype == BOOL else None
+
+    def _choice(self, dtype: np.dtype, texts: list[str]) -> str:
+        """Return a choice of two numbers by the bits of a mask."""
+        ctype = TYPES[dtype.name]
+        bits = f"uint{8 * dtype.itemsize}_t" if dtype.kind == "f" else ctype
+        name = f"choose_{ctype.removesuffix('_t')}"
+        both = "(yes & where) | (no & ~where)"
+        if dtype.kind == "f":
+            self.helpers |= elementary.needed([f"bits_of_{ctype}", f"with_bits_{ctype}"])
+            both = f"with_bits_{ctype}((bits_of_{ctype}(yes) & where) | (bits_of_{ctype}(no) & ~where))"
+        head = f"static inline {ctype} {name}({self.mask} mask, {ctype} no, {ctype} yes)"
+        self.helpers[name] = f"{head} {{ const {bits} where = ({bits})mask; return {both}; }}"
+        return f"{name}({', '.join(texts)})"
+
+    def _plain_expression(self, node: int) -> str:
         graph = self.graph
         op, dtype = graph.ops[node], graph.dtypes[node]
         args = graph.args[node]
@@ -307,7 +370,18 @@ class Writer:
                 )
         if op in ("max", "min", "sign"):
             return self._helper(op, TYPES[kind.name], texts)
+        if op in elementary.FUNCTIONS:
+            return self._elementary(op, kind, texts)
         return f"{_MATH.get(op, op)}{'f' if kind.itemsize == 4 else ''}({', '.join(texts)})"
+
+    def _elementary(self, name: str, dtype: np.dtype, texts: list[str]) -> str:
+        ctype = TYPES[dtype.name]
+        if self.mask and name in elementary.WITH_LARGE_ANGLES:
+            self.angles.append((texts[0], ctype))
+            name = f"{name}_near"
+        function = f"{name}_{ctype}"
+        self.helpers |= elementary.needed([function])
+        return f"{function}({', '.join(texts)})"
 
     def _helper(self, op: str, ctype: str, texts: list[str], key: str | None = None) -> str:
         short = ctype.removesuffix("_t")

@@ -14,7 +14,7 @@ from .compilation import CompilerError, compiler
 CORTEX_M4F = ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-ffunction-sections")
 FUNCTIONS = ("act", "observe", "observe_state")
-KINDS = ("additions", "products", "divisions", "roots", "functions of math.h", "choices")
+KINDS = ("additions", "products", "divisions", "roots", "elementary functions", "choices")
 
 _KINDS = {
     "add": "additions",
@@ -39,7 +39,7 @@ def operations(program: Program) -> Counter[str]:
             counts["products"] += rows * inner * columns
             counts["additions"] += rows * (inner - 1) * columns
         elif op not in _FREE:
-            counts[_KINDS.get(op) or ("choices" if op in _CHOICES else "functions of math.h")] += 1
+            counts[_KINDS.get(op) or ("choices" if op in _CHOICES else "elementary functions")] += 1
     return counts
 
 

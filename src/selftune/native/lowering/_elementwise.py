@@ -9,7 +9,21 @@ from .graph import BOOL, Graph
 from .values import LoweringError, Nodes, elementwise, lanes, reduce, rule
 
 _ARITHMETIC = ["add", "sub", "mul", "div", "rem", "max", "min", "neg", "abs", "sign", "and", "or", "xor", "not"]
-_POWERS = ["sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "erf", "erfc", "floor", "ceil", "nextafter"]
+_POWERS = [
+    "sqrt",
+    "cbrt",
+    "exp",
+    "exp2",
+    "expm1",
+    "logistic",
+    "log",
+    "log1p",
+    "erf",
+    "erfc",
+    "floor",
+    "ceil",
+    "nextafter",
+]
 _CIRCULAR = ["sin", "cos", "tan", "asin", "acos", "atan", "atan2"]
 _HYPERBOLIC = ["sinh", "cosh", "tanh", "asinh", "acosh", "atanh"]
 
@@ -65,16 +79,6 @@ def _polynomial(lowering, params, x, *coefficients):
 def _rsqrt(lowering, params, x):
     graph, one = lowering.graph, lowering.graph.constant(1, x.dtype)
     return [elementwise(graph, lambda a: graph.apply("div", one, graph.apply("sqrt", a)), x.dtype, x)]
-
-
-@rule("logistic")
-def _logistic(lowering, params, x):
-    graph, one = lowering.graph, lowering.graph.constant(1, x.dtype)
-
-    def logistic(a: int) -> int:
-        return graph.apply("div", one, graph.apply("add", one, graph.apply("exp", graph.apply("neg", a))))
-
-    return [elementwise(graph, logistic, x.dtype, x)]
 
 
 @rule("round")

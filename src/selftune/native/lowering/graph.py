@@ -30,6 +30,7 @@ EVALUATE: dict[str, Callable[..., Any]] = {
     "exp": np.exp,
     "exp2": np.exp2,
     "expm1": np.expm1,
+    "logistic": lambda x: 1 / (1 + np.exp(-x)),
     "log": np.log,
     "log1p": np.log1p,
     "sin": np.sin,

@@ -1,0 +1,54 @@
+"""The uses of the arrays of a closed loop's step in C, and their names there."""
+
+from enum import Enum
+
+import numpy as np
+
+from .c.emit import TYPES
+from .lowering.from_jaxpr import Leaf
+
+MAX_VARIABLES = 256
+"""An array of the state that is larger than this is not copied into local variables."""
+
+
+class Role(Enum):
+    """The use of an input or output array of a step in the C loop."""
+
+    SETTING = "input; read once, before the first step"
+    STATE = "input and output; the output of a step is the input of the next step"
+    SERIES = "input; one row for each step"
+    STEP = "input; the number of the step"
+    LIMIT = "input; the bound of |x|, which only the loop uses"
+    RECORDED = "output; one row for each recorded step"
+    CHECKED = "output; must be finite"
+
+
+ROLES = {
+    "p": Role.SETTING,
+    "x": Role.STATE,
+    "state": Role.STATE,
+    "a_star": Role.SERIES,
+    "w": Role.SERIES,
+    "v": Role.SERIES,
+    "noise": Role.SERIES,
+    "t": Role.SERIES,
+    "step": Role.STEP,
+    "limit": Role.LIMIT,
+    "row": Role.RECORDED,
+    "checked": Role.CHECKED,
+}
+"""The roles of the arguments and the results of a step, by name; all arrays of an argument have its role."""
+
+
+def stays_in_array(leaf: Leaf) -> bool:
+    """Return whether a part of the state, such as a buffer, is too large for local variables of the loop."""
+    return ROLES[leaf.group] is Role.STATE and leaf.ids.size > MAX_VARIABLES
+
+
+def variable(leaf: Leaf, i: int) -> str:
+    return "step" if ROLES[leaf.group] is Role.STEP else f"{leaf.name}_at_{i}"
+
+
+def storage(dtype: np.dtype) -> str:
+    """Return the C type of an array's elements; NumPy's booleans are bytes."""
+    return "uint8_t" if dtype == np.bool_ else TYPES[dtype.name]
