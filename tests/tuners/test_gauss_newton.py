@@ -125,7 +125,7 @@ class Rule:
         v = min(h_bar, q_bar / (2 * np.trace(C_bar))) if np.trace(C_bar) > 0 else h_bar
         N_0 = 2 * (len(g) + 1)
         N_t = min(N, N_0 + t / 4)
-        damping = 10 * np.linalg.norm(g) * np.sqrt(N_0 / N_t)
+        damping = 12.5 * np.linalg.norm(g) * (N_0 / N_t) ** 0.75
         R = C_bar + (v + damping) * np.eye(len(g))
         held = ((theta <= self.low) & (g_bar > 0)) | ((theta >= self.high) & (g_bar < 0))
         for i in np.flatnonzero(held):
@@ -133,7 +133,7 @@ class Rule:
                 if i != j:
                     R[i, j] = R[j, i] = 0.0
         s = -solve_with_floor(R, g, v + damping) / N_t
-        assert np.linalg.norm(s) <= 0.1 / np.sqrt(N_0 * N_t) * (1 + 1e-12)
+        assert np.linalg.norm(s) <= 0.08 / (N_0**0.75 * N_t**0.25) * (1 + 1e-12)
         self.t += 1
         return np.clip(theta + w * s, self.low, self.high), held
 

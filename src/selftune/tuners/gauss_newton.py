@@ -57,14 +57,14 @@ class GaussNewton(AbstractTuner):
     $\min(N, 1 + t/10)$ steps. With $N_t = \min(N, N_0 + t/4)$ and $N_0 = 2 (d + 1)$,
 
     $$v = \min\Big(\bar h, \frac{\bar q}{2 \operatorname{tr} \bar C}\Big), \qquad
-    \lambda = 10\, |g| \sqrt{N_0 / N_t}, \qquad
+    \lambda = 12.5\, |g|\, (N_0 / N_t)^{3/4}, \qquad
     R = \bar C + (v + \lambda) I, \qquad
     s = -\frac{1}{N_t} R^{-1} g, \qquad
     \theta_{t+1} = \Pi_\Theta(\theta_t + W s).$$
 
     The prior $v I$ keeps R positive in directions that the data say nothing about; $v$ is the size of the cost's random
     part that gradients of this size would have. If $\operatorname{tr} \bar C \le 0$, $v = \bar h$. The damping
-    $\lambda I$ limits the step to $|s| \le 0.1 / \sqrt{N_0 N_t}$, so θ moves by at most a tenth of its box in the first
+    $\lambda I$ limits the step to $|s| \le 0.08\, N_0^{-3/4} N_t^{-1/4}$, so θ moves by at most 8 % of its box in the first
     window $N_0$. The damping shortens the step most in the directions of small curvature, and little in the others
     (Levenberg 1944, Marquardt 1963). $R^{-1}$ is computed by a factorization $L D L^\top$ whose
     pivots are at least $v + \lambda$. At a kink or an overflow, where $C$ is not finite, $C = 0$.
@@ -84,7 +84,7 @@ class GaussNewton(AbstractTuner):
     - `memory`: N ≥ 1, in steps: how many steps the means remember, and 1/N is the gain of the step. It must be much
       longer than the memory of the closed loop: see `suggest_memory`.
     - `prior`: multiplies $v$.
-    - `cap`: the longest way of θ in the first window $N_0$, in widths; the 0.1 above.
+    - `cap`: the longest way of θ in the first window $N_0$, in widths; the 0.08 above, and $12.5 = 1 / 0.08$.
 
     !!! Example
 
@@ -99,7 +99,7 @@ class GaussNewton(AbstractTuner):
         converter=lambda v: arguments.number("memory", v, lambda v: 1 <= v < np.inf, "a finite number of steps >= 1"),
     )
     prior: Float[Array, ""] = eqx.field(default=1.0, converter=lambda v: arguments.positive("prior", v))
-    cap: Float[Array, ""] = eqx.field(default=0.1, converter=lambda v: arguments.positive("cap", v))
+    cap: Float[Array, ""] = eqx.field(default=0.08, converter=lambda v: arguments.positive("cap", v))
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
     def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> GaussNewtonState:
@@ -171,7 +171,8 @@ class GaussNewton(AbstractTuner):
         v = jnp.maximum(jnp.maximum(v, 16 * jnp.finfo(dtype).eps * trace), jnp.finfo(dtype).tiny)
         first = FIRST_WINDOW * (d + 1)
         window = jnp.minimum(N, first + STEP_GROWTH * age)
-        damping = jnp.sqrt(square * (first / window)) / cap
+        share = jnp.sqrt(first / window)
+        damping = jnp.sqrt(square) * share * jnp.sqrt(share) / cap
         least = v + damping
         R = means.curvature[place] + least * jnp.eye(d, dtype=dtype)
         is_box, held = _is_box(self.constraint), None
