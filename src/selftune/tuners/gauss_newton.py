@@ -64,10 +64,10 @@ class GaussNewton(AbstractTuner):
 
     The prior $v I$ keeps R positive in directions that the data say nothing about; $v$ is the size of the cost's random
     part that gradients of this size would have. If $\operatorname{tr} \bar C \le 0$, $v = \bar h$. The damping
-    $\lambda I$ limits the step to $|s| \le 0.08\, N_0^{-3/4} N_t^{-1/4}$, so θ moves by at most 8 % of its box in the first
-    window $N_0$. The damping shortens the step most in the directions of small curvature, and little in the others
-    (Levenberg 1944, Marquardt 1963). $R^{-1}$ is computed by a factorization $L D L^\top$ whose
-    pivots are at least $v + \lambda$. At a kink or an overflow, where $C$ is not finite, $C = 0$.
+    $\lambda I$ limits the step to $|s| \le 0.08\, N_0^{-3/4} N_t^{-1/4}$, so θ moves by at most 8 % of its box in the
+    first window $N_0$. The damping shortens the step most in the directions of small curvature, and little in the
+    others (Levenberg 1944, Marquardt 1963). $R^{-1}$ is computed by a factorization $L D L^\top$ whose pivots are at
+    least $v + \lambda$. At a kink or an overflow, where $C$ is not finite, $C = 0$.
 
     In a box, the numbers of θ that are at a bound while $-\bar g$ points outward are decoupled from the others: their
     off-diagonal entries in R are zero (two-metric projection, Bertsekas 1982). For other sets, Π is the projection in
