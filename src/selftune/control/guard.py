@@ -158,7 +158,7 @@ class Guard(eqx.Module):
         converter=lambda v: _limits("u_high", v, lambda a: a == a, "a number, or one for each control"),
         default=math.inf,
     )
-    rate: float | None = _above("rate", 0.01, 0)
+    rate: float | None = _above("rate", 0.1, 0)
     authority: float | None = _above("authority", 0.2, 0)
     growth: float | tuple[float, ...] = eqx.field(
         static=True,
