@@ -24,7 +24,16 @@ RELAY_PERIODS = 4
 
 def fill_arrays(settings: Settings, name: str, plant_name: str, arrays: dict[str, np.ndarray]) -> None:
     """Fill the arrays of one loop and plant."""
-    logging.getLogger("selftune").setLevel(logging.ERROR)  # the guard's interventions are expected here
+    logger = logging.getLogger("selftune")
+    before = logger.level
+    logger.setLevel(logging.ERROR)  # the guard's interventions are expected here
+    try:
+        _fill_arrays(settings, name, plant_name, arrays)
+    finally:
+        logger.setLevel(before)
+
+
+def _fill_arrays(settings: Settings, name: str, plant_name: str, arrays: dict[str, np.ndarray]) -> None:
     case, length = load(name), steps(settings, name)
     batch = Batch(case, plant_name, length, settings.first_seed + np.arange(settings.seeds))
     order = [GAINS.index(key.removeprefix("log_")) for key in sorted(case.loop().theta)]
