@@ -30,7 +30,7 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # JAX makes many objects while it traces, and they outlive the trace: looking for garbage among them as often as Python
-# does by itself takes a tenth of the tests' time. What is imported is no garbage.
+# does by itself takes a tenth of the tests' time. Imported modules are never garbage.
 gc.freeze()
 gc.set_threshold(50_000, 20, 50)
 

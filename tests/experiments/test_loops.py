@@ -206,7 +206,7 @@ def test_the_checks_are_judged_at_the_full_settings_alone(dataset, folder):
     assert [checks[name].holds for name in names] == [False, False, False]
     assert checks[names[1]].measured.mean == 1
     np.testing.assert_allclose(checks[names[0]].measured.mean, 1.19 * 1.1)
-    # A gain need not move where the cost is that of the best static gains.
+    # A gain need not move if the cost is as low as with the best static gains.
     here.last_cost.loc[dict(start="nominal", seed=0)] = 1.01 * here.rival_last.sel(rival=STATIC, seed=0).values
     assert {check.name: check for check in summarize(here, full).checks}[names[2]].holds
 

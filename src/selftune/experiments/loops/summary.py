@@ -15,7 +15,7 @@ from .run import RIVALS, STATIC, Settings
 NAMES = {"exact": "the model", "light": "30 % lighter", "heavy": "30 % heavier", "delayed": "lighter, more delay"}
 
 AT_THE_BEST = 1.02
-"""A gain need not move if the cost of the last quarter is at most this multiple of that of the best static gains."""
+"""A gain need not move if the last quarter costs at most this multiple of the cost of the best static gains."""
 
 
 class StartRow(BaseModel):
