@@ -11,6 +11,7 @@ import pytest
 
 import selftune as st
 from selftune.cli import targets
+from selftune.native.c import webassembly
 from tests.test_cli import ROOT, invoke
 
 TREES = """
@@ -105,6 +106,23 @@ def test_what_was_changed_is_exit_code_2(done):
     assert "cart_c_init" in (folder / "cart_c.c").read_text()
 
 
+@pytest.mark.skipif(not webassembly.is_available(), reason="no C compiler for WebAssembly")
+def test_for_browsers(tmp_path):
+    cart = f"{ROOT / 'examples' / 'cart.py'}:controller"
+    result = invoke("export", cart, "-o", tmp_path / "cart", "--target", "web")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith(f"node {tmp_path}/cart/check.mjs\nweb     {tmp_path}/cart\n")
+    given = json.loads(invoke("export", cart, "-o", tmp_path / "cart", "--target", "web", "--json").stdout)
+    assert given["size"] == (tmp_path / "cart" / "cart.wasm").stat().st_size
+    assert "cart.mjs" in given["files"]
+
+
+def test_an_unknown_target_is_exit_code_2(tmp_path):
+    result = invoke("export", "cart.py:controller", "-o", tmp_path / "cart", "--target", "pdf")
+    assert result.exit_code == 2
+    assert "'pdf' is not one of 'c', 'web'" in result.stderr
+
+
 class TestModule:
     @pytest.fixture
     def user(self, tmp_path, monkeypatch):
@@ -170,5 +188,8 @@ class TestModule:
     def test_a_foreign_folder_is_exit_code_2(self, user):
         result = invoke("export", "trees.py:controller", "--x", "1", "--a-hat", "0", "-o", user, "--name", "trees")
         assert result.exit_code == 2
-        assert "not empty, and not written by export_c; choose another folder, or --overwrite" in result.stderr
+        assert (
+            "not empty, and not written by an export of selftune; choose another folder, or --overwrite"
+            in result.stderr
+        )
         assert {path.name for path in user.iterdir()} <= {"trees.py", "gains.py", "__pycache__"}

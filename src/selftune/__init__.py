@@ -24,6 +24,7 @@ from .estimators import KalmanEstimator as KalmanEstimator
 from .estimators import Known as Known
 from .estimators import NormalizedGradient as NormalizedGradient
 from .export.c_folder import export_c as export_c
+from .export.web_folder import export_web as export_web
 from .foundation import extras, jax_releases
 from .foundation.errors import ArgumentError as ArgumentError
 from .loop import references as references

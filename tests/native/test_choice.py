@@ -101,7 +101,7 @@ def no_compiler(request, monkeypatch, tmp_path):
         monkeypatch.setenv("CC", "no-such-compiler")
         return "CC: expected the command of a C compiler, got 'no-such-compiler'"
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr("selftune.native.c.compilation._has_zig", lambda: False)
+    monkeypatch.setattr("selftune.native.c.compilation.has_zig", lambda: False)
     return "needs a C compiler, and none was found"
 
 

@@ -183,15 +183,15 @@ class TestZig:
         monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
 
     def test_it_is_found_by_itself(self, monkeypatch):
-        monkeypatch.setattr(compilation, "_has_zig", lambda: True)
+        monkeypatch.setattr(compilation, "has_zig", lambda: True)
         assert compilation.compiler() == [sys.executable, "-m", "ziglang", "cc"]
 
     def test_the_error_names_the_extra(self, monkeypatch):
-        monkeypatch.setattr(compilation, "_has_zig", lambda: False)
+        monkeypatch.setattr(compilation, "has_zig", lambda: False)
         with pytest.raises(compilation.CompilerError, match=r"pip install 'selftune\[compiler\]'"):
             compilation.compiler()
 
-    @pytest.mark.skipif(not compilation._has_zig(), reason="ziglang is not installed")
+    @pytest.mark.skipif(not compilation.has_zig(), reason="ziglang is not installed")
     def test_it_compiles(self, tmp_path, monkeypatch):
         monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
         source = "double root(double x);\n#include <math.h>\ndouble root(double x) { return sqrt(x); }\n"

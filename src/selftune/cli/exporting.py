@@ -1,4 +1,5 @@
-"""`selftune export`: write a controller of the user's module as C. Initial values come from options or the module."""
+"""`selftune export`: write a controller of the user's module as C or for browsers. Initial values come from options or
+the module."""
 
 import json
 from pathlib import Path
@@ -8,15 +9,17 @@ from rich.table import Table
 
 import selftune as st
 
-from ..export.c_folder import MANIFEST
+from ..export.exported_folder import MANIFEST
 from ..export.readme import number
 from ..foundation.errors import InputError, OverwriteError
 from . import targets
+from .options import Target
 from .screen import new_table
 
 
-def export(target: str, folder: Path, given: dict[str, str | None], **options: Any) -> dict[str, Any]:
-    """Write the C files and return the manifest of the folder."""
+def export(target: str, folder: Path, given: dict[str, str | None], kind: Target, **options: Any) -> dict[str, Any]:
+    """Write the files of an export and return the manifest of the folder."""
+    write = st.export_c if kind is Target.C else st.export_web
     place, name = targets.split(target, "CONTROLLER", "cart/cart.py:controller")
     values: dict[str, Any] = {key: _read(key, text) for key, text in given.items() if text is not None}
     with targets.importable(place) as load:
@@ -31,7 +34,7 @@ def export(target: str, folder: Path, given: dict[str, str | None], **options: A
         if hasattr(module, "guard"):
             values["guard"] = module.guard
         try:
-            targets.blaming(target, "cannot be exported", lambda: st.export_c(controller, folder, **values, **options))
+            targets.blaming(target, "cannot be exported", lambda: write(controller, folder, **values, **options))
         except OverwriteError as error:
             raise OverwriteError(error.problem, permission="--overwrite") from None
     return json.loads((folder / MANIFEST).read_bytes())

@@ -1,5 +1,6 @@
 """What all commands share: options, the start in a folder, and the exit code."""
 
+import enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,14 @@ from ..control import result_codes
 from .screen import Screen
 
 FAILED = 1
+
+
+class Target(enum.StrEnum):
+    """What `selftune export` writes a controller for."""
+
+    C = "c"
+    WEB = "web"
+
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder. An interrupted run there is continued.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start again. An earlier run is renamed, not deleted.")]

@@ -1,34 +1,22 @@
 """`export_c`: a folder of C that a firmware project can use unchanged, with a recorded run to check it."""
 
-import hashlib
-import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ..control import guarded_step
-from ..control.contexts import context
 from ..control.controller import Controller
-from ..control.guard import Decision, Guard
-from ..foundation import arguments, jax_settings
-from ..foundation.errors import ArgumentError, OverwriteError, StoreError
+from ..control.guard import Guard
 from ..native.c.emit import literal, wrap
 from ..native.c.templates import fill
-from ..native.firmware import Firmware, check_name
-from ..problem.noise import Gaussian
+from ..native.firmware import Firmware
 from ..problem.scenario import Scenario
-from ..simulation.simulator import simulate
-from ..storage import files
-from . import readme
+from . import exported_folder, readme
+from .recorded_firmware import Recording, prepare, record
 
 TEMPLATES = Path(__file__).with_name("templates")
-MANIFEST = "selftune.json"
-STEPS = 200
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 """The largest difference between the C and XLA that the replay allows, relative to the largest number of its kind."""
 
@@ -83,138 +71,42 @@ def export_c(
         ['CMakeLists.txt', 'README.md', 'cart.c', 'cart.h', 'main.c', 'replay.h', 'selftune.json']
     """
     folder = Path(folder)
-    dtype = _dtype_name(dtype)
-    if dtype == "float64" and not jax_settings.read("jax_enable_x64"):
-        raise ArgumentError("dtype", "'float32' because JAX's jax_enable_x64 is off", "'float64'")
-    name = check_name(name if name is not None else re.sub(r"\W", "_", folder.resolve().name).lower())
-    before = _check_folder(folder, overwrite)
-    x, theta, a_hat = (_cast(value, dtype, kinds="fiu") for value in (x, theta, a_hat))
-    t = _cast(context(t), dtype)
-    guard = Guard() if guard is None else guard
-    state = guarded_step.start(controller, guard, x, theta, a_hat, t)
-    firmware = Firmware(controller, guard, state, name=name)
-    scenario = _model_alone(firmware) if scenario is None else _checked(scenario, firmware)
+    before = exported_folder.check(folder, overwrite)
+    firmware = prepare(controller, folder, x=x, theta=theta, a_hat=a_hat, t=t, dtype=dtype, name=name, guard=guard)
+    name, recording = firmware.name, record(firmware, scenario)
     texts = {
         f"{name}.h": firmware.header(),
         f"{name}.c": firmware.source(),
-        "replay.h": _replay(firmware, scenario),
+        "replay.h": _replay(firmware, recording),
         "main.c": _main(firmware),
         "CMakeLists.txt": fill(TEMPLATES / "CMakeLists.txt.in", {"name": name, "upper": name.upper()}),
     }
     costs = readme.costs(firmware, texts)
-    texts["README.md"] = readme.text(firmware, costs, len(scenario), TOLERANCE[dtype])
-    sums = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()}
-    about = {"format": "selftune export", "version": 1, "name": name, "files": sums, "costs": costs}
-    # Write the list of files first, with the old ones, so that a half-written folder is still known as an export.
-    files.write(folder / MANIFEST, files.as_json(about | {"before": before}))
-    for path, text in texts.items():
-        files.write(folder / path, text.encode())
-    for path in before.keys() - sums.keys():  # files of an earlier export under another name
-        if _checksum(folder / path) in before[path]:
-            (folder / path).unlink()
-    files.write(folder / MANIFEST, files.as_json(about))
+    texts["README.md"] = readme.text(firmware, costs, recording.steps, TOLERANCE[firmware.dtype.name])
+    contents = {path: text.encode() for path, text in texts.items()}
+    exported_folder.write(folder, contents, before, {"name": name, "costs": costs})
     return folder
 
 
-def _dtype_name(dtype: Any) -> str:
-    try:
-        name = np.dtype(dtype).name
-    except TypeError:
-        name = ""
-    if name not in TOLERANCE:
-        raise ArgumentError("dtype", "'float32' or 'float64'", f"{dtype!r}")
-    return name
-
-
-def _check_folder(folder: Path, overwrite: bool) -> dict[str, list[str]]:
-    """Return the checksums of the files of an earlier export; raise `StoreError` for other or changed files."""
-    if folder.exists() and not folder.is_dir():
-        raise StoreError(f"{folder}: expected a folder, got a file")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return {}
-    try:
-        about = json.loads((folder / MANIFEST).read_bytes())
-        written = {path: list(sums) for path, sums in about.get("before", {}).items()}
-        for path, checksum in about["files"].items():
-            written[path] = [*written.get(path, []), checksum]
-        # Such a file may come from anywhere: only names of files in this folder are believed.
-        if strange := [path for path in written if not re.fullmatch(r"\w+\.(c|h|md|txt)", path, re.ASCII)]:
-            raise ValueError(strange)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        if overwrite:
-            return {}
-        raise OverwriteError(f"{folder}: not empty, and not written by export_c") from None
-    for path, sums in written.items():
-        if not overwrite and (folder / path).exists() and _checksum(folder / path) not in sums:
-            raise OverwriteError(f"{folder / path}: changed since it was written")
-    return written
-
-
-def _checksum(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-
-
-def _cast(value: Any, dtype: str, kinds: str = "f") -> Any:
-    """Return numbers of these kinds in the dtype of the firmware; other values are unchanged."""
-
-    def leaf(value: Any) -> Any:
-        array = np.asarray(value)
-        with np.errstate(over="ignore"):  # an overflow becomes infinite, which a later check reports
-            return jnp.asarray(array.astype(dtype)) if array.dtype.kind in kinds else value
-
-    return jax.tree.map(leaf, value, is_leaf=arguments.is_plain)
-
-
-def _model_alone(firmware: Firmware) -> Scenario:
-    """Return a scenario with the model as the plant, and a little noise so that all numbers change."""
-    state, sizes, dtype = firmware.state, firmware.sizes, firmware.dtype
-    w, v = (
-        Gaussian(1e-3)(jax.random.key(seed), STEPS, size).astype(dtype) for seed, size in ((0, sizes.n), (1, sizes.k))
-    )
-    still = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (STEPS, *leaf.shape)), state.controller.a_hat)
-    contexts = None
-    if not firmware.is_counted:
-        contexts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (STEPS, *leaf.shape)), state.t)
-    return Scenario(state.x, still, w, v, contexts, steps=STEPS)
-
-
-def _checked(scenario: Scenario, firmware: Firmware) -> Scenario:
-    arguments.instance("scenario", scenario, Scenario)
-    scenario = scenario.materialize()
-    scenario = scenario[: min(STEPS, len(scenario))]
-    t = None if firmware.is_counted else _cast(scenario.t, str(firmware.dtype))
-    a_star, w, v, noise = (_cast(part, str(firmware.dtype)) for part in scenario.sources)
-    x0 = _cast(scenario.x0, str(firmware.dtype))
-    return Scenario(x0, a_star, w, v, t, steps=len(scenario), measurement_noise=noise)
-
-
-def _replay(firmware: Firmware, scenario: Scenario) -> str:
-    """Return `replay.h`: the measurements of each step of a run by XLA, and the controller's results."""
-    upper, state = firmware.name.upper(), firmware.state.controller
-    start = {"theta": state.theta, "a_hat": state.a_hat}
-    # Use XLA: a replay by the native engine would compare the exported C with itself.
-    run = simulate(firmware.controller, scenario, **start, guard=firmware.guard, throw=False, engine="xla")
-    refused = np.flatnonzero(np.asarray(run.guard) & Decision.REFUSED)
-    why = f"the guard refused step {refused[0]}" if refused.size else run.result.message
-    if refused.size or not run.outcome.ok:
-        raise ArgumentError("scenario", "a run without failures, for the replay", f"one in which {why}")
-    observed = run.f if scenario.v is None else run.f + scenario.v
+def _replay(firmware: Firmware, recording: Recording) -> str:
+    """Return `replay.h`: the recorded run as tables."""
+    upper = firmware.name.upper()
     tables = {
-        ("x", "Q"): run.x if run.recorded["measured"] is None else run.measured,
-        ("f_obs", "K"): observed,
-        ("u", "M"): run.u,
-        ("theta", "D"): _flat(run.theta),
-        ("a_hat", "P"): _flat(run.a_hat),
+        ("x", "Q"): recording.x,
+        ("f_obs", "K"): recording.f_obs,
+        ("u", "M"): recording.u,
+        ("theta", "D"): recording.theta,
+        ("a_hat", "P"): recording.a_hat,
     }
     lines = []
     for (table, size), rows in tables.items():
         lines.append(f"static const {firmware.real} replay_{table}[REPLAY_STEPS][{upper}_{size}] = {{")
-        lines += wrap([f"{{{', '.join(literal(v, firmware.dtype) for v in np.asarray(row))}}}," for row in rows], 4)
+        lines += wrap([f"{{{', '.join(literal(v, firmware.dtype) for v in row)}}}," for row in rows], 4)
         lines += ["};", ""]
     if not firmware.is_counted:
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(scenario.t)]
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(recording.t)]
         lines.append(f"static const {firmware.name}_context replay_t[REPLAY_STEPS] = {{")
-        for i in range(len(scenario)):
+        for i in range(recording.steps):
             parts = []
             for field, leaf in zip(firmware.context_fields, leaves, strict=True):
                 numbers = ", ".join(literal(v, field.dtype) for v in leaf[i].ravel())
@@ -224,17 +116,12 @@ def _replay(firmware: Firmware, scenario: Scenario) -> str:
     values = {
         "name": firmware.name,
         "dtype": firmware.dtype.name,
-        "steps": len(scenario),
+        "steps": recording.steps,
         "tolerance": literal(firmware.dtype.type(TOLERANCE[firmware.dtype.name]), firmware.dtype),
         "context": "((int32_t)(i))" if firmware.is_counted else "(&replay_t[i])",
         "tables": "\n".join(lines),
     }
     return fill(TEMPLATES / "replay.h.in", values)
-
-
-def _flat(tree: Any) -> np.ndarray:
-    rows = [np.asarray(leaf).reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(tree)]
-    return np.concatenate(rows, axis=1)
 
 
 def _main(firmware: Firmware) -> str:

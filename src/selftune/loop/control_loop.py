@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from ..control.run_fields import FIELDS
 from ..estimators.auto import AutoEstimator
 from ..estimators.base import AbstractEstimator
 from ..export.c_folder import export_c
+from ..export.web_folder import export_web
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..models.base import AbstractModel, Signal
@@ -475,7 +476,46 @@ class Loop(eqx.Module):
             ...     sorted(path.name for path in made.iterdir())
             ['CMakeLists.txt', 'README.md', 'loop.c', 'loop.h', 'main.c', 'replay.h', 'selftune.json']
         """
-        return export_c(
+        return self._export(export_c, folder, controller, guard, theta, a_hat, seed, options)
+
+    def export_web(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        controller: Controller | None = None,
+        guard: Guard | None = None,
+        theta: Any = None,
+        a_hat: Any = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> Path:
+        """Write the loop's controller for browsers and Node.js, and return the folder; see `st.export_web`, which has
+        the other `options`. The arguments are those of `export_c`.
+
+        !!! Example
+
+            >>> import tempfile, selftune as st
+            >>> from selftune import models, policies
+            >>> plant = models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)
+            >>> loop = st.Loop(plant, policies.PID(kp=1.0, ki=0.5, u_min=-10.0, u_max=10.0))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     made = loop.export_web(f"{folder}/loop")
+            ...     assert (made / "loop.wasm").exists()
+        """
+        return self._export(export_web, folder, controller, guard, theta, a_hat, seed, options)
+
+    def _export(
+        self,
+        export: Callable[..., Path],
+        folder: str | os.PathLike[str],
+        controller: Controller | None,
+        guard: Guard | None,
+        theta: Any,
+        a_hat: Any,
+        seed: int,
+        options: dict[str, Any],
+    ) -> Path:
+        return export(
             self.controller() if controller is None else controller,
             folder,
             x=self.x,

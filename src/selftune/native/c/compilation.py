@@ -58,7 +58,7 @@ def compiler() -> list[str]:
     for candidate in ("cc", "gcc", "clang"):
         if shutil.which(candidate):
             return [candidate]
-    if _has_zig():
+    if has_zig():
         return [sys.executable, "-m", "ziglang", "cc"]
     raise CompilerError(
         "engine: the native engine needs a C compiler, and none was found: install one, such as Debian's gcc, or run "
@@ -66,7 +66,7 @@ def compiler() -> list[str]:
     )
 
 
-def _has_zig() -> bool:
+def has_zig() -> bool:
     return importlib.util.find_spec("ziglang") is not None
 
 
