@@ -193,9 +193,13 @@ class TestZig:
 
     @pytest.mark.skipif(not compilation.has_zig(), reason="ziglang is not installed")
     def test_it_compiles(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
+        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path / "cache"))
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        compilation._accepts.cache_clear()
         source = "double root(double x);\n#include <math.h>\ndouble root(double x) { return sqrt(x); }\n"
         for flags in (compilation.FLAGS, compilation.vector_flags()):
             root = compilation.build(source, flags=flags).root
             root.restype, root.argtypes = ctypes.c_double, [ctypes.c_double]
             assert root(2.25) == 1.5
+        assert not list((tmp_path / "here").iterdir())  # the user's folder stays as it is

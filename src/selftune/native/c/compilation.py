@@ -105,9 +105,10 @@ def _level(cpu_info: Path) -> str | None:
 @cache
 def _accepts(command: tuple[str, ...], flag: str) -> bool:
     """Return whether the compiler knows a flag."""
-    done = subprocess.run(
-        [*command, flag, "-x", "c", "-c", "-", "-o", os.devnull], input="", capture_output=True, text=True, check=False
-    )
+    # Zig's compiler leaves a file in its working folder.
+    with tempfile.TemporaryDirectory(prefix="selftune-") as work:
+        asked = [*command, flag, "-x", "c", "-c", "-", "-o", os.devnull]
+        done = subprocess.run(asked, cwd=work, input="", capture_output=True, text=True, check=False)
     return done.returncode == 0
 
 
