@@ -123,6 +123,23 @@ def test_javascript_sees_every_number_by_name(exports):
     assert printed["sizes"] == {"n": 1, "m": 1, "k": 1, "p": 3, "d": 1, "q": 1, "s": 0}
 
 
+def test_it_starts_from_other_values(exports):
+    """The C starts from the given θ, and so do the copies that the guard restores."""
+    program = """
+    import { load } from "./loop.mjs";
+    const one = await load();
+    one.init({ theta_log_kp: 0.5, a_hat: [0.25] });
+    one.restore();
+    const shown = [one.state.theta_log_kp, one.state.a_hat[0], one.state.theta_log_ki];
+    one.init();
+    console.log(JSON.stringify([...shown, one.state.theta_log_kp]));
+    """
+    printed = json.loads(node("--input-type=module", "-e", program, cwd=exports("loop-float32")).stdout)
+    assert printed[:2] == [0.5, 0.25]
+    assert printed[2] == pytest.approx(jnp.log(0.5), rel=1e-6)
+    assert printed[3] == 0.0
+
+
 @pytest.mark.parametrize(
     ("case", "call", "message"),
     [
@@ -131,6 +148,8 @@ def test_javascript_sees_every_number_by_name(exports):
         ("scalar", "act(['1'], 0)", "x: expected numbers, got 1 at 0"),
         ("scalar", "act([1], 0.5)", "t: expected the number of the step, a 32-bit integer, got 0.5"),
         ("scalar", "observe([])", "residual: expected 1 numbers, got 0"),
+        ("scalar", "init({ thta: [1] })", "start: expected theta, a_hat, got thta"),
+        ("scalar", "init({ theta: 1 })", "theta: expected 1 numbers, got 1"),
         ("trees", "act([1, 2])", "t: expected an object with"),
         ("trees", "act([1, 2], { double: 1 })", "t: expected an object with"),
     ],

@@ -141,10 +141,21 @@ def _javascript(firmware: Firmware) -> str:
         "info_members": _members(firmware.info_fields),
         "context_members": "null" if firmware.is_counted else _members(firmware.context_fields),
         "real_array": ARRAYS[firmware.dtype.name],
+        "start_members": json.dumps({field.name: _copies(firmware, field) for field in _start_fields(firmware)}),
         "about_t": "the number of the step" if firmware.is_counted else "the context of the step, an object",
         "default_t": " = 0" if firmware.is_counted else "",
     }
     return fill(TEMPLATES / "web.mjs.in", values)
+
+
+def _start_fields(firmware: Firmware) -> list[Field]:
+    return [*firmware.theta_fields, *firmware.a_hat_fields]
+
+
+def _copies(firmware: Firmware, field: Field) -> list[str]:
+    """Return the members in which the guard keeps earlier values of a part of θ or â."""
+    names = (member.name for member in firmware.state_fields)
+    return [name for name in names if name.startswith("guard_") and name.endswith(f"_{field.name}")]
 
 
 def _codes() -> dict[str, int]:
@@ -173,6 +184,7 @@ def _types(firmware: Firmware) -> str:
         "state_types": "\n  ".join(f"readonly {field.name}: {_type(field)};" for field in firmware.state_fields),
         "info_types": "\n  ".join(f"readonly {field.name}: {_type(field)};" for field in firmware.info_fields),
         "context_type": context,
+        "start_types": "\n  ".join(f"{field.name}?: {_given_type(field)};" for field in _start_fields(firmware)),
         "optional": "?" if firmware.is_counted else "",
         "real_array": ARRAYS[firmware.dtype.name],
     }
