@@ -1,6 +1,7 @@
 """`export_web`: WebAssembly that gives the bits of the firmware, and JavaScript that checks its arguments."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -136,7 +137,7 @@ def test_it_starts_from_other_values(exports):
     """
     printed = json.loads(node("--input-type=module", "-e", program, cwd=exports("loop-float32")).stdout)
     assert printed[:2] == [0.5, 0.25]
-    assert printed[2] == pytest.approx(jnp.log(0.5), rel=1e-6)
+    assert printed[2] == pytest.approx(math.log(0.5), rel=1e-6)
     assert printed[3] == 0.0
 
 
