@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow test-versions test-docs firmware check format bench wheel lock clean
+.PHONY: reproduce test playground test-playground test-slow test-versions test-docs firmware check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -17,6 +17,24 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/pytest -m "slow and not bits"
 	XLA_FLAGS= $(BIN)/pytest -m "slow and bits"
+
+# Controllers in the browser: static files in playground/dist. Needs Node.js with npm.
+playground: playground/dist/index.html
+
+playground/node_modules/.ready: playground/package.json playground/package-lock.json
+	cd playground && npm ci --no-audit --no-fund --silent
+	touch $@
+
+PLAYGROUND_PYTHON := $(shell find src -name '*.py' -o -name '*.in' -o -name '*.c')
+playground/src/controllers/motor_gains.json: $(READY) playground/make_controllers.py $(PLAYGROUND_PYTHON)
+	$(BIN)/python playground/make_controllers.py
+
+PLAYGROUND_PAGES := $(shell find playground/src -path playground/src/controllers -prune -o -type f -print)
+playground/dist/index.html: playground/node_modules/.ready playground/src/controllers/motor_gains.json playground/index.html $(PLAYGROUND_PAGES)
+	cd playground && npm run --silent build
+
+test-playground: playground
+	cd playground && npm run --silent test && npm run --silent test:browser
 
 # What another version of Python or JAX can break: make test-versions PYTHON=python3.13 VENV=.venv-3.13
 test-versions: $(READY)

@@ -1,0 +1,88 @@
+/** Labelled inputs. Each calls `changed` with its new value, by mouse, touch or keyboard. */
+
+export function element<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  attributes: Record<string, string> = {},
+  ...children: (Node | string)[]
+): HTMLElementTagNameMap[K] {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+export interface SliderOptions {
+  name: string;
+  label: string;
+  low: number;
+  high: number;
+  value: number;
+  /** Equal distances of the slider are equal factors. */
+  logarithmic?: boolean;
+  step?: number;
+  show: (value: number) => string;
+  changed: (value: number) => void;
+}
+
+const POSITIONS = 200;
+
+export function slider(options: SliderOptions): HTMLElement {
+  const { low, high, logarithmic = false, step } = options;
+  const toPosition = (value: number) =>
+    POSITIONS * (logarithmic ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
+  const toValue = (position: number) => {
+    const share = position / POSITIONS;
+    const value = logarithmic ? low * (high / low) ** share : low + share * (high - low);
+    return step === undefined ? Number(value.toPrecision(2)) : Math.round(value / step) * step;
+  };
+  const id = `control-${options.name}`;
+  const output = element("output", { for: id }, options.show(options.value));
+  const input = element("input", { id, type: "range", min: "0", max: `${POSITIONS}`, step: "1", name: options.name });
+  input.value = `${toPosition(options.value)}`;
+  const describe = (value: number) => {
+    output.textContent = options.show(value);
+    input.setAttribute("aria-valuetext", options.show(value));
+  };
+  describe(options.value);
+  input.addEventListener("input", () => {
+    const value = toValue(Number(input.value));
+    describe(value);
+    options.changed(value);
+  });
+  return element("div", { class: "control" }, element("label", { for: id }, options.label), output, input);
+}
+
+export interface ChoiceOptions<T extends string> {
+  name: string;
+  label: string;
+  choices: Record<T, string>;
+  value: T;
+  changed: (value: T) => void;
+}
+
+export function choice<T extends string>(options: ChoiceOptions<T>): HTMLElement {
+  const id = `control-${options.name}`;
+  const select = element("select", { id, name: options.name });
+  for (const [value, text] of Object.entries<string>(options.choices)) select.append(element("option", { value }, text));
+  select.value = options.value;
+  select.addEventListener("change", () => options.changed(select.value as T));
+  return element("div", { class: "control" }, element("label", { for: id }, options.label), select);
+}
+
+export function button(text: string, pressed: () => void): HTMLButtonElement {
+  const made = element("button", { type: "button" }, text);
+  made.addEventListener("click", pressed);
+  return made;
+}
+
+/** Three sentences that say what a panel shows. */
+export function about(...sentences: string[]): HTMLElement {
+  const summary = element("summary", {}, "What am I looking at?");
+  return element("details", { class: "about", open: "" }, summary, element("p", {}, sentences.join(" ")));
+}
+
+export function download(name: string, text: string): void {
+  const link = element("a", { href: URL.createObjectURL(new Blob([text], { type: "text/plain" })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}

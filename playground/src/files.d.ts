@@ -1,0 +1,8 @@
+declare module "*.c?url" {
+  const address: string;
+  export default address;
+}
+declare module "*.h?url" {
+  const address: string;
+  export default address;
+}

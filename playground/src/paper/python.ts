@@ -1,0 +1,40 @@
+/** The panel's settings as a Python script that runs the same experiment, with other random numbers. */
+import type { Settings } from "./simulation";
+import type { Rule } from "./worker";
+
+const TUNERS: Record<Rule, string> = {
+  mgaps: "st.MGAPS(1e-4, constraint=st.Box(0.0, 50.0))",
+  mgaps_rescaled: "st.MGAPS(1.0, constraint=st.Box(0.0, 50.0))",
+  gauss_newton: "st.GaussNewton(constraint=st.Box(0.0, 50.0))",
+};
+
+export function pythonScript(settings: Settings, rule: Rule): string {
+  const { gain, noise, period, steps, seed } = settings;
+  return `"""The paper's example with the settings of the playground. Run it after: pip install selftune"""
+
+import jax
+import jax.numpy as jnp
+import selftune as st
+
+DT, STEPS = 0.01, ${steps}
+system = st.MatchedSystem(
+    dynamics=lambda x, v, t: x + DT * v,
+    residual=lambda x, a, t: jnp.stack([a[0] + a[1] * jnp.sin(x[0]) + a[2] * jnp.sin(2 * x[0])]),
+    actuation=lambda x, theta, t: -theta * x,
+    cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+)
+tuner = ${TUNERS[rule]}
+estimator = st.GradientEstimator(DT / 2, constraint=st.Box(-0.25, 0.25))
+ka, kw = jax.random.split(jax.random.key(${seed}))
+scenario = st.Scenario(
+    x0=jnp.zeros(1),
+    a_star=st.PiecewiseConstant(${period}, -0.25, 0.25)(ka, STEPS, 3),
+    w=st.OrnsteinUhlenbeck(decay=0.95, sigma=${noise})(kw, STEPS, 1),
+)
+start = {"theta": jnp.full(1, ${gain.toFixed(3)}), "a_hat": jnp.zeros(3)}
+run = st.simulate(st.Controller(system, tuner, estimator), scenario, **start)
+fixed = st.simulate(st.Controller(system, st.Fixed(), estimator), scenario, **start)
+print(run)
+print(f"cost relative to the fixed gain: {run.cost.sum() / fixed.cost.sum():.3f}")
+`;
+}

@@ -1,0 +1,44 @@
+/** Computes the runs of the panel beside the page, so that sliders stay smooth. Newer questions replace older ones. */
+import { load as loadGaussNewton } from "../controllers/paper_gauss_newton/paper_gauss_newton.mjs";
+import { load as loadMgaps, type Controller } from "../controllers/paper_mgaps/paper_mgaps.mjs";
+import { load as loadRescaled } from "../controllers/paper_mgaps_rescaled/paper_mgaps_rescaled.mjs";
+import { bestStaticGain, drawNature, simulate, type Settings, type Trace } from "./simulation";
+
+export type Rule = "mgaps" | "mgaps_rescaled" | "gauss_newton";
+
+export interface Question {
+  id: number;
+  settings: Settings;
+  rule: Rule;
+}
+
+export type Answer =
+  | { id: number; kind: "runs"; learning: Trace; fixed: Trace; milliseconds: number }
+  | { id: number; kind: "best"; gain: number; trace: Trace };
+
+const controllers: Promise<Record<Rule, Controller>> = (async () => ({
+  mgaps: await loadMgaps(),
+  mgaps_rescaled: (await loadRescaled()) as unknown as Controller,
+  gauss_newton: (await loadGaussNewton()) as unknown as Controller,
+}))();
+
+let newest = -1;
+const pause = () => new Promise((resolve) => setTimeout(resolve));
+
+addEventListener("message", async ({ data }: MessageEvent<Question>) => {
+  const { id, settings, rule } = data;
+  newest = id;
+  await pause(); // a newer question may wait already
+  if (newest !== id) return;
+  const loaded = await controllers;
+  const begin = performance.now();
+  const nature = drawNature(settings);
+  const learning = simulate(loaded[rule], nature, settings.gain, true);
+  const fixed = simulate(loaded.mgaps, nature, settings.gain, false);
+  const answer: Answer = { id, kind: "runs", learning, fixed, milliseconds: performance.now() - begin };
+  postMessage(answer);
+  await pause();
+  if (newest !== id) return;
+  const { gain, trace } = bestStaticGain(loaded.mgaps, nature);
+  postMessage({ id, kind: "best", gain, trace } satisfies Answer);
+});
