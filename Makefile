@@ -34,7 +34,8 @@ playground/dist/index.html: playground/node_modules/.ready playground/src/contro
 	cd playground && npm run --silent build
 
 test-playground: playground
-	cd playground && npm run --silent test && npm run --silent test:browser
+	cd playground && SELFTUNE_PYTHON=$(abspath $(BIN)/python) npm run --silent test
+	cd playground && npm run --silent test:browser
 
 # What another version of Python or JAX can break: make test-versions PYTHON=python3.13 VENV=.venv-3.13
 test-versions: $(READY)

@@ -30,9 +30,7 @@ def paper_controllers() -> dict[str, st.Controller]:
     box = settings.constraint
     tuners = {
         "mgaps": st.MGAPS(settings.learning_rate, constraint=box, contraction_memory=MEMORY),
-        "mgaps_rescaled": st.MGAPS(
-            settings.learning_rate / paper.DELTA**2, constraint=box, contraction_memory=MEMORY
-        ),
+        "mgaps_faster": st.MGAPS(100 * settings.learning_rate, constraint=box, contraction_memory=MEMORY),
         "gauss_newton": st.GaussNewton(constraint=box, contraction_memory=MEMORY),
     }
     return {name: st.Controller(paper.example_system(), tuner, estimator) for name, tuner in tuners.items()}

@@ -10,7 +10,7 @@ import type { Answer, Question, Rule } from "./worker";
 const STEPS = 200_000;
 const RULES: Record<Rule, string> = {
   mgaps: "M-GAPS, paper's η = 10⁻⁴",
-  mgaps_rescaled: "M-GAPS, η = 1",
+  mgaps_faster: "M-GAPS, η = 10⁻²",
   gauss_newton: "Gauss–Newton, no rate",
 };
 const DEFAULTS = { gain: 1, noise: 0.1, period: 40_000, rule: "mgaps", seed: 0 };

@@ -4,7 +4,7 @@ import type { Rule } from "./worker";
 
 const TUNERS: Record<Rule, string> = {
   mgaps: "st.MGAPS(1e-4, constraint=st.Box(0.0, 50.0))",
-  mgaps_rescaled: "st.MGAPS(1.0, constraint=st.Box(0.0, 50.0))",
+  mgaps_faster: "st.MGAPS(1e-2, constraint=st.Box(0.0, 50.0))",
   gauss_newton: "st.GaussNewton(constraint=st.Box(0.0, 50.0))",
 };
 

@@ -1,10 +1,10 @@
 /** Computes the runs of the panel beside the page, so that sliders stay smooth. Newer questions replace older ones. */
 import { load as loadGaussNewton } from "../controllers/paper_gauss_newton/paper_gauss_newton.mjs";
 import { load as loadMgaps, type Controller } from "../controllers/paper_mgaps/paper_mgaps.mjs";
-import { load as loadRescaled } from "../controllers/paper_mgaps_rescaled/paper_mgaps_rescaled.mjs";
+import { load as loadFaster } from "../controllers/paper_mgaps_faster/paper_mgaps_faster.mjs";
 import { bestStaticGain, drawNature, simulate, type Settings, type Trace } from "./simulation";
 
-export type Rule = "mgaps" | "mgaps_rescaled" | "gauss_newton";
+export type Rule = "mgaps" | "mgaps_faster" | "gauss_newton";
 
 export interface Question {
   id: number;
@@ -18,7 +18,7 @@ export type Answer =
 
 const controllers: Promise<Record<Rule, Controller>> = (async () => ({
   mgaps: await loadMgaps(),
-  mgaps_rescaled: (await loadRescaled()) as unknown as Controller,
+  mgaps_faster: (await loadFaster()) as unknown as Controller,
   gauss_newton: (await loadGaussNewton()) as unknown as Controller,
 }))();
 
