@@ -1,7 +1,7 @@
 """Export the controllers of the playground as WebAssembly, and record Python runs that its tests compare with.
 
-Run it from the root of the repository: `python playground/make_controllers.py`. It writes `src/controllers/`, one folder
-for each controller, and `tests/recorded.json`.
+Run it from the root of the repository: `python playground/make_controllers.py`. It writes `src/controllers/`, one
+folder for each controller, and `tests/recorded.json`.
 """
 
 import json
