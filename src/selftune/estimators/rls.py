@@ -140,7 +140,7 @@ class RLS(AbstractEstimator):
         scales = _scales.observe(before.scales, innovation, J)
         level = scales.noise + jnp.maximum(self.forgetting.astype(J.dtype) * (before.level - scales.noise), 0)
         P0 = _scales.prior(scales, self.constraint, a_hat)
-        # This level must be the one that weighs the data: if it were 0, a later rise would not make the data worth less.
+        # Remember the level that weighs the data: after a level of 0, a rise would not make the data worth less.
         after = Learned(scales, level := _scales.above_rounding(level, J, P0))
         if scales.innovation is not None:
             root = _square_root.widen(root, jnp.maximum(P0 - self._variances(a_hat, before), 0))

@@ -159,7 +159,7 @@ class GaussNewton(AbstractTuner):
 
         square, size = jnp.sum(g * g), jnp.abs(h)
         is_small = jnp.isfinite(square)
-        # A gradient whose square overflows counts as 0: θ stays. A gradient that is not finite becomes NaN, and so does θ.
+        # If only the square overflows, the gradient counts as 0 and θ stays. If the gradient is not finite, θ is NaN.
         g, square = jnp.where(is_small, g, g - g), jnp.where(is_small, square, 0)
         # A step whose numbers are not finite must not enter the means, because a guard's reset keeps the means.
         is_finite = is_small & jnp.isfinite(size)
