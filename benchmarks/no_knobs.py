@@ -6,6 +6,7 @@ python -m benchmarks.no_knobs --variants           the same problems with other 
 python -m benchmarks.no_knobs --guard own          all tuners with the guard of the robot; default settings elsewhere
 python -m benchmarks.no_knobs --guard default      all tuners with a guard of default settings
 python -m benchmarks.no_knobs --loops              the PID loops of `selftune bench loops`, with the guard of `Loop`
+python -m benchmarks.no_knobs --robots             the robots in MuJoCo, with `AutoEstimator`, against M-GAPS + EST
 python -m benchmarks.no_knobs --speed              the time of a step, and its cost in firmware
 
 The reference of a problem and a start is `MGAPS` with the learning rate of a half-decade grid that has the lowest total
@@ -14,7 +15,9 @@ cost over all seeds. The model itself is the plant. Without `--guard`, there is 
 
 import argparse
 import dataclasses
+import itertools
 import json
+import logging
 import math
 import tempfile
 from collections.abc import Callable, Iterator
@@ -34,9 +37,10 @@ from jax.flatten_util import ravel_pytree
 import selftune as st
 from selftune.cli.example import cart as cart_example
 from selftune.experiments.loops import batches, cases
+from selftune.experiments.robots import run as robots
 from selftune.native.c import footprint
 from selftune.robots import arm, car, quadrotor
-from selftune.robots.base import Robot
+from selftune.robots.base import Drive, Robot, drive
 
 from ._measure import interleaved
 
@@ -444,6 +448,33 @@ def loop_runs(batch: batches.Batch, make_tuner: Callable[..., st.AbstractTuner])
     return jax.jit(jax.vmap(over_starts, in_axes=(0, None, None, None, None)))
 
 
+def compare_robots(seeds: list[int], seconds: float = 60.0) -> None:
+    """Print the mean cost of a step in MuJoCo, with each robot's guard."""
+    print(f"{'case':20} {'start':10} {'algorithm':14} {'whole':>8} {'last quarter':>12} {'crashes':>8}")
+    for case in robots.cases(robots.ROBOTS):
+        name, condition = case.split()
+        robot = robots.load(name)
+        steps, first = round(seconds / robot.dt), robot.make_plant(condition, 0, 2).reset()
+        without_numbers = st.GaussNewton(constraint=robot.theta_box), st.AutoEstimator(constraint=robot.a_box)
+        start: dict[str, Any] = dict(theta=robot.theta, a_hat=robot.a_hat, guard=st.Guard(**robot.guard))
+        parts = {robots.OURS: (), robots.DEFAULTS: without_numbers}
+        agents = {name: st.Agent(robot.controller(*made), x=first, **start) for name, made in parts.items()}
+        for factor, (algorithm, agent) in itertools.product(STARTS, agents.items()):
+            if algorithm == robots.OURS and factor != STARTS[0]:
+                continue  # `selftune bench robots` has M-GAPS from all starts
+            runs = [drive_once(robot, agent, condition, factor, seed, steps) for seed in seeds]
+            whole = [made.cost for made in runs if not made.crashed]
+            mean, last = (np.mean([cost[part:].mean() for cost in whole]) for part in (0, -steps // 4))
+            crashes = len(runs) - len(whole)
+            print(f"{case:20} {_times(factor):10} {algorithm:14} {mean:8.4f} {last:12.4f} {crashes:8d}", flush=True)
+
+
+def drive_once(robot: Robot, agent: st.Agent, condition: str, factor: float, seed: int, steps: int) -> Drive:
+    plant = robot.make_plant(condition, seed, steps)
+    agent.reset(x=plant.reset(), theta=robot.detuned(factor), a_hat=robot.a_hat)
+    return drive(robot, agent, plant, steps, stride=max(1, steps // 300))
+
+
 def state_feedback() -> Problem:
     """A chain of 7 states with 2 inputs and a matrix of 14 gains, to measure the time of a step."""
     A = 0.9 * np.eye(7) + 0.08 * np.eye(7, k=1)
@@ -465,10 +496,61 @@ def state_feedback() -> Problem:
     return Problem("14 gains", system, estimator, box, {"0": np.zeros(14)}, np.zeros(2), scenario)
 
 
+def seven_joints() -> Problem:
+    """A planar arm of 7 joints with computed torque: angles, rates and torques of 7 motors (n = 21), and the natural
+    frequency and the damping ratio of each joint (d = 14). Its torques are unknown. To measure the time of a step."""
+    dt, lag, joints = 0.004, 0.016, 7
+    ones = (1.0,) * joints
+    links = arm.Arm(
+        masses=(1.5, 1.2, 1.0, 0.8, 0.6, 0.4, 0.3),
+        lengths=(0.3, 0.3, 0.25, 0.25, 0.2, 0.15, 0.1),
+        rotors=(0.4, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1),
+        limits=(120.0, 90.0, 60.0, 40.0, 20.0, 10.0, 5.0),
+        centre=ones,
+        size=ones,
+        turns=(1,) * joints,
+    )
+    limits = np.array(links.limits)
+    policy = st.policies.ComputedTorque(
+        partial(arm.torques, links.own), joints, frequency=25.0, damping=1.0, u_max=limits
+    )
+
+    def dynamics(x, u, f, t):
+        q, rate, torque = jnp.split(x, 3)
+        next_torque = torque + (1 - math.exp(-dt / lag)) * (u - torque)
+        next_rate = rate + dt * arm.accelerations(links.own, q, rate, next_torque + f)
+        return jnp.concatenate([q + dt * next_rate, next_rate, next_torque])
+
+    def control(x, theta, f, t):
+        frequency, damping = jnp.split(theta, 2)
+        inputs = st.policies.Inputs(x[:joints], jnp.zeros(3 * joints, x.dtype), x, f, jnp.asarray(dt, x.dtype), t)
+        return policy(inputs, None, {"log_damping": damping, "log_frequency": frequency})[0]
+
+    def cost(x, u, theta, t):
+        q, rate, torque = jnp.split(x, 3)
+        return jnp.sum(
+            (q / 0.025) ** 2 + (rate / 0.25) ** 2 + ((u - torque) / (0.12 * jnp.asarray(limits, x.dtype))) ** 2
+        )
+
+    def scenario(steps: int, seed: int) -> st.Scenario:
+        w = st.Gaussian(np.repeat([0.0, 5e-3, 0.0], joints))(jax.random.key(seed), steps, 3 * joints)
+        return st.Scenario(jnp.zeros(3 * joints), jnp.zeros((steps, joints)), w)
+
+    return Problem(
+        "arm of 7 joints",
+        st.System(dynamics, lambda x, a, t: a, control, cost),
+        st.GradientEstimator(0.05, constraint=st.Box(-1.0, 1.0)),
+        st.Box(np.log(np.repeat([4.0, 0.5], joints)), np.log(np.repeat([40.0, 1.5], joints))),
+        {"½": np.log(np.repeat([12.5, 0.7], joints))},
+        np.zeros(joints),
+        scenario,
+    )
+
+
 def speed() -> None:
     """Print the time of a step of the native simulation, with `MGAPS` and with `GaussNewton`."""
     print(f"\n{'native simulation':22} {'d':>3} {'MGAPS, ns':>10} {'GaussNewton, ns':>16} {'ratio':>6}")
-    for make in (*(PROBLEMS[name] for name in ("cart", "arm", "car", "quadrotor")), state_feedback):
+    for make in (*(PROBLEMS[name] for name in ("cart", "arm", "car", "quadrotor")), seven_joints, state_feedback):
         problem = make()
         theta = next(iter(problem.starts.values()))
         scenario = problem.scenario(10_000, 0)
@@ -490,7 +572,7 @@ def speed() -> None:
 def firmware() -> None:
     """Print the flash and the operations of one step (`act` and `observe`) of exported C, in float32."""
     print(f"\n{'firmware, float32':22} {'d':>3} {'tuner':12} {'flash, kB':>10} {'operations':>11} {'ratio':>6}")
-    for make in (PROBLEMS["arm"], PROBLEMS["quadrotor"], state_feedback):
+    for make in (PROBLEMS["arm"], PROBLEMS["quadrotor"], seven_joints, state_feedback):
         problem, first = make(), None
         theta = next(iter(problem.starts.values()))
         for tuner in (st.MGAPS(1e-6, constraint=problem.box), st.GaussNewton(constraint=problem.box)):
@@ -515,10 +597,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="the number of seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
+    parser.add_argument("--starts", type=int, help="only so many starts, from the first")
     parser.add_argument("--rivals", action="store_true")
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--guard", choices=("own", "default"), help="run with a guard")
     parser.add_argument("--loops", action="store_true", help="only the PID loops")
+    parser.add_argument("--robots", action="store_true", help="only the robots in MuJoCo")
     parser.add_argument("--speed", action="store_true", help="only the time of a step")
     options = parser.parse_args()
     seeds = list(range(options.first, options.first + options.seeds))
@@ -526,6 +610,10 @@ def main() -> None:
         if options.speed:
             speed()
             firmware()
+            return
+        if options.robots:
+            logging.getLogger("selftune").setLevel(logging.ERROR)  # the guards' interventions are expected here
+            compare_robots(seeds)
             return
         guard = "that of the loop" if options.loops else options.guard or "none"
         print(
@@ -538,6 +626,8 @@ def main() -> None:
             return
         for name in options.problems:
             problem = PROBLEMS[name]().guarded(options.guard)
+            starts = dict(itertools.islice(problem.starts.items(), options.starts))
+            problem = dataclasses.replace(problem, starts=starts)
             references = compare(problem, seeds, with_rivals=options.rivals)
             if options.variants:
                 for title, variant, anew in variants(name):

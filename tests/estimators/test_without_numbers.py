@@ -48,8 +48,9 @@ class Reference:
 
     def kalman(self, a, e, J):
         self.observe(e, J)
-        R = np.linalg.inv(self.P) + J.T / self.noise @ J
-        a = a + np.linalg.solve(R, J.T @ (e / self.noise))
+        V = np.maximum(self.noise, (J**2 * self.P0).sum(1) / self.count**2)
+        R = np.linalg.inv(self.P) + J.T / V @ J
+        a = a + np.linalg.solve(R, J.T @ (e / V))
         self.P = (1 - 1e-4) * np.linalg.inv(R) + 1e-4 * np.diag(self.P0)
         return a
 
@@ -153,6 +154,16 @@ def test_learns_the_noise_level_of_each_component(name):
     observations = observations + sigma * jax.random.normal(jax.random.key(4), observations.shape)
     _, state, _ = run(MAKERS[name](st.Box(-3.0, 3.0)), features, observations, jnp.zeros(3))
     np.testing.assert_allclose(scales_of(state).noise / sigma**2, 1.0, atol=0.35)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_first_innovation_of_zero_does_not_make_the_estimate_certain(name):
+    """A sensor that repeats its first value explains the first step by a = 0 exactly. The noisy data that follow must
+    still count: a constant of 2 is learned in 100 steps."""
+    v = 0.5 * jax.random.normal(jax.random.key(14), (100, 1))
+    observations = jnp.concatenate([jnp.full((1, 1), 0.3), 2.3 + v])
+    a, _, _ = run(MAKERS[name](st.Box(-4.0, 4.0)), jnp.ones((101, 1, 1)), observations, jnp.zeros(1))
+    np.testing.assert_allclose(a, 2.0, atol=0.3)
 
 
 @pytest.mark.parametrize("bounds", ["box", "no bounds"])

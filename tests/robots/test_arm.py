@@ -233,3 +233,20 @@ def test_gains_too_low_are_raised():
     assert np.all(run.theta[-1, :2] > run.theta[0, :2] + np.log(1.2))
 
     assert abs(run.a_hat[-1, 0] - 0.2) < 0.15  # the payload; the links are heavier than the model believes, too
+
+
+@pytest.mark.slow
+def test_compensation_of_the_true_friction_costs_more_than_none():
+    """The compensation is computed from a late and noisy rate. So an estimator that learns the friction quickly pays
+    for it, which docs/robots.md says."""
+    robot = arm.make()
+    controller = robot.controller(st.Fixed(), st.Frozen())
+    plant = robot.make_plant("nominal", 0, 4000)
+    agent = st.Agent(controller, x=plant.reset(), theta=robot.detuned(0.5), a_hat=robot.a_hat)
+    friction = np.concatenate([plant.model.dof_damping, plant.model.dof_frictionloss])
+    costs = []
+    for share in (1.0, 0.0):
+        a_hat = np.concatenate([[0.28], share * friction, np.zeros(2)])  # the links are heavier than in the model
+        agent.reset(x=plant.reset(), theta=robot.detuned(0.5), a_hat=a_hat)
+        costs.append(drive(robot, agent, plant, 4000).cost[1000:].mean())
+    assert costs[0] > 1.5 * costs[1]

@@ -58,8 +58,9 @@ class KalmanEstimator(AbstractEstimator):
     **Without numbers**, each scale comes from 𝒜 or from the data, and the predictions do not depend on the units of x,
     f and a:
 
-    - V is the mean square of each innovation over the last 300 steps, the current one included. So one outlier e moves
-      the estimate by no more than an innovation of √(300 (V + J P Jᵀ)) would.
+    - V is the mean square of each innovation over the last n steps, the current one included; n grows up to 300. So one
+      outlier e moves the estimate by no more than an innovation of √(300 (V + J P Jᵀ)) would. V is at least
+      $J P_0 J^\top / n^2$: a mean of few squares may be far too small, and P would then be too small for a long time.
     - P₀ of a parameter with two finite bounds is the variance of the uniform distribution between them, w²/12 for the
       width w.
     - P₀ of a parameter without bounds is learned: it is the variance with which this parameter alone would explain the
@@ -178,7 +179,10 @@ class KalmanEstimator(AbstractEstimator):
     def _noise(self, scales: Scales | None, J: Float[Array, "k p"], P0: Array) -> Array:
         """Return V: a number, or one for each component of f."""
         if self.observation_noise is None and scales is not None:
-            return _scales.above_rounding(scales.noise, J, P0)
+            # A mean of n squares says little about the noise if n is small. Without this limit, a first innovation that
+            # is small by chance would make its estimate certain.
+            least = jnp.sum(J**2 * P0, axis=1) / jnp.maximum(scales.count, 1) ** 2
+            return _scales.above_rounding(jnp.maximum(scales.noise, least), J, P0)
         V = cast(Array, self.observation_noise)
         arguments.fits("observation_noise", V, J.shape[0])
         return V.astype(J.dtype)

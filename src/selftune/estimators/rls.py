@@ -118,7 +118,7 @@ class RLS(AbstractEstimator):
         root, prior, learned = state.root, state.prior, state.learned
         if learned is not None:
             root, prior, learned, remains = self._rescaled(root, learned, innovation, J, a_hat)
-            precision = 1 / jnp.sqrt(_scales.above_rounding(learned.level, J, self._variances(a_hat, learned)))
+            precision = 1 / jnp.sqrt(learned.level)
             J, error, forgetting = precision[:, None] * J, precision * innovation, forgetting * remains
         rows = jnp.concatenate([jnp.sqrt(1 - forgetting) * cast(Array, prior), J])
         root = _square_root.add_information(root / jnp.sqrt(forgetting), rows)
@@ -139,8 +139,9 @@ class RLS(AbstractEstimator):
         data in R that is left if the level rose."""
         scales = _scales.observe(before.scales, innovation, J)
         level = scales.noise + jnp.maximum(self.forgetting.astype(J.dtype) * (before.level - scales.noise), 0)
-        after = Learned(scales, level)
-        P0 = self._variances(a_hat, after)
+        P0 = _scales.prior(scales, self.constraint, a_hat)
+        # Remember the level that weighs the data: after a level of 0, a rise would not make the data worth less.
+        after = Learned(scales, level := _scales.above_rounding(level, J, P0))
         if scales.innovation is not None:
             root = _square_root.widen(root, jnp.maximum(P0 - self._variances(a_hat, before), 0))
         prior = jnp.diag(jnp.where(P0 > 0, 1 / jnp.sqrt(jnp.where(P0 > 0, P0, 1)), 0))

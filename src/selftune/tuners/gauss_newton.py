@@ -157,9 +157,12 @@ class GaussNewton(AbstractTuner):
         g, C = w * G, H[row, column] * (w[row] * w[column])
         C = jnp.where(jnp.isfinite(jnp.sum(C)), C, 0)
 
-        # A step whose numbers are not finite must not enter the means, because a guard's reset keeps the means.
         square, size = jnp.sum(g * g), jnp.abs(h)
-        is_finite = jnp.isfinite(square + size)
+        is_small = jnp.isfinite(square)
+        # If only the square overflows, the gradient counts as 0 and θ stays. If the gradient is not finite, θ is NaN.
+        g, square = jnp.where(is_small, g, g - g), jnp.where(is_small, square, 0)
+        # A step whose numbers are not finite must not enter the means, because a guard's reset keeps the means.
+        is_finite = is_small & jnp.isfinite(size)
         known = jax.tree.map(lambda now: jnp.where(is_finite, now, 0), (g, square, size))
         weight = jnp.where(is_finite, 1 / jnp.minimum(N, 1 + MEANS_GROWTH * age), 0)
         means = jax.tree.map(lambda old, now: old + weight * (now - old), means, Means(C, *known))
