@@ -40,6 +40,7 @@ PHASES = {
     "plant": "x_{t+1} = g_t(x_t, u_t, f_t(x_t, a*_t)) + w_t: the true plant",
     "estimator": "EST: a_hat_{t+1} from the observation",
     "infer": "f_obs: the residual that explains the transition to x_{t+1}",
+    "gate": "the innovation gate: an observation that is much larger than usual is refused",
     "guard": "the guard: numbers that are not finite or out of range are refused",
 }
 
@@ -260,6 +261,8 @@ class Writer:
         exact: set[int] = set()
         for node in reversed(live):  # arguments come before the nodes that use them
             op, args = graph.ops[node], graph.args[node]
+            if graph.phases[node] == "gate" and node not in exact:
+                continue  # the gate compares numbers with a multiple of their size, where a last digit does not count
             jumps = (
                 bool(args) and graph.dtypes[args[0]].kind == "f" and (op in _JUMPS or graph.dtypes[node].kind in "iu")
             )
