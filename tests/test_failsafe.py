@@ -1,4 +1,4 @@
-"""The failsafe: a refused control is not held for ever. And: limits in float32, stuck sensors, repeated observations."""
+"""The failsafe: a refused control is not held for ever. Float32 limits, stuck sensors, repeated observations."""
 
 import ctypes
 

@@ -26,6 +26,7 @@ from .estimators import NormalizedGradient as NormalizedGradient
 from .export.c_folder import export_c as export_c
 from .foundation import extras, jax_releases
 from .foundation.errors import ArgumentError as ArgumentError
+from .foundation.phases import phase as phase
 from .loop import references as references
 from .loop.commissioning import Commissioned as Commissioned
 from .loop.commissioning import CommissioningStep as CommissioningStep
