@@ -18,15 +18,17 @@ class Ledger:
 
     def __init__(self, guard, theta):
         self.g, self.total, self.weight, self.level, self.step_scale = guard, 0.0, 0.0, np.inf, 1.0
-        self.count = self.probation = 0
+        self.count = self.probation = self.steady = 0
         self.used_trusted = False
         self.begun = self.good = self.trusted = theta
-        self.trusted_level = self.rival_level = self.lowest = 0.0
+        self.trusted_level = self.rival_level = self.lowest = self.away = 0.0
 
     def back(self):
         self.total = self.weight = 0.0
-        self.count, self.probation, self.begun = 0, 2 * self.g.window, self.good
-        self.step_scale = max(self.step_scale / 2, 1 / 1024)
+        self.count, self.probation, self.begun, self.steady = 0, 2 * self.g.window, self.good, 0
+        if self.away > 0.05:  # the tuner may have caused it
+            self.step_scale = max(self.step_scale / 2, 1 / 1024)
+        self.away = 0.0
         return "exploded"
 
     def swap(self, said):
@@ -46,6 +48,7 @@ class Ledger:
         g, keep, c = self.g, 1 - 1 / self.g.window, self.g.rollback
         cost = self.shift(cost)
         self.used_trusted = self.used_trusted and self.probation > 0
+        self.away = max(self.away, np.linalg.norm(theta - self.trusted))
         level = max(self.level, g.cost_floor)
         known = np.isfinite(self.level) and level > 0
         cost = min(cost, c * g.window / 2 * level) if known else cost
@@ -69,13 +72,17 @@ class Ledger:
         if self.count == g.window:
             calm = (not known or mean <= c**0.5 * level) and mean <= ceiling
             measured = self.probation == 1
+            near = np.linalg.norm(theta - self.begun) <= 0.0125
+            self.steady = min(self.steady + 1, 4) if calm and not self.probation and near else 0
+            proved = self.steady == 4 and mean <= self.trusted_level
+            trusts = not self.rival_level and ((calm and np.array_equal(self.begun, theta)) or proved)
             if (measured and (same or self.rival_level)) or self.trusted_level == 0:
                 self.trusted_level = mean
-            elif calm and not self.rival_level and np.array_equal(self.begun, theta):
+            elif trusts:
                 self.trusted_level = min(max(mean, 0.99 * self.trusted_level), 1.15 * self.trusted_level)
             if measured and self.rival_level:
                 self.trusted, self.rival_level = self.good, 0.0
-            elif calm and not self.rival_level and np.array_equal(self.begun, theta):
+            elif trusts:
                 self.trusted = self.begun
             if not self.probation and calm:
                 said, self.good, self.step_scale = "saved", self.begun, min(1, 1.01 * self.step_scale)
@@ -87,7 +94,7 @@ class Ledger:
                 self.level = min(up if mean >= self.level else max(mean, 0.85 * self.level), highest)
             if not known or self.probation:
                 self.total = self.weight = 0.0
-            self.begun, self.count = theta, 0
+            self.begun, self.count, self.away = theta, 0, 0.0
         self.probation = max(self.probation - 1, 0)
         return said
 
@@ -112,7 +119,9 @@ class TestRollback:
         guard = st.Guard(**OFF | dict(rollback=2.0, window=7, cost_floor=0.05) | changes)
         random = np.random.default_rng(1)
         costs = random.exponential(size=4000) * np.repeat(10.0 ** random.uniform(-2, 2.5, size=80), 50) - below
-        thetas = jnp.asarray(np.repeat(random.normal(size=(100, 2)), 40, axis=0))  # it stands still for a while
+        # It stands still for a while, and drifts a little for a while.
+        drift = 1e-3 * np.arange(40)[:, None] * np.repeat([0, 1], 50)[:, None, None]
+        thetas = jnp.asarray((random.normal(size=(100, 1, 2)) + drift).reshape(-1, 2))
         state = rollbacks.start(guard, thetas[0], jnp.zeros(1), jnp.float64)
         book, seen = Ledger(guard, thetas[0]), dict.fromkeys(("exploded", "exploded again", "saved", ""), 0)
         judge = jax.jit(
@@ -134,6 +143,8 @@ class TestRollback:
                 "trusted_level",
                 "rival_level",
                 "lowest",
+                "steady",
+                "away",
             ):
                 np.testing.assert_allclose(getattr(state, name), getattr(book, name), rtol=1e-11, atol=1e-13)
             np.testing.assert_array_equal(state.good.theta, book.good)
@@ -175,16 +186,19 @@ class TestRollback:
         assert not np.any(free[1])
 
     @staticmethod
-    def windows(guard, costs, rho=0.5):
-        """What a window that is given these costs, and ρ̂, goes through, a row a step."""
-        theta = jnp.zeros(1)
+    def windows(guard, costs, rho=0.5, thetas=0.0):
+        """What a window that is given these costs, ρ̂ and θ goes through, a row a step."""
+        first = jnp.zeros(1)
 
         def step(window, now):
-            window, *said = rollbacks.judge(guard, window, *now, theta, theta, learning=jnp.asarray(True))
+            window, *said = rollbacks.judge(guard, window, *now, first, learning=jnp.asarray(True))
             return window, (window, *said)
 
         rhos = jnp.broadcast_to(rho, np.shape(costs))
-        return jax.lax.scan(step, rollbacks.start(guard, theta, theta, jnp.float64), (jnp.asarray(costs), rhos))[1]
+        rows = jnp.broadcast_to(thetas, np.shape(costs))[:, None]
+        return jax.lax.scan(step, rollbacks.start(guard, first, first, jnp.float64), (jnp.asarray(costs), rhos, rows))[
+            1
+        ]
 
     def test_one_outlier_does_not_blind_it(self):
         """Neither in the first window, nor later, nor on the way back from an explosion."""
@@ -202,15 +216,39 @@ class TestRollback:
     def test_steps_become_long_again(self):
         costs = np.ones(100_000)
         costs[:50_000] = np.tile(np.repeat([1.0, 1e6], [45, 5]), 1000)
-        window, exploded, _, _ = self.windows(st.Guard(window=10), costs)
+        window, exploded, _, _ = self.windows(st.Guard(window=10), costs, thetas=np.linspace(0.0, 1e4, 100_000))
         assert np.sum(exploded) > 100
         assert window.step_scale.min() == 1 / 1024
         assert window.step_scale[-1] == 1
 
+    def test_a_theta_that_has_proved_itself_is_trusted(self):
+        """Learned gains that served for a while are what a second explosion goes back to, and not the first gains."""
+        costs = np.concatenate([np.full(100, 10.0), np.ones(1900), np.full(400, 500.0)])
+        thetas = np.concatenate([np.linspace(0.0, 5.0, 1000), np.linspace(5.0, 5.05, 1400)])
+        window, exploded, _, _ = self.windows(st.Guard(window=100), costs, thetas=thetas)
+        trusted = window.trusted.theta[:, 0]
+        assert trusted[999] == 0  # θ moves through half a width in each window
+        assert trusted[1500] > 4.9
+        assert np.sum(exploded) >= 1
+        assert window.trusted.theta[-1, 0] > 4.9
+        # The tuner did not cause the explosion, because θ was near a θ that served well: its steps stay long.
+        assert window.step_scale[-1] == 1
+        moving = self.windows(st.Guard(window=100), costs, thetas=np.linspace(0.0, 24.0, 2400))[0]
+        assert moving.trusted.theta[-1, 0] == 0
+        assert moving.step_scale[-1] <= 0.5
+
+    def test_a_dear_theta_is_not_trusted(self):
+        """A θ that costs more than the trusted one does not replace it, however long it stays."""
+        costs = np.concatenate([np.ones(100), np.full(2900, 1.5)])
+        thetas = np.concatenate([np.linspace(0.0, 5.0, 1000), np.linspace(5.0, 5.01, 2000)])
+        window, *_ = self.windows(st.Guard(window=100), costs, thetas=thetas)
+        assert np.all(window.trusted.theta == 0)
+
     def test_an_expanding_start_is_not_gone_back_to(self):
         """Where nothing that contracts is known the tuner goes on; once there is, it is kept."""
         rho = np.repeat([1.01, 0.9, 1.01, 0.9, 1.01], 1000)
-        window, _, unstable, saved = self.windows(st.Guard(window=100), np.ones(5000), rho)
+        thetas = np.linspace(0.0, 50.0, 5000)
+        window, _, unstable, saved = self.windows(st.Guard(window=100), np.ones(5000), rho, thetas)
         assert np.flatnonzero(unstable).tolist() == [2000, 4000]
         assert np.flatnonzero(saved)[0] == 1099
         assert np.all(window.step_scale[2400:3000] == 0.5)

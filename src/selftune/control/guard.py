@@ -120,7 +120,7 @@ class Guard(eqx.Module):
       measurement ends it. The default, zero, suits motors and heaters; a quadrotor needs the thrust of hovering.
       `safe_u=None` switches the failsafe off: the last control is held as long as the steps are blind.
     - `gate`: the innovation gate. An observation is an outlier if a component of its innovation is more than `gate`
-      times as large as the mean of its past; nothing is learned from it. After `bridge` outliers in a row the world has
+      times as large as the mean of its past; nothing is learned from it. After five outliers in a row the world has
       changed: the next one is accepted. The gate acts after 50 observations.
     - `u_low`, `u_high`: the actuator's range, (m,) or one number; u is clipped to this range.
     - `rate`: the longest step of θ, as a share of the tuner's Θ: $\|W^{-1} (\theta_{t+1} - \theta_t)\|_2$, where W is
@@ -138,11 +138,13 @@ class Guard(eqx.Module):
           `contraction_memory`) exceeds `contraction`, or if x is finite but above `x_limit` for more than `bridge`
           steps. The last good θ and â are restored together, at any
           distance; `rate` does not apply. Tuner and estimator forget the trajectory. θ then stays for two windows
-          (probation), in which the level is measured again. From then on the tuner's steps are half as long; each good
-          window makes them 1 % longer.
+          (probation), in which the level is measured again. From then on the tuner's steps are half as long, unless θ
+          was near the trusted θ; each good window makes them 1 % longer.
         - During probation, the trusted θ and â are tried if the mean cost exceeds both c² times the level and c
           times the mean cost of the trusted window. The trusted θ and â are those of the first window, or of the last
-          good window in which θ did not move, for example while learning was paused. The second condition matters
+          good window in which θ did not move, for example while learning was paused, or those of a θ that has proved
+          itself: it moved by at most 1.25 % of Θ in each of four good windows in a row, and cost no more than the
+          trusted θ. The second condition matters
           after learning: a disturbance that θ did not cause can cost much more than the level, but the first θ would
           cost more still. Then the last good θ stays.
         - The level is at most c times the mean cost of the trusted window, so that it cannot follow a cost that grows

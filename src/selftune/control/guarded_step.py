@@ -274,8 +274,9 @@ def _judge_cost(
     gate = watch.gate
     if window is not None:
         rho, learning = info.tuner.contraction, _is_learning(watch)
+        widths = step_limits.widths_of(controller, before.theta)
         window, exploded, unstable, saved = rollback.judge(
-            guard, window, info.cost, rho, step.theta, before.a_hat, learning=learning
+            guard, window, info.cost, rho, step.theta, before.a_hat, learning=learning, widths=widths
         )
         inside = ControllerState(before.theta, before.a_hat, step.tuner, before.estimator, memory)
         restored = _restored(controller, x, inside, window, watch.mode)

@@ -7,7 +7,7 @@ innovations are compared, so the gate has no units.
 
 There are two ways back when the world has really changed:
 
-- After `bridge` outliers in a row, the next one is accepted, and its size becomes the scale.
+- After `PATIENCE` outliers in a row, the next one is accepted, and its size becomes the scale.
 - After `bridge` innovations in a row below scale / `gate`, the scale is divided by `gate`.
 """
 
@@ -21,6 +21,10 @@ from .guard import Guard
 
 FIRST = 50
 """This many innovations are accepted before the gate acts, because their scale must be known."""
+
+PATIENCE = 5
+"""This many outliers in a row are ignored. The gate is for single wild observations: when the world changes, the
+estimator must learn again soon, because the control of the old model is wrong."""
 
 
 class Gate(eqx.Module):
@@ -53,12 +57,12 @@ def test(guard: Guard, gate: Gate, innovation: Float[Array, " k"], f_obs: Float[
     assert guard.gate is not None
     size, dtype = jnp.abs(innovation), innovation.dtype
     scale = jnp.where((gate.scale >= 0) & jnp.isfinite(gate.scale), gate.scale, 0)
-    streak = jnp.clip(gate.streak, -guard.bridge, guard.bridge)
+    streak = jnp.clip(gate.streak, -guard.bridge, PATIENCE)
     is_known = gate.count >= FIRST
     # On data without noise the scale becomes a rounding error: compare with the digits of the observation too.
     is_visible = size > jnp.sqrt(jnp.finfo(dtype).eps) * jnp.maximum(jnp.abs(f_obs), jnp.abs(f_obs - innovation))
     is_far = is_known & jnp.any((scale > 0) & (size > guard.gate * scale) & is_visible)
-    is_outlier = is_far & (streak < guard.bridge)
+    is_outlier = is_far & (streak < PATIENCE)
     is_change = is_far & ~is_outlier
     is_near = is_known & jnp.all(size * guard.gate < scale)
     shrinks = is_near & (-streak >= guard.bridge)

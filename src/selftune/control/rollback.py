@@ -13,6 +13,8 @@ from .trees import choose
 
 PROBATION = 2
 """After a rollback, θ does not move for this many windows, while the cost of the restored θ is measured."""
+STEADY, PROVED = 0.0125, 4
+"""A θ that moves by at most `STEADY` widths of Θ in each of `PROVED` good windows in a row has proved itself."""
 BACKOFF, TRUST, LEAST = 0.5, 1.01, 1 / 1024
 """Factors on the length of the tuner's steps: a rollback multiplies the length by `BACKOFF`, a good window by `TRUST`.
 The product stays between `LEAST` and 1; `LEAST` is above zero so that the steps can grow again."""
@@ -44,7 +46,8 @@ class Window(eqx.Module):
     """The θ and â at the beginning of the window."""
     good: Snapshot
     trusted: Snapshot
-    """The first θ and â, or those of the last good window in which θ did not move."""
+    """The first θ and â, or those of the last good window in which θ did not move, or hardly moved for `PROVED` windows
+    while it cost no more than the trusted θ."""
     trusted_level: Float[Array, ""]
     """The mean cost of the window that began with the trusted θ and â; 0 before it is known. It rises by at most 15 %
     and falls by at most 1 % in a window, except when the trusted θ and â were restored and are measured anew."""
@@ -53,6 +56,10 @@ class Window(eqx.Module):
     0."""
     lowest: Float[Array, ""]
     """The lowest cost so far, at most 0. It is subtracted from all costs."""
+    steady: Int[Array, ""]
+    """Good windows in a row in which θ hardly moved, up to `PROVED`."""
+    away: Float[Array, ""]
+    """The largest distance of θ from the trusted θ in this window, in widths of Θ."""
 
 
 def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any) -> Window | None:
@@ -60,7 +67,9 @@ def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any) -> Window | No
         return None
     zero, none, now = jnp.zeros((), dtype), jnp.zeros((), jnp.int32), Snapshot(theta, a_hat)
     level, step_scale, used_trusted = jnp.full((), jnp.inf, dtype), jnp.ones((), dtype), jnp.asarray(False)
-    return Window(zero, zero, level, step_scale, none, none, used_trusted, none, now, now, now, zero, zero, zero)
+    return Window(
+        zero, zero, level, step_scale, none, none, used_trusted, none, now, now, now, zero, zero, zero, none, zero
+    )
 
 
 def repaired(guard: Guard, window: Window) -> Window:
@@ -86,6 +95,8 @@ def repaired(guard: Guard, window: Window) -> Window:
         ),
         rival_level=jnp.where(_is_cost(window.rival_level), window.rival_level, 0),
         lowest=jnp.where(_is_cost(-window.lowest), window.lowest, 0),
+        steady=jnp.clip(window.steady, 0, PROVED),
+        away=jnp.where(_is_cost(window.away), window.away, 0),
     )
 
 
@@ -94,12 +105,21 @@ def _is_cost(number: Array) -> Array:
 
 
 def judge(
-    guard: Guard, window: Window, cost: Array, rho: Any, theta: PyTree, a_hat: PyTree, *, learning: Any
+    guard: Guard,
+    window: Window,
+    cost: Array,
+    rho: Any,
+    theta: PyTree,
+    a_hat: PyTree,
+    *,
+    learning: Any,
+    widths: Any = 1.0,
 ) -> tuple[Window, Any, Any, Any]:
     """Add one step's cost to the window, and decide whether to roll back.
 
-    `theta` and `a_hat` are those of the next step. There is no rollback unless `learning`. Returns the window, and
-    whether the cost exploded, whether the loop is unstable, and whether a good window was saved.
+    `theta` and `a_hat` are those of the next step, `widths` the widths of Θ. There is no rollback unless `learning`.
+    Returns the window, and whether the cost exploded, whether the loop is unstable, and whether a good window was
+    saved.
     """
     assert guard.rollback is not None
     window = _shift_costs(window, cost)
@@ -115,7 +135,10 @@ def judge(
     saved = ends & ~phase.on_probation & is_good
     theta_stayed = jnp.all(ravel_pytree(window.begun.theta)[0] == ravel_pytree(theta)[0])
     is_trial = window.rival_level > 0
-    trusts = ends & is_good & theta_stayed & ~is_trial
+    steady = jnp.where(saved & (_way(window.begun.theta, theta, widths) <= STEADY), window.steady + 1, 0)
+    steady = jnp.where(ends, jnp.minimum(steady, PROVED), window.steady).astype(jnp.int32)
+    proved = ends & (steady >= PROVED) & (costs.mean <= window.trusted_level)
+    trusts = (ends & is_good & theta_stayed | proved) & ~is_trial
     # Start the sums again after a window that measured a new level: outliers and the transient must not stay in them.
     restarts = ends & ~phase.is_watched
     swaps = faults.exploded_again | faults.trusted_is_worse
@@ -141,6 +164,8 @@ def judge(
         trusted_level=trusted_level,
         rival_level=jnp.where(faults.exploded_again, costs.mean, jnp.where(trial_ends, 0, window.rival_level)),
         lowest=window.lowest,
+        steady=steady,
+        away=jnp.where(ends, 0, jnp.maximum(window.away, _way(window.trusted.theta, theta, widths))),
     )
     exploded = faults.exploded | swaps
     return choose(rolls_back, go_back(guard, after), after), exploded, faults.unstable, saved
@@ -285,14 +310,26 @@ def _next_level(
     return jnp.where(ends & (~phase.on_probation | probation_ends | ~phase.level_known), level, window.level)
 
 
+def _way(start: PyTree, end: PyTree, widths: Any) -> Array:
+    """Return the distance of two θ, in widths of Θ."""
+    flat = ravel_pytree(end)[0]
+    share = (flat - ravel_pytree(start)[0]) / jnp.where(jnp.asarray(widths, flat.dtype) > 0, widths, 1)
+    return jnp.sqrt(jnp.sum(share * share))
+
+
 def go_back(guard: Guard, window: Window) -> Window:
-    """Return the window right after the last good θ and â were restored."""
+    """Return the window right after the last good θ and â were restored.
+
+    The tuner's steps become shorter, unless θ stayed near the trusted θ: then the tuner did not cause the rollback.
+    """
+    is_suspect = window.away > PROVED * STEADY
+    shorter = jnp.maximum(BACKOFF * window.step_scale, LEAST)
     zero, none = jnp.zeros_like(window.total), jnp.zeros_like(window.count)
     return Window(
         total=zero,
         weight=zero,
         level=window.level,
-        step_scale=jnp.maximum(BACKOFF * window.step_scale, LEAST),
+        step_scale=jnp.where(is_suspect, shorter, window.step_scale),
         count=none,
         probation=jnp.full_like(window.probation, PROBATION * guard.window),
         used_trusted=window.used_trusted,
@@ -303,4 +340,6 @@ def go_back(guard: Guard, window: Window) -> Window:
         trusted_level=window.trusted_level,
         rival_level=window.rival_level,
         lowest=window.lowest,
+        steady=none,
+        away=zero,
     )

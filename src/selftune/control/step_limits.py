@@ -54,6 +54,12 @@ def clip(guard: Guard, u: Float[Array, " m"]) -> tuple[Float[Array, " m"], Any]:
     return jnp.minimum(jnp.maximum(u, low), high), jnp.any((u <= low) | (u >= high))
 
 
+def widths_of(controller: Controller, theta: PyTree) -> Float[Array, " d"]:
+    """Return the widths of the tuner's Θ, the unit of its steps."""
+    constraint = constraint_of(controller.tuner)
+    return (Unconstrained() if constraint is None else constraint).widths(theta)
+
+
 def limit_step(
     guard: Guard,
     controller: Controller,
@@ -81,7 +87,7 @@ def limit_step(
         step, changed = jnp.where(held & grows, 0, step), held
     constraint = constraint_of(controller.tuner)
     if guard.rate is not None:
-        widths = (Unconstrained() if constraint is None else constraint).widths(theta)
+        widths = widths_of(controller, theta)
         share = jnp.where(widths > 0, step / jnp.where(widths > 0, widths, 1), 0)
         square = jnp.sum(share * share)
         limited = square > guard.rate * guard.rate
