@@ -197,6 +197,7 @@ static int same(const scalar_state *a, scalar_state b)
     b.last_code = a->last_code;
     b.refused = a->refused;
     b.guard_missed = a->guard_missed;
+    b.guard_failsafe_blind = a->guard_failsafe_blind;
     memcpy(b.last_u, a->last_u, sizeof b.last_u);
     memcpy(b.predicted, a->predicted, sizeof b.predicted);
     return memcmp(a, &b, sizeof b) == 0;
