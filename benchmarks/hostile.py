@@ -86,9 +86,9 @@ def cases(problems: tuple[str, ...], dtypes: tuple[str, ...]) -> Iterator[Case]:
     tuners = (
         st.GaussNewton(constraint=THETA),
         mgaps,
-        st.GAPS(0.05, buffer=8, constraint=THETA),
+        st.GAPS(buffer=8, learning_rate=0.05, constraint=THETA),
         st.DiffTune(episode=20, learning_rate=0.01, constraint=THETA),
-        st.OPRF(0.01, radius=0.05, key=jax.random.key(0), constraint=THETA),
+        st.OPRF(episode=20, radius=0.05, key=jax.random.key(0), learning_rate=0.01, constraint=THETA),
         st.Fixed(),
     )
     estimators = (
