@@ -295,7 +295,8 @@ class TestFolder:
         monkeypatch.setattr(footprint, "measure", lambda name, sources: None)
         (scalar / "mine.txt").write_text("kept")
         self.export(scalar, name="other")
-        expected = {"other.c", "other.h", "main.c", "replay.h", "CMakeLists.txt", "README.md", "selftune.json"}
+        made = {"main.c", "proof.c", "replay.h", "CMakeLists.txt", "README.md", "selftune.json"}
+        expected = {"other.c", "other.h", *made}
         assert set(texts(scalar)) == expected | {"mine.txt"}
         assert "No compiler was available" in (scalar / "README.md").read_text()
         assert json.loads((scalar / "selftune.json").read_text())["costs"]["flash"] is None

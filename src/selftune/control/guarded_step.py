@@ -136,9 +136,9 @@ def act(
         last_x, last_t = choose(is_fresh, (used, t), (state.x, state.t))
         # Use `clipped` instead of `u`: if nothing is clipped, the tuner has computed this value already.
         predicted: Array = system.dynamics(x_hat, clipped, info.f_hat, t)
-        predicted = jnp.where(usable & are_finite(predicted), predicted, state.predicted)
+        predicted = choose(usable & are_finite(predicted), predicted, state.predicted)
         if guard.safe_u is not None:  # the prediction is that of another control
-            predicted = jnp.where(is_safe, choose(is_fresh, x_hat, state.predicted), predicted)
+            predicted = choose(is_safe, choose(is_fresh, x_hat, state.predicted), predicted)
         refusals = _count(state.refused, ~ok)
         state = GuardedState(inside, guarding, last_x, last_t, u=u, predicted=predicted, code=code, refused=refusals)
         report = guard_state.report(decisions, state.guard)

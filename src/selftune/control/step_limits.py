@@ -74,9 +74,11 @@ def clamp_theta(controller: Controller, theta: PyTree) -> PyTree:
 def _clamp(value: Array, low: Any, high: Any) -> Array:
     """Return a value between its bounds; NaN becomes the lower bound, or the upper one, or 0, whichever is finite."""
     low, high = jnp.asarray(low, value.dtype), jnp.asarray(high, value.dtype)
-    instead = jnp.where(jnp.isfinite(low), low, jnp.where(jnp.isfinite(high), high, 0))
-    number = jnp.where(jnp.isnan(value), instead, value)  # first of all, because Frama-C then knows that it is no NaN
-    return jnp.where(number >= low, jnp.where(number <= high, number, high), low)
+    finite: Array = jnp.where(jnp.isfinite(high), high, jnp.zeros_like(high))
+    instead: Array = jnp.where(jnp.isfinite(low), low, finite)
+    number: Array = jnp.where(jnp.isnan(value), instead, value)  # first, because Frama-C then knows that it is no NaN
+    below: Array = jnp.where(number <= high, number, high)
+    return jnp.where(number >= low, below, low)
 
 
 def limit_step(
