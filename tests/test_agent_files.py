@@ -89,7 +89,7 @@ def test_what_is_not_such_a_file_is_refused(saved, tmp_path):
     foreign = tmp_path / "foreign.npz"
     np.savez(foreign, x=np.zeros(3))
     refused(agent, foreign, damaged)
-    kind = b'"format": "selftune agent", "version": 3, "checksum": ""'
+    kind = b'"format": "selftune agent", "version": 4, "checksum": ""'
     for about in (b"[]", b"{", b'{"leaves": []}', b'{"leaves": 3, %b}' % kind, b'{"leaves": [[3]], %b}' % kind):
         np.savez(foreign, about=np.frombuffer(about, np.uint8))
         refused(agent, foreign, damaged)

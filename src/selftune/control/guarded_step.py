@@ -113,6 +113,7 @@ def act(
         if guard.safe_u is not None:
             last_good = jnp.where(sees, x_hat, state.x)
             u = jnp.where(is_safe, failsafe.safe_control(guard, last_good, u.shape[0]), u)
+        u = step_limits.clamp_control(guard, u)
         step = _limit_step(controller, guard, state, x_hat, proposed, info.tuner, restarts=returns)
         # Check only the numbers that are used: if y is reset, its gradient may have overflowed. Checking that gradient
         # would refuse every later step.
@@ -128,15 +129,16 @@ def act(
         accepted = _judge_cost(controller, guard, state, measurement, step, proposed.memory, x_hat, info, saturated)
         refused = _refuse(controller, guard, state, measurement, proposed.memory, u, is_broken=is_broken)
         decisions, inside, guarding = choose(ok, accepted, refused)
+        inside = eqx.tree_at(lambda c: c.theta, inside, step_limits.clamp_theta(controller, inside.theta))
         decisions = decisions + _sum({Decision.SATURATED: usable & saturated & ~is_safe, Decision.FAILSAFE: is_safe})
         guarding = _replace(guarding, failsafe=watch)
         used = x if info.x_hat is None else x_hat
         last_x, last_t = choose(is_fresh, (used, t), (state.x, state.t))
         # Use `clipped` instead of `u`: if nothing is clipped, the tuner has computed this value already.
         predicted: Array = system.dynamics(x_hat, clipped, info.f_hat, t)
-        predicted = jnp.where(usable & are_finite(predicted), predicted, state.predicted)
+        predicted = choose(usable & are_finite(predicted), predicted, state.predicted)
         if guard.safe_u is not None:  # the prediction is that of another control
-            predicted = jnp.where(is_safe, choose(is_fresh, x_hat, state.predicted), predicted)
+            predicted = choose(is_safe, choose(is_fresh, x_hat, state.predicted), predicted)
         refusals = _count(state.refused, ~ok)
         state = GuardedState(inside, guarding, last_x, last_t, u=u, predicted=predicted, code=code, refused=refusals)
         report = guard_state.report(decisions, state.guard)

@@ -65,7 +65,7 @@ def test(guard: Guard, gate: Gate, innovation: Float[Array, " k"], f_obs: Float[
     is_outlier = is_far & (streak < PATIENCE)
     is_change = is_far & ~is_outlier
     is_near = is_known & jnp.all(size * guard.gate < scale)
-    shrinks = is_near & (-streak >= guard.bridge)
+    shrinks = is_near & (streak <= -guard.bridge)
 
     count = jnp.clip(gate.count + 1, 1, max(guard.window, FIRST)).astype(jnp.int32)
     mean = scale + (size - scale) / count.astype(dtype)

@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..foundation.errors import ArgumentError
-from ..problem.constraints import Unconstrained
+from ..problem.constraints import Box, Unconstrained
 from ..problem.projected_step import constraint_of
 from .controller import Controller
 from .guard import Guard
@@ -58,6 +58,33 @@ def widths_of(controller: Controller, theta: PyTree) -> Float[Array, " d"]:
     """Return the widths of the tuner's Θ, the unit of its steps."""
     constraint = constraint_of(controller.tuner)
     return (Unconstrained() if constraint is None else constraint).widths(theta)
+
+
+def clamp_control(guard: Guard, u: Float[Array, " m"]) -> Float[Array, " m"]:
+    """Return u itself if it is inside the actuator's range. These comparisons are the last step before the control is
+    returned. So a program that proves properties of C sees, for all bit patterns of all numbers, that u is inside."""
+    largest = np.finfo(u.dtype).max
+    low, high = control_range(guard, u.dtype)
+    return _clamp(u, np.maximum(low, -largest), np.minimum(high, largest))
+
+
+def clamp_theta(controller: Controller, theta: PyTree) -> PyTree:
+    """Return θ itself if it is inside the tuner's Θ, for a box; see `clamp_control`."""
+    constraint = constraint_of(controller.tuner)
+    if not isinstance(constraint, Box):
+        return theta
+    flat, unravel = ravel_pytree(theta)
+    return unravel(_clamp(flat, *constraint.bounds(theta)))
+
+
+def _clamp(value: Array, low: Any, high: Any) -> Array:
+    """Return a value between its bounds; NaN becomes the lower bound, or the upper one, or 0, whichever is finite."""
+    low, high = jnp.asarray(low, value.dtype), jnp.asarray(high, value.dtype)
+    finite: Array = jnp.where(jnp.isfinite(high), high, jnp.zeros_like(high))
+    instead: Array = jnp.where(jnp.isfinite(low), low, finite)
+    number: Array = jnp.where(jnp.isnan(value), instead, value)  # first, because Frama-C then knows that it is no NaN
+    below: Array = jnp.where(number <= high, number, high)
+    return jnp.where(number >= low, below, low)
 
 
 def limit_step(

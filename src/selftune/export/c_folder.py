@@ -24,7 +24,7 @@ from ..problem.noise import Gaussian
 from ..problem.scenario import Scenario
 from ..simulation.simulator import simulate
 from ..storage import files
-from . import readme
+from . import proof, readme
 
 TEMPLATES = Path(__file__).with_name("templates")
 MANIFEST = "selftune.json"
@@ -55,6 +55,7 @@ def export_c(
     - `NAME.h` and `NAME.c`: a plain struct for the state, and the functions `NAME_init`, `NAME_act`, `NAME_observe` and
       `NAME_observe_state`, which correspond to the methods of `Agent`;
     - `main.c` and `replay.h`: a program that replays a recorded run and prints the largest difference;
+    - `proof.c`: what the analyser Frama-C proves about the C; the README has the command;
     - `CMakeLists.txt`, and a `README.md` with the cost of a step in memory and operations.
 
     **Arguments:**
@@ -80,7 +81,7 @@ def export_c(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     made = st.export_c(controller, f"{folder}/cart", x=[1.0], theta=[1.0], a_hat=[0.0])
         ...     sorted(path.name for path in made.iterdir())
-        ['CMakeLists.txt', 'README.md', 'cart.c', 'cart.h', 'main.c', 'replay.h', 'selftune.json']
+        ['CMakeLists.txt', 'README.md', 'cart.c', 'cart.h', 'main.c', 'proof.c', 'replay.h', 'selftune.json']
     """
     folder = Path(folder)
     dtype = _dtype_name(dtype)
@@ -99,6 +100,7 @@ def export_c(
         f"{name}.c": firmware.source(),
         "replay.h": _replay(firmware, scenario),
         "main.c": _main(firmware),
+        "proof.c": proof.source(firmware),
         "CMakeLists.txt": fill(TEMPLATES / "CMakeLists.txt.in", {"name": name, "upper": name.upper()}),
     }
     costs = readme.costs(firmware, texts)
