@@ -8,7 +8,7 @@ innovations are compared, so the gate has no units.
 There are two ways back when the world has really changed:
 
 - After `PATIENCE` outliers in a row, the next one is accepted, and its size becomes the scale.
-- After `bridge` innovations in a row below scale / `gate`, the scale is divided by `gate`.
+- After `QUIET` innovations in a row below scale / `gate`, the scale is divided by `gate`.
 """
 
 from typing import Any
@@ -57,7 +57,7 @@ def test(guard: Guard, gate: Gate, innovation: Float[Array, " k"], f_obs: Float[
     assert guard.gate is not None
     size, dtype = jnp.abs(innovation), innovation.dtype
     scale = jnp.where((gate.scale >= 0) & jnp.isfinite(gate.scale), gate.scale, 0)
-    streak = jnp.clip(gate.streak, -guard.bridge, PATIENCE)
+    streak = jnp.clip(gate.streak, -QUIET, PATIENCE)
     is_known = gate.count >= FIRST
     # On data without noise the scale becomes a rounding error: compare with the digits of the observation too.
     is_visible = size > jnp.sqrt(jnp.finfo(dtype).eps) * jnp.maximum(jnp.abs(f_obs), jnp.abs(f_obs - innovation))
