@@ -26,6 +26,9 @@ PATIENCE = 5
 """This many outliers in a row are ignored. The gate is for single wild observations: when the world changes, the
 estimator must learn again soon, because the control of the old model is wrong."""
 
+QUIET = 100
+"""After this many small innovations in a row, the scale of the old ones is forgotten."""
+
 
 class Gate(eqx.Module):
     """The scale of the innovations, and how they compare with it."""
@@ -65,7 +68,7 @@ def test(guard: Guard, gate: Gate, innovation: Float[Array, " k"], f_obs: Float[
     is_outlier = is_far & (streak < PATIENCE)
     is_change = is_far & ~is_outlier
     is_near = is_known & jnp.all(size * guard.gate < scale)
-    shrinks = is_near & (streak <= -guard.bridge)
+    shrinks = is_near & (streak <= -QUIET)
 
     count = jnp.clip(gate.count + 1, 1, max(guard.window, FIRST)).astype(jnp.int32)
     mean = scale + (size - scale) / count.astype(dtype)
