@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test playground test-playground test-slow test-versions test-docs firmware check format bench wheel lock clean
+.PHONY: reproduce test playground test-playground test-slow test-versions test-docs firmware proof check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -49,6 +49,11 @@ test-docs: $(READY)
 firmware: $(READY)
 	$(BIN)/python -m tests.native.cortex_m4
 	SELFTUNE_NEEDS_ARM=1 $(BIN)/pytest -m slow tests/native/test_firmware_qemu.py
+
+# Frama-C proves the exported C of two controllers, for all bit patterns (Debian: frama-c-base).
+proof: $(READY)
+	command -v frama-c
+	$(BIN)/pytest -m slow tests/test_hostile.py -k proof
 
 check: $(READY)
 	$(BIN)/ruff format --check

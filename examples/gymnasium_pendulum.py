@@ -18,7 +18,8 @@ LAP, PACE = 125, 2 * np.pi / 5.0  # steps, rad/s
 
 
 def target(t):  # where the cart should be, and how fast
-    return 0.3 * jnp.sin(PACE * DT * t), 0.3 * PACE * jnp.cos(PACE * DT * t)
+    phase = st.phase(t, PACE * DT)
+    return 0.3 * jnp.sin(phase), 0.3 * PACE * jnp.cos(phase)
 
 
 def dynamics(x, u, f, t):

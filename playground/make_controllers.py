@@ -17,7 +17,17 @@ from selftune.experiments.loops import rules
 from selftune.experiments.paper import run as paper
 
 HERE = Path(__file__).parent
-OPEN_GUARD = st.Guard(x_limit=None, f_limit=None, rate=None, y_limit=None, rollback=None, contraction=None)
+OPEN_GUARD = st.Guard(
+    x_limit=None,
+    f_limit=None,
+    gate=None,
+    safe_u=None,
+    rate=None,
+    authority=None,
+    y_limit=None,
+    rollback=None,
+    contraction=None,
+)
 """No limits: the panel shows the algorithms as the paper writes them."""
 MEMORY = 1000
 """The number of steps over which the tuners estimate the contraction ρ̂."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.control import guard as guards
+from selftune.control import step_limits
 from selftune.control.guarded_step import act as guarded_act
 from selftune.control.guarded_step import begin
 from selftune.foundation.errors import StoreError
@@ -127,6 +127,11 @@ class TestAnOrderlyRun:
         np.testing.assert_array_equal(lanes[1], whole.theta)
 
 
+def limit_step(guard, made, theta, wanted):
+    no = jnp.asarray(False)
+    return step_limits.limit_step(guard, made, theta, wanted, saturated=None, step_scale=None, still=no, forget=no)
+
+
 class TestRate:
     def test_no_step_is_longer(self):
         run = simulate(controller(3.0), st.Guard(**OFF | dict(rate=0.004)))
@@ -143,14 +148,13 @@ class TestRate:
     def test_each_number_of_theta_has_its_own_unit(self):
         """A number of θ in another unit, with its bounds, moves by the same share of Θ."""
         unit = np.array([1e3, 1e-2])
-        guard, no = st.Guard(**OFF | dict(rate=0.05)), jnp.asarray(False)
+        guard = st.Guard(**OFF | dict(rate=0.05))
         ends = []
         for scale in (np.ones(2), unit):
             tuner = st.MGAPS(1.0, constraint=st.Box(scale * np.array([-1.0, 0.0]), scale * np.array([1.0, 8.0])))
             made = st.Controller(system(), tuner, st.Frozen())
             theta, wanted = scale * jnp.array([0.5, 4.0]), scale * jnp.array([0.9, 1.0])
-            state = guards.start(guard, theta, jnp.zeros(1), theta.dtype)
-            moved, limited, _ = guards.limit_step(guard, made, state, theta, wanted, still=no, forget=no)
+            moved, limited, _ = limit_step(guard, made, theta, wanted)
             assert limited
             ends.append(moved / scale)
         share = np.array([0.4 / 2, -3.0 / 8])
@@ -162,20 +166,15 @@ class TestRate:
     def test_a_number_that_is_fixed_does_not_count(self):
         tuner = st.MGAPS(1.0, constraint=st.Box([0.5, 0.0], [0.5, 8.0]))
         made, guard = st.Controller(system(), tuner, st.Frozen()), st.Guard(**OFF | dict(rate=0.1))
-        theta, no = jnp.array([0.5, 4.0]), jnp.asarray(False)
-        state = guards.start(guard, theta, jnp.zeros(1), theta.dtype)
-        moved, limited, _ = guards.limit_step(guard, made, state, theta, jnp.array([0.5, 8.0]), still=no, forget=no)
+        theta = jnp.array([0.5, 4.0])
+        moved, limited, _ = limit_step(guard, made, theta, jnp.array([0.5, 8.0]))
         assert limited
         np.testing.assert_allclose(moved, [0.5, 4.8], rtol=1e-12)
 
     def test_an_infinite_square_is_no_step(self):
         flat = jnp.array([0.0, 0.0], jnp.float32)
         made, guard = controller(), st.Guard(**OFF | dict(rate=0.1))
-        state = guards.start(guard, flat, jnp.zeros(1, jnp.float32), jnp.float32)
-        no = jnp.asarray(False)
-        moved, limited, _ = guards.limit_step(
-            guard, made, state, flat, jnp.array([3e30, 1.0], jnp.float32), still=no, forget=no
-        )
+        moved, limited, _ = limit_step(guard, made, flat, jnp.array([3e30, 1.0], jnp.float32))
         assert np.all(np.isfinite(moved))
         assert limited
 
@@ -305,7 +304,8 @@ def test_a_y_that_overflows_is_forgotten(engine):
 def test_what_is_too_large_is_not_learned_from(engine):
     """Neither as the x of an `act`, nor as the one that followed it."""
     one = agent(engine, x_limit=(1.5, 15.0))
-    play(one, range(20))
+    _, _, x = play(one, range(19))
+    one.act(x, 19)
     a_hat = one.a_hat
     one.observe_state([0.5, -1000.0])
     assert (one.result.message, one.refused) == ("the state diverged at step 19", 1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune.control import guard as guards
+from selftune.control import rollback as rollbacks
 from tests.test_guard import OFF, START, D, controller, decided, scenario, system
 
 
@@ -18,49 +18,83 @@ class Ledger:
 
     def __init__(self, guard, theta):
         self.g, self.total, self.weight, self.level, self.step_scale = guard, 0.0, 0.0, np.inf, 1.0
-        self.count = self.probation = 0
+        self.count = self.probation = self.steady = 0
         self.used_trusted = False
         self.begun = self.good = self.trusted = theta
-        self.trusted_level = 0.0
+        self.trusted_level = self.rival_level = self.lowest = self.away = 0.0
 
     def back(self):
         self.total = self.weight = 0.0
-        self.count, self.probation, self.begun = 0, 2 * self.g.window, self.good
-        self.step_scale = max(self.step_scale / 2, 1 / 1024)
+        self.count, self.probation, self.begun, self.steady = 0, 2 * self.g.window, self.good, 0
+        if self.away > 0.05:  # the tuner may have caused it
+            self.step_scale = max(self.step_scale / 2, 1 / 1024)
+        self.away = 0.0
         return "exploded"
 
+    def swap(self, said):
+        self.good, self.trusted, self.used_trusted = self.trusted, self.good, True
+        return self.back() + said
+
+    def shift(self, cost):
+        """The lowest cost so far counts as zero, also in what was added up before."""
+        down = max(self.lowest - cost, 0.0)
+        self.lowest -= down
+        self.total += down * self.weight
+        self.level += down
+        self.trusted_level += down if self.trusted_level > 0 else 0.0
+        return cost - self.lowest
+
     def step(self, cost, theta):
-        g, keep = self.g, 1 - 1 / self.g.window
+        g, keep, c = self.g, 1 - 1 / self.g.window, self.g.rollback
+        cost = self.shift(cost)
+        self.used_trusted = self.used_trusted and self.probation > 0
+        self.away = max(self.away, np.linalg.norm(theta - self.trusted))
         level = max(self.level, g.cost_floor)
         known = np.isfinite(self.level) and level > 0
-        cost = min(cost, g.rollback * g.window / 2 * level) if known else cost
+        cost = min(cost, c * g.window / 2 * level) if known else cost
         self.total, self.weight = keep * self.total + cost, keep * self.weight + 1
         mean, sofar = self.total / self.weight, self.total / g.window
-        if known and not self.probation and sofar > g.rollback * level:
+        ceiling = np.inf if g.cost_ceiling is None else g.cost_ceiling - self.lowest
+        if not self.probation and ((known and sofar > c * level) or sofar > ceiling):
             return self.back()
-        explodes_again = sofar > max(g.rollback**2 * level, g.rollback * self.trusted_level)
-        if known and self.probation and not self.used_trusted and explodes_again:
-            self.good, self.used_trusted = self.trusted, True
-            return self.back() + " again"
+        same = np.array_equal(self.good, self.trusted)
+        highest = c * max(self.trusted_level, g.cost_floor) if self.trusted_level > 0 else np.inf
+        again = sofar > max(c**2 * level, c * self.trusted_level)
+        again = known and (again or (self.probation == 1 and mean > highest and not same))
+        if self.probation and not self.used_trusted and (again or sofar > ceiling):
+            self.rival_level = mean
+            return self.swap(" again")
+        if self.probation == 1 and self.rival_level and mean > self.rival_level:
+            self.level, self.rival_level, self.trusted_level = self.rival_level, 0.0, mean
+            return self.swap(" and returned")
         self.count += 1
         said = ""
         if self.count == g.window:
-            calm = not known or mean <= g.rollback**0.5 * level
-            trusts = calm and np.array_equal(self.begun, theta)
-            self.trusted = self.begun if trusts else self.trusted
-            self.trusted_level = mean if trusts or self.trusted_level == 0 else self.trusted_level
+            calm = (not known or mean <= c**0.5 * level) and mean <= ceiling
+            measured = self.probation == 1
+            near = np.linalg.norm(theta - self.begun) <= 0.0125
+            self.steady = min(self.steady + 1, 4) if calm and not self.probation and near else 0
+            proved = self.steady == 4 and mean <= self.trusted_level
+            trusts = not self.rival_level and ((calm and np.array_equal(self.begun, theta)) or proved)
+            if (measured and (same or self.rival_level)) or self.trusted_level == 0:
+                self.trusted_level = mean
+            elif trusts:
+                self.trusted_level = min(max(mean, 0.99 * self.trusted_level), 1.15 * self.trusted_level)
+            if measured and self.rival_level:
+                self.trusted, self.rival_level = self.good, 0.0
+            elif trusts:
+                self.trusted = self.begun
             if not self.probation and calm:
                 said, self.good, self.step_scale = "saved", self.begun, min(1, 1.01 * self.step_scale)
-            measured = self.probation == 1
+            highest = c * max(self.trusted_level, g.cost_floor) if self.trusted_level > 0 else np.inf
             if not known:
-                self.level = mean
+                self.level = min(mean, highest)
             elif not self.probation or measured:
                 up = mean if calm or measured else self.level + (mean - self.level) / 8
-                self.level = up if mean >= self.level else max(mean, 0.85 * self.level)
+                self.level = min(up if mean >= self.level else max(mean, 0.85 * self.level), highest)
             if not known or self.probation:
                 self.total = self.weight = 0.0
-            self.begun, self.count = theta, 0
-        self.used_trusted = self.used_trusted and self.probation > 0
+            self.begun, self.count, self.away = theta, 0, 0.0
         self.probation = max(self.probation - 1, 0)
         return said
 
@@ -79,21 +113,25 @@ def gone_wrong(steps):
 
 
 class TestRollback:
-    def test_by_the_book(self):
-        guard = st.Guard(**OFF | dict(rollback=2.0, window=7, cost_floor=0.05))
+    @pytest.mark.parametrize("changes", [{}, {"cost_ceiling": 40.0}, {"below": 3.0}])
+    def test_by_the_book(self, changes):
+        below = changes.pop("below", 0.0)
+        guard = st.Guard(**OFF | dict(rollback=2.0, window=7, cost_floor=0.05) | changes)
         random = np.random.default_rng(1)
-        costs = random.exponential(size=2000) * np.repeat(10.0 ** random.uniform(-2, 2.5, size=40), 50)
-        thetas = jnp.asarray(np.repeat(random.normal(size=(50, 2)), 40, axis=0))  # it stands still for a while
-        state = guards.start(guard, thetas[0], jnp.zeros(1), jnp.float64).window
-        book, seen = Ledger(guard, thetas[0]), {"exploded": 0, "exploded again": 0, "saved": 0, "": 0}
+        costs = random.exponential(size=4000) * np.repeat(10.0 ** random.uniform(-2, 2.5, size=80), 50) - below
+        # It stands still for a while, and drifts a little for a while.
+        drift = 1e-3 * np.arange(40)[:, None] * np.repeat([0, 1], 50)[:, None, None]
+        thetas = jnp.asarray((random.normal(size=(100, 1, 2)) + drift).reshape(-1, 2))
+        state = rollbacks.start(guard, thetas[0], jnp.zeros(1), jnp.float64)
+        book, seen = Ledger(guard, thetas[0]), dict.fromkeys(("exploded", "exploded again", "saved", ""), 0)
         judge = jax.jit(
-            lambda window, cost, theta: guards.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
+            lambda window, cost, theta: rollbacks.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
         )
         for cost, theta in zip(costs, thetas, strict=True):
             state, exploded, unstable, saved = judge(state, cost, theta)
             said = book.step(float(cost), theta)
             assert (bool(exploded), bool(saved), bool(unstable)) == ("exploded" in said, said == "saved", False)
-            seen[said] += 1
+            seen[said] = seen.get(said, 0) + 1
             for name in (
                 "total",
                 "weight",
@@ -103,23 +141,64 @@ class TestRollback:
                 "probation",
                 "used_trusted",
                 "trusted_level",
+                "rival_level",
+                "lowest",
+                "steady",
+                "away",
             ):
-                np.testing.assert_allclose(getattr(state, name), getattr(book, name), rtol=1e-12, atol=1e-15)
+                np.testing.assert_allclose(getattr(state, name), getattr(book, name), rtol=1e-11, atol=1e-13)
             np.testing.assert_array_equal(state.good.theta, book.good)
             np.testing.assert_array_equal(state.trusted.theta, book.trusted)
         assert min(seen.values()) > 2, seen
+        assert below or changes or seen["exploded and returned"] > 2, seen
 
-    @staticmethod
-    def windows(guard, costs, rho=0.5):
-        """What a window that is given these costs, and ρ̂, goes through, a row a step."""
-        theta = jnp.zeros(1)
+    @pytest.mark.parametrize("moves", [False, True])
+    @pytest.mark.parametrize("below", [0.0, 5.0])
+    def test_a_cost_that_grows_slowly_is_not_followed(self, moves, below):
+        """1.8 times as much in each window: the level follows at most to c times the trusted cost. Costs below zero
+        count from the lowest one."""
+        guard, size = st.Guard(window=100), 100
+        costs = np.repeat(1.8 ** np.arange(40), size) - below
+        thetas = np.arange(4000.0)[:, None] * moves
 
         def step(window, now):
-            window, *said = guards.judge(guard, window, *now, theta, theta, learning=jnp.asarray(True))
+            window, *said = rollbacks.judge(
+                guard, window, now[0], None, now[1], jnp.zeros(1), learning=jnp.asarray(True)
+            )
+            return window, said
+
+        first = rollbacks.start(guard, jnp.zeros(1), jnp.zeros(1), jnp.float64)
+        _, (exploded, _, saved) = jax.lax.scan(step, first, (jnp.asarray(costs), jnp.asarray(thetas)))
+        back = np.flatnonzero(exploded) // size
+        assert back[0] <= 7
+        assert np.all(np.diff(back) <= 10)
+        assert np.sum(saved) < 30
+        assert not moves or np.sum(saved) < 10
+
+    def test_a_ceiling_is_absolute(self):
+        """Above the ceiling no window is good, whatever the level is."""
+        costs = np.repeat([1.0, 1.5, 2.2, 3.1, 4.4, 6.0, 6.0, 6.0, 6.0, 6.0], 100)
+        guard = st.Guard(window=100, cost_ceiling=5.0)
+        _, exploded, _, saved = self.windows(guard, costs)
+        assert np.flatnonzero(saved)[-1] == 499
+        assert 500 < np.flatnonzero(exploded)[0] < 700
+        free = self.windows(st.Guard(window=100), costs)
+        assert not np.any(free[1])
+
+    @staticmethod
+    def windows(guard, costs, rho=0.5, thetas=0.0):
+        """What a window that is given these costs, ρ̂ and θ goes through, a row a step."""
+        first = jnp.zeros(1)
+
+        def step(window, now):
+            window, *said = rollbacks.judge(guard, window, *now, first, learning=jnp.asarray(True))
             return window, (window, *said)
 
         rhos = jnp.broadcast_to(rho, np.shape(costs))
-        return jax.lax.scan(step, guards.start(guard, theta, theta, jnp.float64).window, (jnp.asarray(costs), rhos))[1]
+        rows = jnp.broadcast_to(thetas, np.shape(costs))[:, None]
+        return jax.lax.scan(step, rollbacks.start(guard, first, first, jnp.float64), (jnp.asarray(costs), rhos, rows))[
+            1
+        ]
 
     def test_one_outlier_does_not_blind_it(self):
         """Neither in the first window, nor later, nor on the way back from an explosion."""
@@ -137,15 +216,39 @@ class TestRollback:
     def test_steps_become_long_again(self):
         costs = np.ones(100_000)
         costs[:50_000] = np.tile(np.repeat([1.0, 1e6], [45, 5]), 1000)
-        window, exploded, _, _ = self.windows(st.Guard(window=10), costs)
+        window, exploded, _, _ = self.windows(st.Guard(window=10), costs, thetas=np.linspace(0.0, 1e4, 100_000))
         assert np.sum(exploded) > 100
         assert window.step_scale.min() == 1 / 1024
         assert window.step_scale[-1] == 1
 
+    def test_a_theta_that_has_proved_itself_is_trusted(self):
+        """Learned gains that served for a while are what a second explosion goes back to, and not the first gains."""
+        costs = np.concatenate([np.full(100, 10.0), np.ones(1900), np.full(400, 500.0)])
+        thetas = np.concatenate([np.linspace(0.0, 5.0, 1000), np.linspace(5.0, 5.05, 1400)])
+        window, exploded, _, _ = self.windows(st.Guard(window=100), costs, thetas=thetas)
+        trusted = window.trusted.theta[:, 0]
+        assert trusted[999] == 0  # θ moves through half a width in each window
+        assert trusted[1500] > 4.9
+        assert np.sum(exploded) >= 1
+        assert window.trusted.theta[-1, 0] > 4.9
+        # The tuner did not cause the explosion, because θ was near a θ that served well: its steps stay long.
+        assert window.step_scale[-1] == 1
+        moving = self.windows(st.Guard(window=100), costs, thetas=np.linspace(0.0, 24.0, 2400))[0]
+        assert moving.trusted.theta[-1, 0] == 0
+        assert moving.step_scale[-1] <= 0.5
+
+    def test_a_dear_theta_is_not_trusted(self):
+        """A θ that costs more than the trusted one does not replace it, however long it stays."""
+        costs = np.concatenate([np.ones(100), np.full(2900, 1.5)])
+        thetas = np.concatenate([np.linspace(0.0, 5.0, 1000), np.linspace(5.0, 5.01, 2000)])
+        window, *_ = self.windows(st.Guard(window=100), costs, thetas=thetas)
+        assert np.all(window.trusted.theta == 0)
+
     def test_an_expanding_start_is_not_gone_back_to(self):
         """Where nothing that contracts is known the tuner goes on; once there is, it is kept."""
         rho = np.repeat([1.01, 0.9, 1.01, 0.9, 1.01], 1000)
-        window, _, unstable, saved = self.windows(st.Guard(window=100), np.ones(5000), rho)
+        thetas = np.linspace(0.0, 50.0, 5000)
+        window, _, unstable, saved = self.windows(st.Guard(window=100), np.ones(5000), rho, thetas)
         assert np.flatnonzero(unstable).tolist() == [2000, 4000]
         assert np.flatnonzero(saved)[0] == 1099
         assert np.all(window.step_scale[2400:3000] == 0.5)
@@ -234,10 +337,10 @@ class TestFalseAlarms:
     def judged(self, costs, guard, theta=None):
         """What is decided of a sequence of costs, and the window in the end."""
         theta = jnp.zeros(1) if theta is None else theta
-        first = guards.start(guard, theta, jnp.zeros(1), jnp.float64).window
+        first = rollbacks.start(guard, theta, jnp.zeros(1), jnp.float64)
 
         def step(window, cost):
-            window, exploded, _, _ = guards.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
+            window, exploded, _, _ = rollbacks.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
             return window, exploded
 
         window, exploded = jax.lax.scan(step, first, jnp.asarray(costs))
@@ -260,12 +363,12 @@ class TestFalseAlarms:
         is expected to cost as much, so it must not come back. It must if the cost is far above that of the first θ."""
         guard = st.Guard(window=100)
         costs = np.concatenate([np.geomspace(1, 0.03, 2000), np.full(1000, 0.03), np.full(150, disturbance)])
-        window = guards.start(guard, jnp.zeros(1), jnp.zeros(1), jnp.float64).window
+        window = rollbacks.start(guard, jnp.zeros(1), jnp.zeros(1), jnp.float64)
 
         def step(carry, cost):
             window, theta = carry
             theta = jnp.where(window.probation > 0, theta, theta + 1)  # θ counts the steps at which it moved
-            window, exploded, *_ = guards.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
+            window, exploded, *_ = rollbacks.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
             return (window, jnp.where(exploded, window.good.theta, theta)), exploded
 
         (window, theta), exploded = jax.lax.scan(step, (window, jnp.zeros(1)), jnp.asarray(costs))

@@ -10,10 +10,10 @@ from .control.controller import ControllerState as ControllerState
 from .control.controller import Info as Info
 from .control.guard import Decision as Decision
 from .control.guard import Guard as Guard
-from .control.guard import GuardInfo as GuardInfo
 from .control.guard_limits import GuardRule as GuardRule
 from .control.guard_limits import GuardSuggestion as GuardSuggestion
 from .control.guard_limits import suggest_guard as suggest_guard
+from .control.guard_state import GuardInfo as GuardInfo
 from .estimators import RLS as RLS
 from .estimators import AbstractEstimator as AbstractEstimator
 from .estimators import AutoEstimator as AutoEstimator
@@ -27,6 +27,7 @@ from .export.c_folder import export_c as export_c
 from .export.web_folder import export_web as export_web
 from .foundation import extras, jax_releases
 from .foundation.errors import ArgumentError as ArgumentError
+from .foundation.phases import phase as phase
 from .loop import references as references
 from .loop.commissioning import Commissioned as Commissioned
 from .loop.commissioning import CommissioningStep as CommissioningStep

@@ -183,7 +183,7 @@ def test_the_choices(good, loop):
     assert isinstance(good.controller.estimator, st.AutoEstimator)
     assert "KalmanEstimator" in good["choices"].sentence
     assert {rule.setting for rule in good.guard_rules} == {
-        "x_limit", "f_limit", "y_limit", "window", "cost_floor", "u_low", "u_high", "rate"
+        "x_limit", "f_limit", "y_limit", "window", "cost_floor", "cost_ceiling", "u_low", "u_high", "safe_u", "rate"
     }  # fmt: skip
     assert good.guard.u_low == (-10.0,)
     assert not any("given" in rule.rule for rule in good.guard_rules)

@@ -50,6 +50,7 @@ def test_every_setting_follows_its_rule(loop, run, suggestion):
     cost = np.asarray(run.cost)
     filtered = [np.median(cost[i : i + 5]) for i in range(STEPS - 4)]
     np.testing.assert_allclose(guard.cost_floor, np.mean(filtered) / 4)
+    np.testing.assert_allclose(guard.cost_ceiling, 100 * np.mean(filtered))
     for name in ("u_low", "u_high", "rate", "growth", "rollback", "bridge", "contraction", "authority"):
         assert getattr(guard, name) == getattr(base, name)
 

@@ -206,6 +206,7 @@ static int same(const scalar_state *a, scalar_state b)
     b.last_code = a->last_code;
     b.refused = a->refused;
     b.guard_missed = a->guard_missed;
+    b.guard_failsafe_blind = a->guard_failsafe_blind;
     memcpy(b.last_u, a->last_u, sizeof b.last_u);
     memcpy(b.predicted, a->predicted, sizeof b.predicted);
     return memcmp(a, &b, sizeof b) == 0;
@@ -303,7 +304,8 @@ class TestFolder:
         monkeypatch.setattr(footprint, "measure", lambda name, sources: None)
         (scalar / "mine.txt").write_text("kept")
         self.export(scalar, name="other")
-        expected = {"other.c", "other.h", "main.c", "replay.h", "CMakeLists.txt", "README.md", "selftune.json"}
+        made = {"main.c", "proof.c", "replay.h", "CMakeLists.txt", "README.md", "selftune.json"}
+        expected = {"other.c", "other.h", *made}
         assert set(texts(scalar)) == expected | {"mine.txt"}
         assert "No compiler was available" in (scalar / "README.md").read_text()
         assert json.loads((scalar / "selftune.json").read_text())["costs"]["flash"] is None

@@ -39,11 +39,12 @@ def closed_loop_step(
     x_measured = _measure(controller.system, plant, x, noise, t)
     measured = x if x_measured is None else x_measured
     is_deaf: Any = False
+    is_gated: Any = False
     if infer:
         assert guard is not None
         before = state.refused
-        state, _, estimator_info = guarded_step.observe_state(controller, guard, state, measured)
-        is_deaf = state.refused > before
+        state, code, estimator_info = guarded_step.observe_state(controller, guard, state, measured)
+        is_deaf, is_gated = state.refused > before, code == result_codes.OUTLIER
     if guard is None:
         state = controller.reveal(state, a_star)
         u, after_act, info = controller.act(state, measured, t)
@@ -60,8 +61,9 @@ def closed_loop_step(
     else:
         if not infer:
             after, code, estimator_info = guarded_step.observe(controller, guard, after, f_obs)
-            is_deaf = code != result_codes.OK
+            is_deaf, is_gated = code != result_codes.OK, code == result_codes.OUTLIER
         decisions = info.guard.decisions | jnp.where(is_deaf, np.int32(Decision.REFUSED), 0)
+        decisions = decisions | jnp.where(is_gated, np.int32(Decision.GATED), 0)
     if x_measured is not None:  # the controller computed the cost of its estimate; a run records the cost of the state
         cost = plant.stage_cost(x, state.memory, u, state.theta, t)
         info = Info(info.u, cost, info.f_hat, info.guard, info.tuner, info.x_hat)

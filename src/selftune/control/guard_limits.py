@@ -62,6 +62,7 @@ def suggest_guard(
     - `window`: that of `base`, but at least 10 time constants of the closed loop.
     - `cost_floor`: the mean cost of the dry run, divided by the guard's `rollback`. After a long rest, a task that
       costs as much as in the dry run then causes no rollback.
+    - `cost_ceiling`: 100 times the mean cost of the dry run, as x may be 10 times as large; that of `base` if given.
     - All other settings, such as `u_low`, `u_high` and `rate`, are those of `base`. So is a limit whose signal the run
       did not record, or whose signal did not move.
 
@@ -80,7 +81,7 @@ def suggest_guard(
         >>> run = loop.simulate(1_000, seed=0)
         >>> suggestion = st.suggest_guard(run, base=loop.guard(), x_scale=2.0)
         >>> print([rule.setting for rule in suggestion.rules])
-        ['x_limit', 'f_limit', 'y_limit', 'window', 'cost_floor', 'u_low', 'u_high', 'rate']
+        ['x_limit', 'f_limit', 'y_limit', 'window', 'cost_floor', 'cost_ceiling', 'u_low', 'u_high', 'safe_u', 'rate']
         >>> suggestion.guard.x_limit
         (20.0,)
     """
@@ -106,8 +107,8 @@ def suggest_guard(
         rules.append(GuardRule("window", least, f"{TIME_CONSTANTS} time constants of {tau:.3g} steps"))
     else:
         rules.append(GuardRule("window", base.window, f"given, and at least {TIME_CONSTANTS} time constants"))
-    rules.append(_cost_floor(recorded.get("cost"), base))
-    rules += [GuardRule(name, getattr(base, name), "given") for name in ("u_low", "u_high", "rate")]
+    rules += _cost_limits(recorded.get("cost"), base)
+    rules += [GuardRule(name, getattr(base, name), "given") for name in ("u_low", "u_high", "safe_u", "rate")]
     settings = {one.setting: one.value for one in rules}
     return GuardSuggestion(Guard(**(_settings(base) | settings)), tuple(rules))
 
@@ -163,15 +164,23 @@ def _limit(name: str, rows: np.ndarray | None, scale: Any, given: Any) -> GuardR
     return GuardRule(name, tuple((MARGIN * sizes).tolist()), rule)
 
 
-def _cost_floor(rows: np.ndarray | None, base: Guard) -> GuardRule:
+def _cost_limits(rows: np.ndarray | None, base: Guard) -> list[GuardRule]:
+    """Return the rules of the lowest and of the highest cost that the guard compares with."""
     mean = 0.0 if rows is None else float(np.mean(_filtered(rows)))
     if base.rollback is None or not mean > 0:
-        return GuardRule("cost_floor", base.cost_floor, "given: there is no rollback, or no cost above 0")
-    return GuardRule("cost_floor", mean / base.rollback, f"the mean cost {mean:.3g} / the rollback {base.rollback:g}")
+        why = "given: there is no rollback, or no cost above 0"
+        return [GuardRule(name, getattr(base, name), why) for name in ("cost_floor", "cost_ceiling")]
+    floor = GuardRule("cost_floor", mean / base.rollback, f"the mean cost {mean:.3g} / the rollback {base.rollback:g}")
+    ceiling = GuardRule("cost_ceiling", MARGIN**2 * mean, f"{MARGIN**2:g} × the mean cost {mean:.3g}")
+    if base.cost_ceiling is not None:
+        ceiling = GuardRule("cost_ceiling", base.cost_ceiling, "given")
+    return [floor, ceiling]
 
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple | np.ndarray):
         texts = [f"{number:.3g}" for number in value]
         return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+    if callable(value):
+        return "a function of x"
     return "off" if value is None else f"{value:.4g}"

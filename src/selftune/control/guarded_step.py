@@ -1,5 +1,6 @@
 """A controller's step with a guard around it; `Agent`, `simulate` with a guard, and the firmware run this code."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,12 +13,15 @@ from ..estimators.base import EstimatorInfo
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from ..problem.loop_context import LoopContext
+from ..problem.projected_step import constraint_of
 from ..problem.system import AbstractSystem, infer_residual
 from ..tuners.base import TunerInfo
-from . import guard as guards
-from . import result_codes
+from . import failsafe, guard_state, innovation_gate, result_codes, rollback, step_limits, stuck_sensor
 from .controller import Controller, ControllerState, Info
-from .guard import Decision, Guard, GuardInfo, GuardState, Mode, choose
+from .guard import Decision, Guard, Mode
+from .guard_state import GuardState
+from .rollback import Window
+from .trees import are_finite, choose, has_nan
 
 
 class GuardedState(eqx.Module):
@@ -33,7 +37,8 @@ class GuardedState(eqx.Module):
     predicted: Float[Array, " n"]
     """The model's prediction of the next x."""
     code: Int[Array, ""]
-    """The result code of the last `act`. Before the first `act` it is not OK, so that no observation is used."""
+    """The result code of the last `act`, or REPEATED after its observation was used. Before the first `act` it is not
+    OK, so that no observation is used."""
     refused: Int[Array, ""]
     """How many calls were refused so far. After a refused `act`, its observation is not counted again."""
 
@@ -63,13 +68,16 @@ def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
     arguments.instance("guard", guard, Guard)
     x, theta, a_hat = controller.check_values(x, theta, a_hat)
     sizes = controller.system.check(x, theta, a_hat, t)
-    guard.check(sizes.q, sizes.m, sizes.k, sizes.d)
+    guard.check(sizes.q, sizes.m, sizes.k, sizes.d, x.dtype)
+    step_limits.check_range(guard, x.dtype)
     state = controller.init(x, theta=theta, a_hat=a_hat, t=t)
     # In a simulation only the shape of the first context is known; its values are never read.
     t = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if _is_shape(leaf) else leaf, t)
-    u = guards.clip(guard, jnp.zeros(sizes.m, x.dtype))[0]
+    u = step_limits.clip(guard, jnp.zeros(sizes.m, x.dtype))[0]
+    jax.eval_shape(lambda x: failsafe.safe_control(guard, x, sizes.m), x)
     code, refused = jnp.asarray(_NON_FINITE), jnp.zeros((), jnp.int32)
-    return GuardedState(state, guards.start(guard, theta, a_hat, x.dtype), x, t, u, x, code, refused)
+    guarding = guard_state.start(guard, theta, a_hat, sizes.q, sizes.k, x.dtype)
+    return GuardedState(state, guarding, x, t, u, x, code, refused)
 
 
 def act(
@@ -79,45 +87,88 @@ def act(
 
     1. Admit the measurement: if x is not finite or outside its limits, the model's prediction replaces x for at most
        `bridge` steps.
-    2. Call `Controller.act`, which gives u and the tuner's next θ; clip u.
+    2. Call `Controller.act`, which gives u and the tuner's next θ; clip u. If the step is blind, hold the last u; after
+       too many blind steps, use the safe control.
     3. Limit the step of θ. θ does not move if a number is not finite, y is too large, or the tuner must not learn.
     4. Judge the cost: add it to its window; a rollback restores the last good θ and â.
+    5. If a number is not finite although the measurement is good, repair what the controller remembers.
 
-    If the reference of a `LoopContext` is not finite, the last u is held, and the step is refused. If a number is not
-    finite or too large, steps 3 and 4 have no effect, except for the rollback after an x that stays
-    too large. The result code is in the returned state.
+    If the step is refused, steps 3 and 4 have no effect, except for the rollback after an x that stays too large. The
+    result code is in the returned state.
     """
     system = controller.system
+    with jax.named_scope("selftune.guard"):
+        state = _repaired(guard, state)
     measurement = _admit_measurement(system, guard, state, x, t)
     wanted, proposed, info = controller.act(state.controller, measurement.value, t)
     x_hat = measurement.value if info.x_hat is None else info.x_hat
     with jax.named_scope("selftune.guard"):
-        clipped, saturated = guards.clip(guard, wanted)
+        clipped, saturated = step_limits.clip(guard, wanted)
         # If x is too large and no prediction replaces it, the control for this x is better than none.
-        usable = _are_finite((measurement.value, wanted))
-        if isinstance(t, LoopContext):  # the limits of a policy turn an infinite reference into a finite control
-            usable = usable & _are_finite(t.reference)
-        u = jnp.where(usable, clipped, guards.clip(guard, state.u)[0])
-        step = _limit_step(controller, guard, state, x_hat, proposed, info.tuner)
+        usable = are_finite((measurement.value, wanted)) & _is_usable(t)
+        sees = usable & measurement.is_admitted
+        watch, is_safe, returns = failsafe.advance(guard, state.guard.failsafe, sees=sees)
+        held = step_limits.clip(guard, jnp.where(jnp.isfinite(state.u), state.u, 0))[0]
+        u = jnp.where(usable, clipped, held)
+        if guard.safe_u is not None:
+            last_good = jnp.where(sees, x_hat, state.x)
+            u = jnp.where(is_safe, failsafe.safe_control(guard, last_good, u.shape[0]), u)
+        u = step_limits.clamp_control(guard, u)
+        step = _limit_step(controller, guard, state, x_hat, proposed, info.tuner, restarts=returns)
         # Check only the numbers that are used: if y is reset, its gradient may have overflowed. Checking that gradient
         # would refuse every later step.
         gradient = jnp.where(step.resets_y, 0, info.tuner.gradient)
-        learned = _are_finite((u, info.cost, gradient, step.theta, step.tuner, proposed.memory))
+        learned = are_finite((u, info.cost, gradient, step.theta, step.tuner, proposed.memory))
         code = _code(usable & learned | ~measurement.is_small, measurement.is_small)
+        code = jnp.where(measurement.is_stuck & (code == _OK), _STUCK, code)
         code = jnp.where(measurement.is_finite, code, _NON_FINITE)
+        is_fresh = code == _OK
+        is_broken = measurement.is_admitted & ~is_fresh & are_finite(t)
+        code = jnp.where(is_safe, _SAFE, code)
         ok = code == _OK
         accepted = _judge_cost(controller, guard, state, measurement, step, proposed.memory, x_hat, info, saturated)
-        refused = _refuse(controller, guard, state, measurement, proposed.memory, u)
+        refused = _refuse(controller, guard, state, measurement, proposed.memory, u, is_broken=is_broken)
+        decisions, inside, guarding = choose(ok, accepted, refused)
+        inside = eqx.tree_at(lambda c: c.theta, inside, step_limits.clamp_theta(controller, inside.theta))
+        decisions = decisions + _sum({Decision.SATURATED: usable & saturated & ~is_safe, Decision.FAILSAFE: is_safe})
+        guarding = _replace(guarding, failsafe=watch)
         used = x if info.x_hat is None else x_hat
-        decisions, *parts = choose(ok, (*accepted, used, t), (*refused, state.x, state.t))
-        decisions = decisions + _sum({Decision.SATURATED: usable & saturated})
+        last_x, last_t = choose(is_fresh, (used, t), (state.x, state.t))
         # Use `clipped` instead of `u`: if nothing is clipped, the tuner has computed this value already.
         predicted: Array = system.dynamics(x_hat, clipped, info.f_hat, t)
-        predicted = jnp.where(usable & _are_finite(predicted), predicted, state.predicted)
-        refusals = state.refused + (1 - ok.astype(jnp.int32))
-        state = GuardedState(*parts, u=u, predicted=predicted, code=code, refused=refusals)
-        report = _report(decisions, state.guard)
+        predicted = choose(usable & are_finite(predicted), predicted, state.predicted)
+        if guard.safe_u is not None:  # the prediction is that of another control
+            predicted = choose(is_safe, choose(is_fresh, x_hat, state.predicted), predicted)
+        refusals = _count(state.refused, ~ok)
+        state = GuardedState(inside, guarding, last_x, last_t, u=u, predicted=predicted, code=code, refused=refusals)
+        report = guard_state.report(decisions, state.guard)
         return u, state, Info(u, info.cost, info.f_hat, report, info.tuner, info.x_hat)
+
+
+def _repaired(guard: Guard, state: GuardedState) -> GuardedState:
+    """Return the state with counts and sums that a guard can have; see `rollback.repaired`."""
+    watch = state.guard
+    missed = jnp.clip(watch.missed, 0, guard.bridge + 1)
+    window = None if watch.window is None else rollback.repaired(guard, watch.window)
+    return eqx.tree_at(lambda s: s.guard, state, _replace(watch, missed=missed, window=window))
+
+
+def _replace(watch: GuardState, **parts: Any) -> GuardState:
+    """Return the guard's state with other parts."""
+    return dataclasses.replace(watch, **parts)
+
+
+def _is_usable(t: Any) -> Array:
+    """Return whether a control can be computed for this context."""
+    usable = ~has_nan(t)
+    if isinstance(t, LoopContext):  # the limits of a policy turn an infinite reference into a finite control
+        usable = usable & are_finite(t.reference)
+    return usable
+
+
+def _count(number: Array, one_more: Any) -> Array:
+    """Return the number, plus 1 if `one_more`; it stops before it overflows."""
+    return jnp.where(one_more, jnp.minimum(number, 2**31 - 2) + 1, number).astype(jnp.int32)
 
 
 class _Measurement(NamedTuple):
@@ -127,8 +178,13 @@ class _Measurement(NamedTuple):
     """The measurement that the step uses: the given one, or the model's prediction."""
     is_finite: Array
     is_small: Array
+    is_stuck: Array
+    is_admitted: Array
+    repeats: stuck_sensor.Repeats | None
+    is_lost: Array
+    """Whether x is finite, but too large, and was not refused for the first time: `bridge` refusals came before."""
     missed: Array
-    """How many measurements in a row were refused, this one included."""
+    """The guard's count of refused measurements in a row, this one included."""
 
 
 class _Step(NamedTuple):
@@ -148,27 +204,53 @@ _Outcome = tuple[Array, ControllerState, GuardState]
 
 def _admit_measurement(system: AbstractSystem, guard: Guard, state: GuardedState, x: Array, t: Any) -> _Measurement:
     missed = state.guard.missed
-    is_finite, is_small = _are_finite(x), guards.within(guard.x_limit, x)
-    admitted = is_finite & is_small
+    is_finite, is_small = are_finite(x), step_limits.within(guard.x_limit, x)
+    expected = system.measurement(state.predicted, t)
+    repeats, is_stuck = stuck_sensor.watch(guard, state.guard.repeats, x, expected)
+    admitted = is_finite & is_small & ~is_stuck
     bridged = ~admitted & (missed < guard.bridge)
-    x = jnp.where(bridged, system.measurement(state.predicted, t), x) if guard.bridge else x
-    return _Measurement(x, is_finite, is_small, jnp.where(admitted, 0, missed + 1).astype(jnp.int32))
+    x = jnp.where(bridged, expected, x) if guard.bridge else x
+    lost = is_finite & ~is_small & (missed == guard.bridge) & _is_learning(state.guard)
+    # At the end of the bridge the count waits until a finite x shows whether x is too large.
+    missed = jnp.where(lost, guard.bridge + 1, jnp.where(bridged, missed + 1, missed))
+    missed = jnp.where(admitted, 0, missed).astype(jnp.int32)
+    return _Measurement(x, is_finite, is_small, is_stuck, admitted, repeats, lost, missed)
+
+
+def _is_learning(watch: GuardState) -> Array:
+    """Return whether the estimator, or everything, learns. A mode that does not exist counts as PAUSED."""
+    return (watch.mode == Mode.LEARNING) | (watch.mode == Mode.FROZEN)
 
 
 def _limit_step(
-    controller: Controller, guard: Guard, state: GuardedState, x: Array, proposed: ControllerState, info: TunerInfo
+    controller: Controller,
+    guard: Guard,
+    state: GuardedState,
+    x: Array,
+    proposed: ControllerState,
+    info: TunerInfo,
+    *,
+    restarts: Any,
 ) -> _Step:
     before, watch = state.controller, state.guard
     probation = jnp.zeros((), jnp.int32) if watch.window is None else watch.window.probation
     still = (watch.mode != Mode.LEARNING) | (probation > 0)
     resets_y = jnp.asarray(False)
     if guard.y_limit is not None and info.y is not None:
-        resets_y = jnp.max(jnp.abs(info.y)) > guard.y_limit
-    theta, limited, held = guards.limit_step(
-        guard, controller, watch, before.theta, proposed.theta, still=still, forget=resets_y
+        resets_y = jnp.max(jnp.abs(info.y)) > step_limits.inward(guard.y_limit, info.y.dtype, -np.inf)
+    theta, limited, held = step_limits.limit_step(
+        guard,
+        controller,
+        before.theta,
+        proposed.theta,
+        saturated=watch.saturated,
+        step_scale=None if watch.window is None else watch.window.step_scale,
+        still=still,
+        forget=resets_y,
     )
-    # The tuner's steps were ignored during probation: reset the tuner before they are used again.
-    restarts = resets_y | (probation == 1)
+    # The tuner's steps were ignored during probation, and the safe control was not the policy's: reset the tuner before
+    # its steps are used again.
+    restarts = restarts | resets_y | (probation == 1)
     fresh = controller.tuner.reset(controller.system, controller.system.join(x, before.memory), theta, proposed.tuner)
     return _Step(theta, choose(restarts, fresh, proposed.tuner), limited, held, resets_y, still)
 
@@ -191,14 +273,17 @@ def _judge_cost(
     if share is not None:
         share = share + (saturated.astype(share.dtype) - share) / guard.window
     exploded = unstable = saved = jnp.asarray(False)
+    gate = watch.gate
     if window is not None:
-        rho, learning = info.tuner.contraction, watch.mode != Mode.PAUSED
-        window, exploded, unstable, saved = guards.judge(
-            guard, window, info.cost, rho, step.theta, before.a_hat, learning=learning
+        rho, learning = info.tuner.contraction, _is_learning(watch)
+        widths = step_limits.widths_of(controller, before.theta)
+        window, exploded, unstable, saved = rollback.judge(
+            guard, window, info.cost, rho, step.theta, before.a_hat, learning=learning, widths=widths
         )
         inside = ControllerState(before.theta, before.a_hat, step.tuner, before.estimator, memory)
         restored = _restored(controller, x, inside, window, watch.mode)
         after = choose(exploded | unstable, restored, after)
+        gate = choose(exploded | unstable, innovation_gate.restart(gate), gate)
     flags = {
         Decision.LIMITED: step.limited,
         Decision.HELD: step.held,
@@ -208,44 +293,88 @@ def _judge_cost(
         Decision.STILL: step.still,
         Decision.SAVED: saved,
     }
-    return _sum(flags), after, GuardState(watch.mode, measurement.missed, share, window)
+    parts = {"missed": measurement.missed, "saturated": share, "window": window, "repeats": measurement.repeats}
+    return _sum(flags), after, _replace(watch, gate=gate, **parts)
 
 
 def _refuse(
-    controller: Controller, guard: Guard, state: GuardedState, measurement: _Measurement, memory: PyTree, u: Array
+    controller: Controller,
+    guard: Guard,
+    state: GuardedState,
+    measurement: _Measurement,
+    memory: PyTree,
+    u: Array,
+    *,
+    is_broken: Any,
 ) -> _Outcome:
     """Return the outcome of a step that is refused: nothing is learned.
 
     If x is too large for more than `bridge` steps, x is not an outlier: the gains caused it, so roll back.
+
+    If `is_broken`, a number is not finite although x and t are good, so a number that the controller remembers is bad.
+    Then reset the tuner. The second time in a row, start again from the last good θ and â.
     """
     before, watch, window = state.controller, state.guard, state.guard.window
-    memory = _memory_after_refusal(controller.system, before.memory, memory, u)
-    after = ControllerState(before.theta, before.a_hat, before.tuner, before.estimator, memory)
-    lost = measurement.is_finite & ~measurement.is_small & (watch.missed == guard.bridge) & (watch.mode != Mode.PAUSED)
-    decisions = jnp.asarray(np.int32(Decision.REFUSED))
+    kept = _memory_after_refusal(controller.system, before.memory, memory, u)
+    loop_state = controller.system.join(state.x, kept)
+    tuner = controller.tuner.reset(controller.system, loop_state, before.theta, before.tuner)
+    tuner = choose(is_broken, tuner, before.tuner)
+    after = ControllerState(before.theta, before.a_hat, tuner, before.estimator, kept)
+    decisions = jnp.asarray(np.int32(Decision.REFUSED)) + _sum({Decision.REPAIRED: is_broken})
+    starts_again = is_broken & (state.code == _NON_FINITE)
+    lost = measurement.is_lost
     if window is not None:
         restored = _restored(controller, state.x, after, window, watch.mode)
         after = choose(lost, restored, after)
-        window = choose(lost, guards.go_back(guard, window), window)
+        window = choose(lost, rollback.go_back(guard, window), window)
         decisions = decisions + _sum({Decision.EXPLODED: lost})
-    return decisions, after, GuardState(watch.mode, measurement.missed, watch.saturated, window)
+    after = choose(starts_again, _started_again(controller, state, before), after)
+    gate = choose(lost | starts_again, innovation_gate.restart(watch.gate), watch.gate)
+    parts = {"missed": measurement.missed, "window": window, "repeats": measurement.repeats}
+    return decisions, after, _replace(watch, gate=gate, **parts)
+
+
+def _started_again(controller: Controller, state: GuardedState, before: ControllerState) -> ControllerState:
+    """Return a new start from the last good θ and â, or from the present ones if they cannot be restored. Numbers that
+    are not finite or outside their constraints are never used."""
+    system, window = controller.system, state.guard.window
+    memory = None if system.memory is None else system.memory.start(state.x.dtype)
+    theta, a_hat = before.theta, before.a_hat
+    if window is not None:
+        theta, a_hat = (
+            _first_sound(owner, *(getattr(snapshot, name) for snapshot in (window.good, window.trusted)))
+            for owner, name in ((controller.tuner, "theta"), (controller.estimator, "a_hat"))
+        )
+    theta, a_hat = _inside(controller.tuner, theta), _inside(controller.estimator, a_hat)
+    x = jnp.where(jnp.isfinite(state.x), state.x, 0)
+    tuner = controller.tuner.reset(system, system.join(x, memory), theta, before.tuner)
+    estimator = controller.estimator.reset(system, x, a_hat, before.estimator)
+    return ControllerState(theta, a_hat, tuner, estimator, memory)
+
+
+def _first_sound(owner: Any, first: PyTree, second: PyTree) -> PyTree:
+    """Return the first of two values that is finite and inside the constraint of its owner."""
+    constraint = constraint_of(owner)
+    is_sound = are_finite(first)
+    if constraint is not None:
+        is_sound = is_sound & constraint.contains(first)
+    return choose(is_sound, first, second)
+
+
+def _inside(owner: Any, value: PyTree) -> PyTree:
+    """Return a value without NaN and infinity, inside the constraint of its owner."""
+    value = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0), value)
+    constraint = constraint_of(owner)
+    return value if constraint is None else constraint.project(value)
 
 
 def _memory_after_refusal(system: AbstractSystem, before: PyTree, after: PyTree, u: Array) -> PyTree:
     """Return the memory by the policy's own rule; numbers that are not finite never enter the memory."""
     if system.memory is None:
         return None
-    after = choose(_are_finite(after), after, before)
+    after = choose(are_finite(after), after, before)
     changed = system.memory.refused(before, after, u)
-    return choose(_are_finite(changed), changed, before)
-
-
-def _report(decisions: Array, watch: GuardState) -> GuardInfo:
-    window = watch.window
-    if window is None:
-        return GuardInfo(decisions, watch.saturated, None, None, None)
-    mean = window.total / jnp.maximum(window.weight, 1)
-    return GuardInfo(decisions, watch.saturated, mean, window.level, window.step_scale)
+    return choose(are_finite(changed), changed, before)
 
 
 def observe(
@@ -253,19 +382,45 @@ def observe(
 ) -> tuple[GuardedState, Int[Array, ""], EstimatorInfo]:
     """Run `Controller.observe` for the last `act`; return the state, this call's result code and the estimator's info.
 
-    Nothing is learned if the last `act` was refused, or if the observation or the new estimate is not finite or too
-    large. If `f_obs` was inferred from a measurement, `small` says whether that measurement is inside its limits.
-    `state.code` stays the code of the last `act`.
+    Nothing is learned if the last `act` was refused, if its observation was used already, if the observation or the new
+    estimate is not finite or too large, or if the innovation is an outlier. If `f_obs` was inferred from a measurement,
+    `small` says whether that measurement is inside its limits.
+
+    If a good observation gives an estimate that is not finite, a number that the estimator remembers is bad: then the
+    estimator forgets its data.
     """
     after, info = controller._observe(state.controller, state.x, f_obs, state.t)
     with jax.named_scope("selftune.guard"):
+        before, watch = state.controller, state.guard
         # An observation belongs to its `act`: if the `act` was refused, the observation is refused too.
-        finite = _are_finite((f_obs, after.a_hat, after.estimator))
-        code = jnp.where(state.code == _OK, _code(finite, small & guards.within(guard.f_limit, f_obs)), state.code)
+        is_expected = state.code == _OK
+        is_good = are_finite(f_obs) & small & step_limits.within(guard.f_limit, f_obs)
+        is_learned = are_finite((after.a_hat, after.estimator))
+        gate, is_outlier = watch.gate, jnp.asarray(False)
+        if gate is not None:
+            with jax.named_scope("selftune.gate"):
+                tested, is_outlier = innovation_gate.test(guard, gate, info.innovation, f_obs)
+            counts = is_expected & is_good & jnp.all(jnp.isfinite(info.innovation))
+            gate, is_outlier = choose(counts, tested, gate), is_outlier & counts
+        code = _code(are_finite(f_obs) & is_learned, is_good)
+        code = jnp.where(is_outlier, _OUTLIER, code)
+        code = jnp.where(is_expected, code, state.code)
         ok = code == _OK
-        refused = state.refused + ((state.code == _OK) & ~ok).astype(jnp.int32)
-        after = choose(ok & (state.guard.mode != Mode.PAUSED), after, state.controller)
-        return eqx.tree_at(lambda s: (s.controller, s.refused), state, (after, refused)), code, info
+        fresh = controller.estimator.reset(controller.system, state.x, before.a_hat, before.estimator)
+        is_broken = is_expected & is_good & ~is_outlier & ~is_learned
+        estimator = choose(is_broken, fresh, before.estimator)
+        kept = ControllerState(before.theta, before.a_hat, before.tuner, estimator, before.memory)
+        after = choose(ok & _is_learning(watch), after, kept)
+        watch = _replace(watch, gate=gate)
+        told = jnp.where(ok | (is_outlier & is_expected), _REPEATED, state.code)
+        refused = _count(state.refused, is_expected & ~ok)
+        state = eqx.tree_at(
+            lambda s: (s.controller, s.guard, s.code, s.refused),
+            state,
+            (after, watch, told, refused),
+            is_leaf=lambda node: node is None,
+        )
+        return state, code, info
 
 
 def observe_state(
@@ -280,7 +435,7 @@ def observe_state(
         f_hat = system.residual(state.x, inside.a_hat, state.t)
         following = system.state_estimate(x_next, inside.memory, inside.theta, state.t)
         f_obs = infer_residual(system, state.x, state.u, following, state.t, f=f_hat)
-    return observe(controller, guard, state, f_obs, small=guards.within(guard.x_limit, x_next))
+    return observe(controller, guard, state, f_obs, small=step_limits.within(guard.x_limit, x_next))
 
 
 def resume(controller: Controller, state: GuardedState) -> GuardedState:
@@ -303,6 +458,13 @@ def resume(controller: Controller, state: GuardedState) -> GuardedState:
     )
 
 
+def clear(state: GuardedState) -> GuardedState:
+    """Return the state without the latch of the safe control. If the next step is blind again, the latch returns."""
+    return eqx.tree_at(
+        lambda s: s.guard.failsafe, state, failsafe.clear(state.guard.failsafe), is_leaf=lambda node: node is None
+    )
+
+
 def restore(controller: Controller, state: GuardedState) -> GuardedState:
     """Return the state with the last good θ and â; tuner and estimator forget the trajectory."""
     window = state.guard.window
@@ -314,12 +476,11 @@ def restore(controller: Controller, state: GuardedState) -> GuardedState:
     fresh = eqx.tree_at(
         lambda w: (w.total, w.weight, w.count, w.begun), window, (zero, zero, jnp.zeros_like(window.count), window.good)
     )
-    return eqx.tree_at(lambda s: (s.controller, s.guard.window), state, (restored, fresh))
+    guarding = _replace(state.guard, window=fresh, gate=innovation_gate.restart(state.guard.gate))
+    return eqx.tree_at(lambda s: (s.controller, s.guard), state, (restored, guarding))
 
 
-def _restored(
-    controller: Controller, x: Array, inside: ControllerState, window: guards.Window, mode: Any
-) -> ControllerState:
+def _restored(controller: Controller, x: Array, inside: ControllerState, window: Window, mode: Any) -> ControllerState:
     """Return the last good θ and â, and new states of tuner and estimator for them. θ stays if the tuner is off. The
     policy's own rule decides what happens to its memory."""
     system = controller.system
@@ -336,20 +497,22 @@ def _sum(flags: dict[Decision, Any]) -> Array:
     return sum((jnp.where(on, np.int32(bit), np.int32(0)) for bit, on in flags.items()), start=jnp.zeros((), jnp.int32))
 
 
-_OK, _DIVERGED, _NON_FINITE = (
-    np.int32(code) for code in (result_codes.OK, result_codes.DIVERGED, result_codes.NON_FINITE)
+_OK, _DIVERGED, _NON_FINITE, _SAFE, _OUTLIER, _REPEATED, _STUCK = (
+    np.int32(code)
+    for code in (
+        result_codes.OK,
+        result_codes.DIVERGED,
+        result_codes.NON_FINITE,
+        result_codes.SAFE,
+        result_codes.OUTLIER,
+        result_codes.REPEATED,
+        result_codes.STUCK,
+    )
 )
 
 
 def _code(finite: Any, small: Any) -> Array:
     return jnp.where(finite, jnp.where(small, _OK, _DIVERGED), _NON_FINITE)
-
-
-def _are_finite(tree: PyTree) -> Array:
-    """Return whether all floats are finite. The sum of absolute values decides, since it is cheap: one addition per
-    number. A sum that overflows counts as not finite."""
-    sums = [jnp.sum(jnp.abs(leaf)) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.isfinite(sum(sums[1:], start=sums[0]))
 
 
 def _is_shape(leaf: Any) -> bool:

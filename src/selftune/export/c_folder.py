@@ -13,7 +13,7 @@ from ..native.c.emit import literal, wrap
 from ..native.c.templates import fill
 from ..native.firmware import Firmware
 from ..problem.scenario import Scenario
-from . import exported_folder, readme
+from . import exported_folder, proof, readme
 from .recorded_firmware import Recording, prepare, record
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -43,6 +43,7 @@ def export_c(
     - `NAME.h` and `NAME.c`: a plain struct for the state, and the functions `NAME_init`, `NAME_act`, `NAME_observe` and
       `NAME_observe_state`, which correspond to the methods of `Agent`;
     - `main.c` and `replay.h`: a program that replays a recorded run and prints the largest difference;
+    - `proof.c`: what the analyser Frama-C proves about the C; the README has the command;
     - `CMakeLists.txt`, and a `README.md` with the cost of a step in memory and operations.
 
     **Arguments:**
@@ -68,7 +69,7 @@ def export_c(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     made = st.export_c(controller, f"{folder}/cart", x=[1.0], theta=[1.0], a_hat=[0.0])
         ...     sorted(path.name for path in made.iterdir())
-        ['CMakeLists.txt', 'README.md', 'cart.c', 'cart.h', 'main.c', 'replay.h', 'selftune.json']
+        ['CMakeLists.txt', 'README.md', 'cart.c', 'cart.h', 'main.c', 'proof.c', 'replay.h', 'selftune.json']
     """
     folder = Path(folder)
     before = exported_folder.check(folder, overwrite)
@@ -79,6 +80,7 @@ def export_c(
         f"{name}.c": firmware.source(),
         "replay.h": _replay(firmware, recording),
         "main.c": _main(firmware),
+        "proof.c": proof.source(firmware),
         "CMakeLists.txt": fill(TEMPLATES / "CMakeLists.txt.in", {"name": name, "upper": name.upper()}),
     }
     costs = readme.costs(firmware, texts)

@@ -6,6 +6,7 @@ from typing import Any
 from ..native.c import footprint
 from ..native.c.templates import fill
 from ..native.firmware import Firmware, struct_type
+from . import proof
 
 
 def costs(firmware: Firmware, files: dict[str, str]) -> dict[str, Any]:
@@ -66,6 +67,7 @@ def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float
         "state_bytes": number(costs["state"]),
         "info_bytes": number(costs["info"]),
         "about_costs": about_costs,
+        "about_theta": "θ inside its box, " if proof.proves_theta(firmware) else "",
     }
     return fill(Path(__file__).with_name("templates") / "README.md.in", values)
 

@@ -159,7 +159,8 @@ def _copies(firmware: Firmware, field: Field) -> list[str]:
 
 
 def _codes() -> dict[str, int]:
-    return {name: getattr(result_codes, name) for name in ("OK", "DIVERGED", "NON_FINITE")}
+    names = {value: name for name, value in vars(result_codes).items() if name.isupper() and isinstance(value, int)}
+    return {names[code]: code for code in result_codes.OF_STEPS}
 
 
 def _members(fields: list[Field]) -> str:

@@ -73,6 +73,8 @@ LOOP_RULES = {
     "f_limit": "10,000 × the scale of the control",
     "y_limit": "the default of the guard",
     "cost_floor": "the default of the guard",
+    "cost_ceiling": "the default of the guard",
+    "safe_u": "the control after too many refused steps: the default of the guard",
     "window": "two periods of the reference, at least 500 steps and 10 time constants",
     "u_low": "the limit of the policy",
     "u_high": "the limit of the policy",
@@ -782,6 +784,8 @@ def _rms(rows: np.ndarray) -> np.ndarray:
 
 def text_of(value: Any) -> str:
     """Return a number, or several, with three digits; None is a setting that is off."""
+    if callable(value):
+        return "a function of x"
     if value is None or isinstance(value, int):
         return "off" if value is None else str(value)
     texts = [f"{number:.3g}" for number in np.atleast_1d(np.asarray(value, float)).reshape(-1)]

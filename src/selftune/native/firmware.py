@@ -74,6 +74,7 @@ class Firmware:
             "observe_state": self._lower(_observe_state, x_next=measured),
             "resume": self._lower(_resume),
             "restore": self._lower(_restore),
+            "clear": self._lower(_clear),
         }
 
     def _lower(self, function: Callable[..., dict[str, PyTree]], **inputs: Any) -> Program:
@@ -97,7 +98,7 @@ class Firmware:
         name, upper = self.name, self.name.upper()
         about_context = "/* The context of a step: the data that vary with time. */"
         context = [about_context, *_struct(f"{name}_context", self.context_fields), ""]
-        functions = ("init", "observe", "observe_state", "pause", "freeze", "resume", "restore")
+        functions = ("init", "observe", "observe_state", "pause", "freeze", "resume", "restore", "clear")
         values = {
             "name": name,
             "upper": upper,
@@ -108,6 +109,10 @@ class Firmware:
             "ok": result_codes.OK,
             "diverged": result_codes.DIVERGED,
             "non_finite": result_codes.NON_FINITE,
+            "safe": result_codes.SAFE,
+            "outlier": result_codes.OUTLIER,
+            "repeated": result_codes.REPEATED,
+            "stuck": result_codes.STUCK,
             "context": "" if self.is_counted else "\n".join(context),
             "state": "\n".join(_struct(f"{name}_state", self.state_fields)),
             "info": "\n".join(_struct(f"{name}_info", self.info_fields)),
@@ -241,10 +246,20 @@ def _restore(controller: Controller, guard: Guard, state: GuardedState) -> dict[
     return {"state": guarded_step.restore(controller, state)}
 
 
+def _clear(controller: Controller, guard: Guard, state: GuardedState) -> dict[str, PyTree]:
+    return {"state": guarded_step.clear(state)}
+
+
 def _settings(guard: Guard) -> list[str]:
     """Return the settings of a guard as text, one per line."""
     settings = {field.name: getattr(guard, field.name) for field in dataclasses.fields(guard)}
-    return [f"{name}: {'off' if value is None else value}" for name, value in settings.items()]
+    return [f"{name}: {_setting(value)}" for name, value in settings.items()]
+
+
+def _setting(value: Any) -> str:
+    if callable(value):
+        return f"the function {getattr(value, '__qualname__', type(value).__qualname__)}"
+    return "off" if value is None else f"{value}"
 
 
 def fields(tree: PyTree, root: str = "") -> list[Field]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 FORMAT = "selftune agent"
-VERSION = 3
+VERSION = 4
 
 
 def _locked(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
@@ -64,6 +64,9 @@ class Agent:
       from the state that the model predicted, and `result` reports the refusal.
     - The steps of θ are limited.
     - If the cost explodes, the last good θ and â are restored.
+    - After too many refused steps in a row, the safe control replaces the control, and stays until `clear`.
+    - An observation counts once: a second `observe` after one `act` is refused. An observation that is an outlier is
+      refused too.
 
     The guard's decisions are in `info.guard`; unusual decisions are also written to the log "selftune". An argument of
     the wrong shape or dtype raises `ValueError` and changes nothing.
@@ -225,6 +228,41 @@ class Agent:
         _LOGGER.warning("restored the last good θ and â, as requested")
 
     @_locked
+    def clear(self) -> None:
+        """End the latch of the safe control. If the next `act` is blind again, for example because the sensor still
+        returns NaN, the safe control returns at once.
+
+        !!! Example
+
+            >>> import jax.numpy as jnp, numpy as np, selftune as st
+            >>> system = st.MatchedSystem(
+            ...     dynamics=lambda x, v, t: x + 0.1 * v,
+            ...     residual=lambda x, a, t: a,
+            ...     actuation=lambda x, theta, t: -theta * x,
+            ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+            ... )
+            >>> controller = st.Controller(system, st.MGAPS(0.1), st.GradientEstimator(0.1))
+            >>> guard = st.Guard(bridge=2, safe_u=0.0, safe_after=3)
+            >>> agent = st.Agent(controller, x=np.ones(1), theta=np.ones(1), a_hat=np.zeros(1), guard=guard)
+            >>> for measured in (1.0, np.nan, np.nan, np.nan, np.nan, 1.0):
+            ...     u = agent.act([measured])
+            >>> u, agent.is_latched, agent.result.message
+            (array([0.], dtype=float32), True, 'the safe control is in use at step 5')
+            >>> agent.clear()
+            >>> agent.act([1.0]), agent.is_latched
+            (array([-1.], dtype=float32), False)
+        """
+        self._engine.change("clear")
+        _LOGGER.warning("the latch of the safe control was cleared, as requested")
+
+    @property
+    @_locked
+    def is_latched(self) -> bool:
+        """Whether the safe control is in use until `clear`; see `Guard`."""
+        failsafe = self._engine.state().guard.failsafe
+        return failsafe is not None and bool(failsafe.latched)
+
+    @_locked
     def reset(self, *, x: Any, theta: Any, a_hat: Any, t: Any = None) -> None:
         """Start again as a new agent with these values would; nothing is compiled again.
 
@@ -348,6 +386,7 @@ class Agent:
         parts = f"{self.controller.tuner!r} and {self.controller.estimator!r}, {self.engine} engine"
         theta, a_hat = (settings_text.value(value) for value in (self.theta, self.a_hat))
         refused = f", {self.refused:,} refused" if self.refused else ""
+        refused += ", latched" if self.is_latched else ""
         return f"<Agent of {parts}; next step {self._next}, θ = {theta}, â = {a_hat}{refused}; {self.result.message}>"
 
     @_locked
@@ -401,7 +440,7 @@ class Agent:
             wrong = np.isnan(leaf) if may_be_infinite else ~np.isfinite(leaf)
             if wrong.any() and not begins_so:
                 raise ArgumentError(name, "no NaN" if may_be_infinite else "finite numbers", f"{leaf}")
-        modes, codes = [*Mode], [result_codes.OK, result_codes.DIVERGED, result_codes.NON_FINITE]
+        modes, codes = [*Mode], [*result_codes.OF_STEPS]
         for name, value, valid in (
             ("guard_mode", int(state.guard.mode), modes),
             ("code", int(state.code), codes),
@@ -454,7 +493,7 @@ class Agent:
 
 _LOGGER = logging.getLogger("selftune")
 _PASSING = Decision.RESET | Decision.EXPLODED | Decision.UNSTABLE
-_NOTABLE = _PASSING | Decision.REFUSED | Decision.HELD
+_NOTABLE = _PASSING | Decision.REFUSED | Decision.HELD | Decision.FAILSAFE | Decision.REPAIRED
 """The decisions that are logged when they begin."""
 _WHILE = 500
 """For this many steps, the same decision is not logged again."""
@@ -500,7 +539,10 @@ def _read(path: Path, expected: list[list[Any]]) -> tuple[dict[str, Any], list[n
             about = json.loads(_member(archive, "about", _LARGEST_ABOUT)[1])
             checksum, kind = about.pop("checksum"), f"{about.get('format')}, version {about.get('version')}"
             if kind != f"{FORMAT}, version {VERSION}":
-                raise StoreError(f"{path}: expected a file of {FORMAT}, version {VERSION}, got {kind}")
+                raise StoreError(
+                    f"{path}: expected a file of {FORMAT}, version {VERSION}, got {kind}. The state of an agent has "
+                    "other parts in each version: start a new agent from the saved θ and â"
+                )
             _compare(path, about["leaves"], expected)
             _check_about(about)
             leaves = [_leaf(archive, i, *leaf[1:]) for i, leaf in enumerate(expected)]

@@ -2,7 +2,7 @@
 
 import ctypes
 import operator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -20,7 +20,7 @@ from ..native.c import compilation
 from ..native.firmware import Field, Firmware, struct_type
 from ..simulation.packing import Packing
 
-Change = Literal["pause", "freeze", "resume", "restore"]
+Change = Literal["pause", "freeze", "resume", "restore", "clear"]
 """A change of the state between two steps."""
 
 
@@ -93,7 +93,7 @@ class Native:
         self._act, self._observe, self._observe_state = (
             getattr(library, f"agent_{name}") for name in ("act", "observe", "observe_state")
         )
-        self._changes = {name: getattr(library, f"agent_{name}") for name in ("pause", "freeze", "resume", "restore")}
+        self._changes = {name: getattr(library, f"agent_{name}") for name in get_args(Change)}
         context = ctypes.c_int32 if firmware.is_counted else pointer
         self._act.argtypes = [pointer, pointer, context, pointer, pointer]
         self._observe.argtypes = self._observe_state.argtypes = [pointer, pointer]
@@ -202,6 +202,7 @@ class XLA:
             "freeze": lambda _, state: _with_mode(state, Mode.FROZEN),
             "resume": guarded_step.resume,
             "restore": guarded_step.restore,
+            "clear": lambda _, state: guarded_step.clear(state),
         }
         self._changes = {
             name: _ahead(lambda packed, change=change: packing.pack(change(controller, packing.unpack(packed))), start)

@@ -279,6 +279,7 @@ def _make(links: int) -> Robot:
             "rate": 0.002,
             "y_limit": 200.0,
             "growth": np.ones(2 * links),
+            "stuck": 3,
             "window": LAP,
             "cost_floor": 2.0,  # so that an exchange of the payload does not cause a rollback
         },

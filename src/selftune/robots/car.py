@@ -204,6 +204,7 @@ def make() -> Robot:
             "u_high": np.array([0.95 * STEERING_LIMIT, 0.95 * DRIVE_LIMIT]),
             "rate": 0.004,
             "y_limit": 1e3,
+            "stuck": 3,
             "growth": np.array([1.0, 0.0, 1.0, 1.0, 0.0, 0.0]),
             "window": LAP,
         },

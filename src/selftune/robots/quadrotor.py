@@ -143,6 +143,8 @@ def _guard() -> dict[str, Any]:
         "u_low": [0.02, *-torque],
         "u_high": [0.97 * THRUST_LIMIT, *torque],
         "rate": 0.0015,
+        "stuck": 3,
+        "safe_u": [MASS * GRAVITY, 0.0, 0.0, 0.0],  # hover
         "y_limit": 500.0,
         "rollback": 8.0,
         "cost_floor": 1.0,

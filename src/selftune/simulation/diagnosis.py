@@ -94,6 +94,10 @@ class Diagnosis:
             warnings.append(
                 f"The guard restored earlier θ and â {times}. The cause may be a load that the gains cannot reject."
             )
+        if safe := self.decisions.get(str(Decision.FAILSAFE), 0):
+            warnings.append(
+                f"The guard used the safe control at {safe:,} steps, because too many steps in a row were refused."
+            )
         if self.contraction is not None and self.contraction >= 1:
             warnings.append(
                 f"The closed loop does not contract (ρ̂ = {self.contraction:.4g}): do not trust the gradients."

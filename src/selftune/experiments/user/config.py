@@ -108,11 +108,16 @@ else:
     )
 
     # `rate = false` switches the limit off, because TOML has no None.
+    _GUARD_KINDS = {
+        **dict.fromkeys(("window", "bridge", "safe_after"), int),
+        "stuck": int | Literal[False],
+        "latch": bool,
+    }
     GuardPart = create_model(
         "GuardPart",
         __base__=_Part,
         **{
-            name: ((int if name in ("window", "bridge") else Number | list[Number] | Literal[False]) | None, None)
+            name: (_GUARD_KINDS.get(name, Number | list[Number] | Literal[False]) | None, None)
             for name in inspect.signature(st.Guard).parameters
         },
     )
@@ -415,7 +420,8 @@ class Loaded:
         if kind == "OPRF":
             values["key"] = jax.random.key(values["key"])
         if kind == "Guard":
-            values = {name: None if value is False else value for name, value in values.items()}
+            is_off = {name: value is False and name != "latch" for name, value in values.items()}
+            values = {name: None if is_off[name] else value for name, value in values.items()}
         try:
             return getattr(references if "signal" in type(part).model_fields else st, kind)(**values)
         except ValueError as error:

@@ -40,6 +40,7 @@ PHASES = {
     "plant": "x_{t+1} = g_t(x_t, u_t, f_t(x_t, a*_t)) + w_t: the true plant",
     "estimator": "EST: a_hat_{t+1} from the observation",
     "infer": "f_obs: the residual that explains the transition to x_{t+1}",
+    "gate": "the innovation gate: an observation that is much larger than usual is refused",
     "guard": "the guard: numbers that are not finite or out of range are refused",
 }
 
@@ -204,8 +205,7 @@ class Writer:
         uses = np.zeros(len(self.graph), int)
         for node in live:
             for arg in self.graph.args[node]:
-                # The argument of is_finite is written twice, so it needs a variable.
-                uses[arg] += 2 if self.graph.ops[node] == "is_finite" else 1
+                uses[arg] += 1
         for number in written:
             uses[number.node] += 1
         return uses
@@ -260,6 +260,8 @@ class Writer:
         exact: set[int] = set()
         for node in reversed(live):  # arguments come before the nodes that use them
             op, args = graph.ops[node], graph.args[node]
+            if graph.phases[node] == "gate" and node not in exact:
+                continue  # the gate compares numbers with a multiple of their size, where a last digit does not count
             jumps = (
                 bool(args) and graph.dtypes[args[0]].kind == "f" and (op in _JUMPS or graph.dtypes[node].kind in "iu")
             )
@@ -361,7 +363,7 @@ class Writer:
         if op == "neg":
             return f"-{texts[0]}"
         if op == "is_finite":
-            return f"{texts[0]} - {texts[0]} == 0"
+            return self._is_finite(TYPES[kind.name], texts[0])
         if op in ("max", "min") and (bounds := [i for i in (0, 1) if self.graph.is_constant(args[i])]):
             bound = bounds[0]
             if not np.isnan(self.graph.values[args[bound]]):
@@ -373,6 +375,12 @@ class Writer:
         if op in elementary.FUNCTIONS:
             return self._elementary(op, kind, texts)
         return f"{_MATH.get(op, op)}{'f' if kind.itemsize == 4 else ''}({', '.join(texts)})"
+
+    def _is_finite(self, ctype: str, text: str) -> str:
+        """Return a test by the bits of a number: no option of a compiler can remove it."""
+        self.helpers |= elementary.needed([f"bits_of_{ctype}"])
+        exponent = "0x7f800000u" if ctype == "float" else "UINT64_C(0x7ff0000000000000)"
+        return f"(bits_of_{ctype}({text}) & {exponent}) != {exponent}"
 
     def _elementary(self, name: str, dtype: np.dtype, texts: list[str]) -> str:
         ctype = TYPES[dtype.name]

@@ -117,7 +117,7 @@ static angle_F reduced_large_F(F x)
     const U bits = bits_of_F(x) & ~SIGN;
     const int e = (int)(bits >> MANTISSA) - (int)BIAS - MANTISSA;
     const U m = (bits & (HIDDEN - 1)) | HIDDEN;
-    const int first = (e + 46) / 16, shift = e + 46 - 16 * first;
+    const int place = e + 46 > 0 ? e + 46 : 0, first = place / 16, shift = place % 16;
     uint32_t product[WINDOW + 1] = {0};
     F sum = 0.0, rest = 0.0, unit = 1.0 / 16384.0;
     for (int j = WINDOW - 1; j >= 0; j--) {

@@ -1,0 +1,68 @@
+"""The state of a guard between two steps, and its report of a step."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from . import failsafe, innovation_gate, rollback, stuck_sensor
+from .failsafe import Failsafe
+from .guard import Guard
+from .innovation_gate import Gate
+from .rollback import Window
+from .stuck_sensor import Repeats
+
+
+class GuardState(eqx.Module):
+    """The guard's state between two steps; None for a part that is off."""
+
+    mode: Int[Array, ""]
+    missed: Int[Array, ""]
+    """How many measurements in a row were refused: at most `bridge`, or `bridge` + 1 after the rollback at its end."""
+    saturated: Float[Array, ""] | None
+    """The share of the last steps that saturated."""
+    window: Window | None
+    failsafe: Failsafe | None
+    gate: Gate | None
+    repeats: Repeats | None
+
+
+class GuardInfo(eqx.Module):
+    """The guard's report of one step, for people and metrics."""
+
+    decisions: Int[Array, ""]
+    """The sum of `Decision`s."""
+    saturated: Float[Array, ""] | None
+    """The share of the last steps that saturated."""
+    cost: Float[Array, ""] | None
+    """The mean cost of the window; `level` is the cost of good windows that it is compared with."""
+    level: Float[Array, ""] | None
+    step_scale: Float[Array, ""] | None
+    """The factor, at most 1, on the tuner's steps; rollbacks make it smaller."""
+    gated: Int[Array, ""] | None
+    """How many observations the innovation gate has refused so far."""
+
+
+def start(guard: Guard, theta: PyTree, a_hat: PyTree, q: int, k: int, dtype: Any) -> GuardState:
+    """Return the state before the first step, for q measured numbers and k of the residual."""
+    watched = guard.authority is not None and guard.is_clipping
+    return GuardState(
+        mode=jnp.zeros((), jnp.int32),
+        missed=jnp.zeros((), jnp.int32),
+        saturated=jnp.zeros((), dtype) if watched else None,
+        window=rollback.start(guard, theta, a_hat, dtype),
+        failsafe=failsafe.start(guard),
+        gate=innovation_gate.start(guard, k, dtype),
+        repeats=stuck_sensor.start(guard, q, dtype),
+    )
+
+
+def report(decisions: Array, state: GuardState) -> GuardInfo:
+    """Return the report of a step that ended in this state."""
+    gated = None if state.gate is None else state.gate.gated
+    window = state.window
+    if window is None:
+        return GuardInfo(decisions, state.saturated, None, None, None, gated)
+    mean = window.total / jnp.maximum(window.weight, 1) + window.lowest
+    return GuardInfo(decisions, state.saturated, mean, window.level + window.lowest, window.step_scale, gated)
