@@ -48,7 +48,7 @@ class Reference:
 
     def kalman(self, a, e, J):
         self.observe(e, J)
-        V = np.maximum(self.noise, (J**2 * self.P0).sum(1) / self.count**2)
+        V = np.maximum(self.noise, (300 / self.count - 1) * (J**2 * self.P0).sum(1))
         R = np.linalg.inv(self.P) + J.T / V @ J
         a = a + np.linalg.solve(R, J.T @ (e / V))
         self.P = (1 - 1e-4) * np.linalg.inv(R) + 1e-4 * np.diag(self.P0)

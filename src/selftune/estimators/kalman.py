@@ -60,7 +60,8 @@ class KalmanEstimator(AbstractEstimator):
 
     - V is the mean square of each innovation over the last n steps, the current one included; n grows up to 300. So one
       outlier e moves the estimate by no more than an innovation of √(300 (V + J P Jᵀ)) would. V is at least
-      $J P_0 J^\top / n^2$: a mean of few squares may be far too small, and P would then be too small for a long time.
+      $(300/n - 1) J P_0 J^\top$: a mean of few squares may be far too small, and P would then be too small for a long
+      time. With this limit, the first guess takes about 25 steps, so that it does not push the loop.
     - P₀ of a parameter with two finite bounds is the variance of the uniform distribution between them, w²/12 for the
       width w.
     - P₀ of a parameter without bounds is learned: it is the variance with which this parameter alone would explain the
@@ -181,7 +182,8 @@ class KalmanEstimator(AbstractEstimator):
         if self.observation_noise is None and scales is not None:
             # A mean of n squares says little about the noise if n is small. Without this limit, a first innovation that
             # is small by chance would make its estimate certain.
-            least = jnp.sum(J**2 * P0, axis=1) / jnp.maximum(scales.count, 1) ** 2
+            missing = (_scales.WINDOW - scales.count) / jnp.maximum(scales.count, 1)
+            least = missing * jnp.sum(J**2 * P0, axis=1)
             return _scales.above_rounding(jnp.maximum(scales.noise, least), J, P0)
         V = cast(Array, self.observation_noise)
         arguments.fits("observation_noise", V, J.shape[0])
