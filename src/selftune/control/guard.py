@@ -20,6 +20,7 @@ from ..foundation.errors import ArgumentError
 from ..problem.constraints import Unconstrained
 from ..problem.projected_step import constraint_of
 from .controller import Controller
+from .self_oscillation import Swings
 
 PROBATION = 2
 """After a rollback, θ does not move for this many windows, while the cost of the restored θ is measured."""
@@ -50,6 +51,8 @@ class Decision(enum.IntFlag):
     """θ did not move: the controller is paused, frozen, or on probation after a rollback."""
     SAVED = 256
     """A window ended with a normal cost: its first θ and â are now the last good θ and â."""
+    DAMPED = 4096
+    """The loop oscillated by itself, and gains were lowered."""
 
     def __str__(self) -> str:
         return ", ".join(decision.name.lower() for decision in Decision if decision in self and decision.name) or "none"
@@ -94,10 +97,16 @@ def _above(name: str, default: float, least: float) -> Any:
     )
 
 
+def _share(value: Any) -> float | None:
+    expected = "a number > 0 and < 1, or None"
+    return None if value is None else _limits("swing", value, lambda a: (a > 0) & (a < 1) & (a.ndim == 0), expected)
+
+
 class Guard(eqx.Module):
     r"""Settings that keep a controller safe while it learns.
 
-    `x_limit`, `f_limit`, `rate`, `authority`, `y_limit`, `rollback` and `contraction` are off if they are None.
+    `x_limit`, `f_limit`, `rate`, `authority`, `swing`, `y_limit`, `rollback` and `contraction` are off if they are
+    None.
 
     - `x_limit`, `f_limit`: limits on the absolute value of the measured x and of the observed residual: one number, or
       one for each component. A measurement above its limit, or one that contains NaN or infinity, is **refused**:
@@ -111,6 +120,14 @@ class Guard(eqx.Module):
     - `authority`: if the share of saturated steps, over about the last `window` steps, exceeds `authority`, no gain may
       grow: no component of θ moves in its direction of `growth`. `growth` is (d,) or one number: 1 where a larger
       component is a higher gain, −1 where a smaller component is a higher gain, 0 where the component is not a gain.
+    - `swing`: a share, below 1, of the range that u has used in about the last `window` steps; by default the rule is
+      off. A swing is a way of u by at least this share, and by more than the noise of u, against the direction of the
+      last swing. One change of the reference explains 3 swings. After 4 more swings, over one or more changes, the loop
+      oscillates by itself. Then θ does not follow the tuner: the gains that `growth` names fall by a step of length
+      `rate`, each in proportion to the size of its gradient. This ends when a change of the reference causes at most 3
+      swings, or when u makes no swing for half a `window`. The tuner then starts again with y = 0. The reference is
+      that of a `LoopContext`; a system without one counts as a system whose reference rests. `swing` needs `rate` and
+      both limits of u. `Loop` uses 0.25.
     - `y_limit`: the largest allowed $\max |y_t|$. A larger y shows that the closed loop no longer contracts, so θ does
       not move, and the tuner resets y.
     - `rollback`: a factor c > 1 on the cost. The mean cost of about the last `window` steps is compared with the level,
@@ -165,6 +182,7 @@ class Guard(eqx.Module):
         converter=lambda v: _limits("growth", v, lambda a: np.isin(a, (-1, 0, 1)), "−1, 0 or 1 for each θ"),
         default=1.0,
     )
+    swing: float | None = eqx.field(static=True, converter=_share, default=None)
     y_limit: float | None = _above("y_limit", 1e6, 0)
     rollback: float | None = _above("rollback", 4.0, 1)
     window: int = eqx.field(static=True, converter=lambda v: arguments.count("window", v), default=500)
@@ -234,6 +252,7 @@ class GuardState(eqx.Module):
     saturated: Float[Array, ""] | None
     """The share of the last steps that saturated."""
     window: Window | None
+    swings: Swings | None = None
 
 
 class GuardInfo(eqx.Module):
@@ -250,7 +269,7 @@ class GuardInfo(eqx.Module):
     """The factor, at most 1, on the tuner's steps; rollbacks make it smaller."""
 
 
-def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any) -> GuardState:
+def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any, swings: Swings | None = None) -> GuardState:
     zero, none = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
     window = None
     if guard.rollback is not None:
@@ -258,7 +277,7 @@ def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any) -> GuardState:
         level, step_scale, used_trusted = jnp.full((), jnp.inf, dtype), jnp.ones((), dtype), jnp.asarray(False)
         window = Window(zero, zero, level, step_scale, none, none, used_trusted, none, now, now, now, zero)
     watched = guard.authority is not None and guard.is_clipping
-    return GuardState(none, none, zero if watched else None, window)
+    return GuardState(none, none, zero if watched else None, window, swings)
 
 
 def within(limit: float | tuple[float, ...] | None, value: Array) -> Any:

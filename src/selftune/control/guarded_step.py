@@ -6,18 +6,22 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..estimators.base import EstimatorInfo
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..problem.constraints import Unconstrained
 from ..problem.loop_context import LoopContext
+from ..problem.projected_step import constraint_of
 from ..problem.system import AbstractSystem, infer_residual
 from ..tuners.base import TunerInfo
 from . import guard as guards
-from . import result_codes
+from . import result_codes, self_oscillation
 from .controller import Controller, ControllerState, Info
 from .guard import Decision, Guard, GuardInfo, GuardState, Mode, choose
+from .self_oscillation import Swings
 
 
 class GuardedState(eqx.Module):
@@ -69,7 +73,8 @@ def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
     t = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if _is_shape(leaf) else leaf, t)
     u = guards.clip(guard, jnp.zeros(sizes.m, x.dtype))[0]
     code, refused = jnp.asarray(_NON_FINITE), jnp.zeros((), jnp.int32)
-    return GuardedState(state, guards.start(guard, theta, a_hat, x.dtype), x, t, u, x, code, refused)
+    watch = guards.start(guard, theta, a_hat, x.dtype, self_oscillation.start(guard, u, t))
+    return GuardedState(state, watch, x, t, u, x, code, refused)
 
 
 def act(
@@ -80,7 +85,8 @@ def act(
     1. Admit the measurement: if x is not finite or outside its limits, the model's prediction replaces x for at most
        `bridge` steps.
     2. Call `Controller.act`, which gives u and the tuner's next θ; clip u.
-    3. Limit the step of θ. θ does not move if a number is not finite, y is too large, or the tuner must not learn.
+    3. Limit the step of θ, or lower gains if the loop oscillates by itself. θ does not move if a number is not finite,
+       y is too large, or the tuner must not learn.
     4. Judge the cost: add it to its window; a rollback restores the last good θ and â.
 
     If the reference of a `LoopContext` is not finite, the last u is held, and the step is refused. If a number is not
@@ -99,6 +105,8 @@ def act(
             usable = usable & _are_finite(t.reference)
         u = jnp.where(usable, clipped, guards.clip(guard, state.u)[0])
         step = _limit_step(controller, guard, state, x_hat, proposed, info.tuner)
+        if state.guard.swings is not None:
+            step = _damp(controller, guard, state, x_hat, step, info.tuner, u, t)
         # Check only the numbers that are used: if y is reset, its gradient may have overflowed. Checking that gradient
         # would refuse every later step.
         gradient = jnp.where(step.resets_y, 0, info.tuner.gradient)
@@ -140,6 +148,8 @@ class _Step(NamedTuple):
     held: Array
     resets_y: Array
     still: Array
+    damped: Array
+    swings: Swings | None
 
 
 _Outcome = tuple[Array, ControllerState, GuardState]
@@ -170,7 +180,36 @@ def _limit_step(
     # The tuner's steps were ignored during probation: reset the tuner before they are used again.
     restarts = resets_y | (probation == 1)
     fresh = controller.tuner.reset(controller.system, controller.system.join(x, before.memory), theta, proposed.tuner)
-    return _Step(theta, choose(restarts, fresh, proposed.tuner), limited, held, resets_y, still)
+    tuner = choose(restarts, fresh, proposed.tuner)
+    return _Step(theta, tuner, limited, held, resets_y, still, jnp.asarray(False), watch.swings)
+
+
+def _damp(
+    controller: Controller,
+    guard: Guard,
+    state: GuardedState,
+    x: Array,
+    step: _Step,
+    info: TunerInfo,
+    u: Array,
+    t: Any,
+) -> _Step:
+    """Return the step with lower gains in place of the tuner's, if the loop oscillates by itself.
+
+    The tuner continues meanwhile, because its gradient says which gains fall. It forgets the oscillation at the end.
+    """
+    before, swings = state.controller, state.guard.swings
+    assert swings is not None
+    after = self_oscillation.count(guard, swings, u, state.u, t, state.t)
+    damped = swings.is_oscillating & ~step.still
+    flat, unravel = ravel_pytree(before.theta)
+    constraint = constraint_of(controller.tuner) or Unconstrained()
+    lower = self_oscillation.lowered(guard, flat, constraint.widths(before.theta), info.gradient)
+    theta = choose(damped, constraint.project(unravel(lower)), step.theta)
+    loop_state = controller.system.join(x, before.memory)
+    fresh = controller.tuner.reset(controller.system, loop_state, theta, step.tuner)
+    tuner = choose(swings.is_oscillating & ~after.is_oscillating, fresh, step.tuner)
+    return step._replace(theta=theta, tuner=tuner, damped=damped, swings=after)
 
 
 def _judge_cost(
@@ -207,8 +246,9 @@ def _judge_cost(
         Decision.UNSTABLE: unstable,
         Decision.STILL: step.still,
         Decision.SAVED: saved,
+        Decision.DAMPED: step.damped,
     }
-    return _sum(flags), after, GuardState(watch.mode, measurement.missed, share, window)
+    return _sum(flags), after, GuardState(watch.mode, measurement.missed, share, window, step.swings)
 
 
 def _refuse(
@@ -228,7 +268,7 @@ def _refuse(
         after = choose(lost, restored, after)
         window = choose(lost, guards.go_back(guard, window), window)
         decisions = decisions + _sum({Decision.EXPLODED: lost})
-    return decisions, after, GuardState(watch.mode, measurement.missed, watch.saturated, window)
+    return decisions, after, GuardState(watch.mode, measurement.missed, watch.saturated, window, watch.swings)
 
 
 def _memory_after_refusal(system: AbstractSystem, before: PyTree, after: PyTree, u: Array) -> PyTree:

@@ -454,7 +454,7 @@ class Agent:
 
 _LOGGER = logging.getLogger("selftune")
 _PASSING = Decision.RESET | Decision.EXPLODED | Decision.UNSTABLE
-_NOTABLE = _PASSING | Decision.REFUSED | Decision.HELD
+_NOTABLE = _PASSING | Decision.REFUSED | Decision.HELD | Decision.DAMPED
 """The decisions that are logged when they begin."""
 _WHILE = 500
 """For this many steps, the same decision is not logged again."""
