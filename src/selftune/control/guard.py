@@ -1,8 +1,9 @@
 """The settings of a guard, which keeps a controller safe while it learns, and the names of its decisions.
 
-Each concept of a guard has its own file: `step_limits.py`, `stuck_sensor.py`, `failsafe.py`, `innovation_gate.py`
-and `rollback.py`. `guard_state.py` joins their states, and `guarded_step.py` calls them around each step of a
-controller. All functions are pure. `Agent`, `simulate` and the firmware run the same functions, with either engine.
+Each concept of a guard has its own file: `step_limits.py`, `stuck_sensor.py`, `failsafe.py`, `innovation_gate.py`,
+`self_oscillation.py` and `rollback.py`. `guard_state.py` joins their states, and `guarded_step.py` calls them around
+each step of a controller. All functions are pure. `Agent`, `simulate` and the firmware run the same functions, with
+either engine.
 """
 
 import enum
@@ -47,6 +48,8 @@ class Decision(enum.IntFlag):
     REPAIRED = 2048
     """Numbers that the controller remembers gave NaN or infinity, although the measurement was good: the tuner was
     reset. The second time in a row, the last good θ and â were restored, and everything else started again."""
+    DAMPED = 4096
+    """The loop oscillated by itself, and gains were lowered."""
 
     def __str__(self) -> str:
         return ", ".join(decision.name.lower() for decision in Decision if decision in self and decision.name) or "none"
@@ -96,10 +99,16 @@ def _safe_control(value: Any) -> Any:
     return value if value is None or callable(value) else _limits("safe_u", value, np.isfinite, expected)
 
 
+def _share(value: Any) -> float | None:
+    expected = "a number > 0 and < 1, or None"
+    return None if value is None else _limits("swing", value, lambda a: (a > 0) & (a < 1) & (a.ndim == 0), expected)
+
+
 class Guard(eqx.Module):
     r"""Settings that keep a controller safe while it learns.
 
-    `x_limit`, `f_limit`, `stuck`, `safe_u`, `gate`, `rate`, `authority`, `y_limit`, `rollback`, `cost_ceiling` and
+    `x_limit`, `f_limit`, `stuck`, `safe_u`, `gate`, `rate`, `authority`, `swing`, `y_limit`, `rollback`, `cost_ceiling`
+    and
     `contraction` are off if they are None.
 
     - `x_limit`, `f_limit`: limits on the absolute value of the measured x and of the observed residual: one number, or
@@ -128,6 +137,14 @@ class Guard(eqx.Module):
     - `authority`: if the share of saturated steps, over about the last `window` steps, exceeds `authority`, no gain may
       grow: no component of θ moves in its direction of `growth`. `growth` is (d,) or one number: 1 where a larger
       component is a higher gain, −1 where a smaller component is a higher gain, 0 where the component is not a gain.
+    - `swing`: a share, below 1, of the range that u has used in about the last `window` steps; by default the rule is
+      off. A swing is a way of u by at least this share, and by more than the noise of u, against the direction of the
+      last swing. One change of the reference explains 3 swings. After 4 more swings, over one or more changes, the loop
+      oscillates by itself. Then θ does not follow the tuner: the gains that `growth` names fall by a step of length
+      `rate`, each in proportion to the size of its gradient. This ends when a change of the reference causes at most 3
+      swings, or when u makes no swing for half a `window`. The tuner then starts again with y = 0. The reference is
+      that of a `LoopContext`; a system without one counts as a system whose reference rests. `swing` needs `rate` and
+      both limits of u. `Loop` uses 0.25.
     - `y_limit`: the largest allowed $\max |y_t|$. A larger y shows that the closed loop no longer contracts, so θ does
       not move, and the tuner resets y.
     - `rollback`: a factor c > 1 on the cost. The mean cost of about the last `window` steps is compared with the level,
@@ -198,6 +215,7 @@ class Guard(eqx.Module):
         converter=lambda v: _limits("growth", v, lambda a: np.isin(a, (-1, 0, 1)), "−1, 0 or 1 for each θ"),
         default=1.0,
     )
+    swing: float | None = eqx.field(static=True, converter=_share, default=None)
     y_limit: float | None = _above("y_limit", 1e6, 0)
     rollback: float | None = _above("rollback", 4.0, 1)
     window: int = eqx.field(static=True, converter=lambda v: arguments.count("window", v), default=500)

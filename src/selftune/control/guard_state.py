@@ -6,11 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from . import failsafe, innovation_gate, rollback, stuck_sensor
+from . import failsafe, innovation_gate, rollback, self_oscillation, stuck_sensor
 from .failsafe import Failsafe
 from .guard import Guard
 from .innovation_gate import Gate
 from .rollback import Window
+from .self_oscillation import Swings
 from .stuck_sensor import Repeats
 
 
@@ -26,6 +27,7 @@ class GuardState(eqx.Module):
     failsafe: Failsafe | None
     gate: Gate | None
     repeats: Repeats | None
+    swings: Swings | None
 
 
 class GuardInfo(eqx.Module):
@@ -44,8 +46,10 @@ class GuardInfo(eqx.Module):
     """How many observations the innovation gate has refused so far."""
 
 
-def start(guard: Guard, theta: PyTree, a_hat: PyTree, q: int, k: int, dtype: Any) -> GuardState:
-    """Return the state before the first step, for q measured numbers and k of the residual."""
+def start(guard: Guard, theta: PyTree, a_hat: PyTree, q: int, k: int, u: Float[Array, " m"], t: Any) -> GuardState:
+    """Return the state before the first step, for q measured numbers and k of the residual; `u` is the control before
+    it, and `t` an example of a context."""
+    dtype = u.dtype
     watched = guard.authority is not None and guard.is_clipping
     return GuardState(
         mode=jnp.zeros((), jnp.int32),
@@ -55,6 +59,7 @@ def start(guard: Guard, theta: PyTree, a_hat: PyTree, q: int, k: int, dtype: Any
         failsafe=failsafe.start(guard),
         gate=innovation_gate.start(guard, k, dtype),
         repeats=stuck_sensor.start(guard, q, dtype),
+        swings=self_oscillation.start(guard, u, t),
     )
 
 

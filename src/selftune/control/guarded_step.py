@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..estimators.base import EstimatorInfo
@@ -16,11 +17,21 @@ from ..problem.loop_context import LoopContext
 from ..problem.projected_step import constraint_of
 from ..problem.system import AbstractSystem, infer_residual
 from ..tuners.base import TunerInfo
-from . import failsafe, guard_state, innovation_gate, result_codes, rollback, step_limits, stuck_sensor
+from . import (
+    failsafe,
+    guard_state,
+    innovation_gate,
+    result_codes,
+    rollback,
+    self_oscillation,
+    step_limits,
+    stuck_sensor,
+)
 from .controller import Controller, ControllerState, Info
 from .guard import Decision, Guard, Mode
 from .guard_state import GuardState
 from .rollback import Window
+from .self_oscillation import Swings
 from .trees import are_finite, choose, has_nan
 
 
@@ -76,7 +87,7 @@ def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
     u = step_limits.clip(guard, jnp.zeros(sizes.m, x.dtype))[0]
     jax.eval_shape(lambda x: failsafe.safe_control(guard, x, sizes.m), x)
     code, refused = jnp.asarray(_NON_FINITE), jnp.zeros((), jnp.int32)
-    guarding = guard_state.start(guard, theta, a_hat, sizes.q, sizes.k, x.dtype)
+    guarding = guard_state.start(guard, theta, a_hat, sizes.q, sizes.k, u, t)
     return GuardedState(state, guarding, x, t, u, x, code, refused)
 
 
@@ -89,7 +100,8 @@ def act(
        `bridge` steps.
     2. Call `Controller.act`, which gives u and the tuner's next θ; clip u. If the step is blind, hold the last u; after
        too many blind steps, use the safe control.
-    3. Limit the step of θ. θ does not move if a number is not finite, y is too large, or the tuner must not learn.
+    3. Limit the step of θ, or lower gains if the loop oscillates by itself. θ does not move if a number is not finite,
+       y is too large, or the tuner must not learn.
     4. Judge the cost: add it to its window; a rollback restores the last good θ and â.
     5. If a number is not finite although the measurement is good, repair what the controller remembers.
 
@@ -115,6 +127,8 @@ def act(
             u = jnp.where(is_safe, failsafe.safe_control(guard, last_good, u.shape[0]), u)
         u = step_limits.clamp_control(guard, u)
         step = _limit_step(controller, guard, state, x_hat, proposed, info.tuner, restarts=returns)
+        if state.guard.swings is not None:
+            step = _damp(controller, guard, state, x_hat, step, info.tuner, u, t)
         # Check only the numbers that are used: if y is reset, its gradient may have overflowed. Checking that gradient
         # would refuse every later step.
         gradient = jnp.where(step.resets_y, 0, info.tuner.gradient)
@@ -150,7 +164,9 @@ def _repaired(guard: Guard, state: GuardedState) -> GuardedState:
     watch = state.guard
     missed = jnp.clip(watch.missed, 0, guard.bridge + 1)
     window = None if watch.window is None else rollback.repaired(guard, watch.window)
-    return eqx.tree_at(lambda s: s.guard, state, _replace(watch, missed=missed, window=window))
+    u = jnp.where(jnp.isfinite(state.u), state.u, 0)
+    swings = None if watch.swings is None else self_oscillation.repaired(guard, watch.swings, u)
+    return eqx.tree_at(lambda s: s.guard, state, _replace(watch, missed=missed, window=window, swings=swings))
 
 
 def _replace(watch: GuardState, **parts: Any) -> GuardState:
@@ -196,6 +212,8 @@ class _Step(NamedTuple):
     held: Array
     resets_y: Array
     still: Array
+    damped: Array
+    swings: Swings | None
 
 
 _Outcome = tuple[Array, ControllerState, GuardState]
@@ -252,7 +270,38 @@ def _limit_step(
     # its steps are used again.
     restarts = restarts | resets_y | (probation == 1)
     fresh = controller.tuner.reset(controller.system, controller.system.join(x, before.memory), theta, proposed.tuner)
-    return _Step(theta, choose(restarts, fresh, proposed.tuner), limited, held, resets_y, still)
+    tuner = choose(restarts, fresh, proposed.tuner)
+    return _Step(theta, tuner, limited, held, resets_y, still, jnp.asarray(False), watch.swings)
+
+
+def _damp(
+    controller: Controller,
+    guard: Guard,
+    state: GuardedState,
+    x: Array,
+    step: _Step,
+    info: TunerInfo,
+    u: Array,
+    t: Any,
+) -> _Step:
+    """Return the step with lower gains in place of the tuner's, if the loop oscillates by itself.
+
+    The tuner continues meanwhile, because its gradient says which gains fall. It forgets the oscillation at the end.
+    """
+    before, swings = state.controller, state.guard.swings
+    assert swings is not None
+    after = self_oscillation.count(guard, swings, u, state.u, t, state.t)
+    damped = swings.is_oscillating & ~step.still
+    flat, unravel = ravel_pytree(before.theta)
+    lower = unravel(
+        self_oscillation.lowered(guard, flat, step_limits.widths_of(controller, before.theta), info.gradient)
+    )
+    constraint = constraint_of(controller.tuner)
+    theta = choose(damped, lower if constraint is None else constraint.project(lower), step.theta)
+    loop_state = controller.system.join(x, before.memory)
+    fresh = controller.tuner.reset(controller.system, loop_state, theta, step.tuner)
+    tuner = choose(swings.is_oscillating & ~after.is_oscillating, fresh, step.tuner)
+    return step._replace(theta=theta, tuner=tuner, damped=damped, swings=after)
 
 
 def _judge_cost(
@@ -292,8 +341,15 @@ def _judge_cost(
         Decision.UNSTABLE: unstable,
         Decision.STILL: step.still,
         Decision.SAVED: saved,
+        Decision.DAMPED: step.damped,
     }
-    parts = {"missed": measurement.missed, "saturated": share, "window": window, "repeats": measurement.repeats}
+    parts = {
+        "missed": measurement.missed,
+        "saturated": share,
+        "window": window,
+        "repeats": measurement.repeats,
+        "swings": step.swings,
+    }
     return _sum(flags), after, _replace(watch, gate=gate, **parts)
 
 

@@ -58,6 +58,8 @@ REFUSED = 1e3
 """A measurement is refused if it is this many times larger than the output's scale."""
 RATE = 0.1
 """The longest way of θ in a period of the reference, as a share of the widths of Θ."""
+SWING = 0.25
+"""The way of the control that counts as a swing, as a share of the range that it uses."""
 REPLAYED = 200
 """The steps of the recorded run that an export contains."""
 
@@ -254,6 +256,8 @@ class Loop(eqx.Module):
         - `growth`: the policy knows which numbers of θ are gains.
         - `rate`: θ moves by at most 10 % of the widths of Θ in a period of the reference. For the gains of a PID, this
           is a factor of 2.5. Before the gains move further, the plant shows the effect.
+        - `swing`: a quarter of the range that u uses. A loop whose control swings to and fro by this much, more often
+          than the reference explains, gets lower gains; see `Guard`.
         - `window`: two periods of the reference, but at least 500 steps, so that each window has the same mixture of
           transients and rest.
         """
@@ -269,6 +273,7 @@ class Loop(eqx.Module):
             "growth": list(self._growth),
             "rate": RATE / period,
             "window": max(500, math.ceil(2 * period)),
+            "swing": SWING,
         }
         return Guard(**(settings | changes))
 

@@ -493,7 +493,7 @@ class Agent:
 
 _LOGGER = logging.getLogger("selftune")
 _PASSING = Decision.RESET | Decision.EXPLODED | Decision.UNSTABLE
-_NOTABLE = _PASSING | Decision.REFUSED | Decision.HELD | Decision.FAILSAFE | Decision.REPAIRED
+_NOTABLE = _PASSING | Decision.REFUSED | Decision.HELD | Decision.DAMPED | Decision.FAILSAFE | Decision.REPAIRED
 """The decisions that are logged when they begin."""
 _WHILE = 500
 """For this many steps, the same decision is not logged again."""
