@@ -155,7 +155,9 @@ def test_a_loop_that_oscillates_is_damped_and_then_tuned():
     assert damped.any()
     assert not damped[2000:].any()
     assert not (np.asarray(without.guard) & D.DAMPED).any()
-    assert run.cost[-2000:].mean() < 0.1 * without.cost[-2000:].mean()
+    # Without the rule, the tuner needs half of the run to end the oscillation.
+    assert run.cost.mean() < 0.5 * without.cost.mean()
+    assert run.cost[-2000:].mean() < without.cost[-2000:].mean()
     # While it is damped, the gains fall at the rate, and the integral gain, which dominates, falls most.
     way = {name: np.diff(np.asarray(rows, float))[damped[:-1]] for name, rows in run.theta.items()}
     assert all(float(np.max(steps)) <= 0 for steps in way.values())
