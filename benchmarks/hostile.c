@@ -49,7 +49,7 @@ void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *u_low,
     static agent_info info;
     REAL x[AGENT_Q] = {0}, f[AGENT_K] = {0}, u[AGENT_M];
     int kind = 0;
-    int64_t left = 0, good_in_a_row = 0, refused_in_a_row = 0;
+    int64_t left = 0, refused_in_a_row = 0;
     seed_of_draw = seed * 2 + 1;
     agent_init(&s);
     for (int64_t step = 0; step < steps; step++) {
@@ -58,7 +58,7 @@ void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *u_low,
             left = (int64_t)(draw() % 400);
         }
         const int one = kind != 0 && draw() % 2 ? (int)(draw() % AGENT_Q) : -1; /* all sensors, or one of them */
-        int all_good = 1;
+        int all_good = kind == 0; /* a stuck sensor may be refused */
         for (int i = 0; i < AGENT_Q; i++) {
             const int now = one < 0 || one == i ? kind : 0;
             x[i] = hostile_number(now, scale[i] * uniform(), x[i]);
@@ -79,7 +79,6 @@ void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *u_low,
         for (int i = 0; i < AGENT_P; i++) counts[ESTIMATE_NOT_FINITE] += is_bad(s.a_hat[i]);
         for (int i = 0; i < AGENT_Q; i++) counts[WRONG_CODE] += code == AGENT_OK && is_bad(x[i]);
         counts[WRONG_CODE] += code < 0 || code > 7 || code == 3;
-        good_in_a_row = all_good ? good_in_a_row + 1 : 0;
         refused_in_a_row = code == AGENT_OK || code == AGENT_SAFE || !all_good ? 0 : refused_in_a_row + 1;
         counts[WEDGED] += refused_in_a_row == 100;
         const int calls = (int)(draw() % 4); /* none, one or more observations */

@@ -203,6 +203,15 @@ def test_a_guard(tmp_path):
             Loaded(path)
 
 
+def test_the_safe_control_of_a_guard(tmp_path):
+    """`false` switches a limit off, but is the value of `latch`."""
+    text = "[guard]\nsafe_u = [0.5]\nsafe_after = 3\nlatch = false\nstuck = 4\ngate = false\n\n[scenario]"
+    path = tmp_path / "cart.toml"
+    path.write_text(EXAMPLE.read_text().replace("[scenario]", text, 1))
+    (tmp_path / "cart.py").write_text(EXAMPLE.with_name("cart.py").read_text())
+    assert Loaded(path).guard == st.Guard(safe_u=[0.5], safe_after=3, latch=False, stuck=4, gate=None)
+
+
 def test_every_fault_is_said_at_once(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(EXAMPLE.read_text().replace("stride", "strid").replace("steps = 20_000", "steps = 1.5"))

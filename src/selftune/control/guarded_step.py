@@ -125,7 +125,8 @@ def act(
         if guard.safe_u is not None:
             last_good = jnp.where(sees, x_hat, state.x)
             u = jnp.where(is_safe, failsafe.safe_control(guard, last_good, u.shape[0]), u)
-        u = step_limits.clamp_control(guard, u)
+        with jax.named_scope("selftune.clamp"):
+            u = step_limits.clamp_control(guard, u)
         step = _limit_step(controller, guard, state, x_hat, proposed, info.tuner, restarts=returns)
         if state.guard.swings is not None:
             step = _damp(controller, guard, state, x_hat, step, info.tuner, u, t)
@@ -143,7 +144,8 @@ def act(
         accepted = _judge_cost(controller, guard, state, measurement, step, proposed.memory, x_hat, info, saturated)
         refused = _refuse(controller, guard, state, measurement, proposed.memory, u, is_broken=is_broken)
         decisions, inside, guarding = choose(ok, accepted, refused)
-        inside = eqx.tree_at(lambda c: c.theta, inside, step_limits.clamp_theta(controller, inside.theta))
+        with jax.named_scope("selftune.clamp"):
+            inside = eqx.tree_at(lambda c: c.theta, inside, step_limits.clamp_theta(controller, inside.theta))
         decisions = decisions + _sum({Decision.SATURATED: usable & saturated & ~is_safe, Decision.FAILSAFE: is_safe})
         guarding = _replace(guarding, failsafe=watch)
         used = x if info.x_hat is None else x_hat

@@ -80,11 +80,9 @@ def clamp_theta(controller: Controller, theta: PyTree) -> PyTree:
 def _clamp(value: Array, low: Any, high: Any) -> Array:
     """Return a value between its bounds; NaN becomes the lower bound, or the upper one, or 0, whichever is finite."""
     low, high = jnp.asarray(low, value.dtype), jnp.asarray(high, value.dtype)
-    finite: Array = jnp.where(jnp.isfinite(high), high, jnp.zeros_like(high))
-    instead: Array = jnp.where(jnp.isfinite(low), low, finite)
-    number: Array = jnp.where(jnp.isnan(value), instead, value)  # first, because Frama-C then knows that it is no NaN
-    below: Array = jnp.where(number <= high, number, high)
-    return jnp.where(number >= low, below, low)
+    instead = choose(jnp.isfinite(low), low, choose(jnp.isfinite(high), high, jnp.zeros_like(high)))
+    number = choose(jnp.isnan(value), instead, value)  # first, because Frama-C then knows that it is no NaN
+    return choose(number >= low, choose(number <= high, number, high), low)
 
 
 def limit_step(

@@ -41,12 +41,16 @@ PHASES = {
     "estimator": "EST: a_hat_{t+1} from the observation",
     "infer": "f_obs: the residual that explains the transition to x_{t+1}",
     "gate": "the innovation gate: an observation that is much larger than usual is refused",
+    "clamp": "the guard: controls and gains are inside their limits, whatever the numbers above are",
     "guard": "the guard: numbers that are not finite or out of range are refused",
 }
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _BITS = {"and": "&", "or": "|", "xor": "^"}
 _JUMPS = COMPARE | {"floor", "ceil", "rint", "round", "sign", "rem"}
+_TOLERANT = ("gate", "clamp")
+"""Phases whose comparisons may see another last digit: the gate compares numbers with a multiple of their size, and a
+clamp gives the same number on both sides of its limit."""
 _MATH = {"abs": "fabs", "rem": "fmod"}  # operations with another name in C
 
 # Small functions that a program may need. F is the floating type; I and U are an integer type and its unsigned type.
@@ -260,8 +264,8 @@ class Writer:
         exact: set[int] = set()
         for node in reversed(live):  # arguments come before the nodes that use them
             op, args = graph.ops[node], graph.args[node]
-            if graph.phases[node] == "gate" and node not in exact:
-                continue  # the gate compares numbers with a multiple of their size, where a last digit does not count
+            if graph.phases[node] in _TOLERANT and node not in exact:
+                continue
             jumps = (
                 bool(args) and graph.dtypes[args[0]].kind == "f" and (op in _JUMPS or graph.dtypes[node].kind in "iu")
             )
