@@ -9,9 +9,9 @@ import nbformat
 from nbclient import NotebookClient
 
 from .pages import link_names, outside_links
-from .places import DOCS, PAGES, REPOSITORY
+from .places import DOCS, PAGES, REPOSITORY, ROOT
 
-# The figures of a notebook are SVG, so that they are sharp at any size. Their text stays text, and their ids do not change.
+# The figures are SVG, which is sharp at any size. Their text stays text, and their ids do not change.
 SETUP = """
 import matplotlib_inline.backend_inline as _inline
 _inline.set_matplotlib_formats("svg")
@@ -33,17 +33,26 @@ def make(api: dict[str, str]) -> None:
         notebook = execute(script)
         (folder / f"{script.stem}.ipynb").write_text(nbformat.writes(notebook), encoding="utf-8")
         text = page(notebook, script.stem)
-        (folder / f"{script.stem}.md").write_text(link_names(outside_links(text, script.parent), above), encoding="utf-8")
+        (folder / f"{script.stem}.md").write_text(
+            link_names(outside_links(text, script.parent), above), encoding="utf-8"
+        )
     text = (DOCS / "tutorials" / "index.md").read_text(encoding="utf-8")
     (folder / "index.md").write_text(outside_links(text, DOCS / "tutorials"), encoding="utf-8")
 
 
 def execute(script: Path) -> nbformat.NotebookNode:
+    """Run the script as a notebook, unless its last outputs are newer than the script and the library."""
+    kept = PAGES.parent / "notebooks" / f"{script.stem}.ipynb"
+    changed = max(path.stat().st_mtime for path in (script, *(ROOT / "src").rglob("*.py")))
+    if kept.exists() and kept.stat().st_mtime > changed:
+        return nbformat.read(kept, as_version=4)
     notebook = jupytext.read(script)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(script.parent)}}).execute()
     del notebook.cells[0]
+    kept.parent.mkdir(exist_ok=True)
+    nbformat.write(notebook, kept)
     return notebook
 
 

@@ -21,7 +21,9 @@ def copy(api: dict[str, str]) -> None:
     for name in ("katex.min.css", "katex.min.js"):
         (PAGES / "assets" / "katex").mkdir(parents=True, exist_ok=True)
         shutil.copy(katex / name, PAGES / "assets" / "katex" / name)
-    shutil.copytree(katex / "fonts", PAGES / "assets" / "katex" / "fonts", ignore=shutil.ignore_patterns("*.ttf", "*.woff"))
+    shutil.copytree(
+        katex / "fonts", PAGES / "assets" / "katex" / "fonts", ignore=shutil.ignore_patterns("*.ttf", "*.woff")
+    )
     for name in ("site.css", "math.js"):
         shutil.copy(WEBSITE / name, PAGES / "assets" / name)
 

@@ -1,7 +1,7 @@
 """The reference: docs/reference.md lists all public names in tables, and each row of a table becomes a page."""
 
-import importlib
 import inspect
+import pkgutil
 import re
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def page_of(title: str, module: str, names: list[str]) -> str:
 
 def source(module: str, name: str) -> str | None:
     """A link to the lines that define the name; None for a constant, which has no place that Python knows."""
-    value = inspect.unwrap(getattr(importlib.import_module(module), name))
+    value = inspect.unwrap(getattr(pkgutil.resolve_name(module), name))
     try:
         lines, first = inspect.getsourcelines(value)
         path = Path(inspect.getsourcefile(value) or "").relative_to(ROOT)

@@ -1,4 +1,4 @@
-"""The moving picture of the README: a PI controller that tunes itself, beside the same controller with its first gains."""
+"""The moving picture of the README: a PI controller that tunes itself, beside the same one with its first gains."""
 
 from functools import cache
 
@@ -36,10 +36,13 @@ def points(values, low: float, high: float, top: float, bottom: float) -> list[t
 
 def draw(colours: Colours) -> Drawing:
     tuned, fixed = runs()
-    picture = Drawing(860, 440, "A PI controller that tunes itself, and the same controller with its first gains", colours)
+    picture = Drawing(
+        860, 440, "A PI controller that tunes itself, and the same controller with its first gains", colours
+    )
     reveal = (
         f'<clipPath id="reveal"><rect x="0" y="0" width="860" height="440"><animate attributeName="width" '
-        f'values="{LEFT};{RIGHT + 5};860;860" keyTimes="0;0.75;0.76;1" dur="12s" repeatCount="indefinite"/></rect></clipPath>'
+        f'values="{LEFT};{RIGHT + 5};860;860" keyTimes="0;0.75;0.76;1" dur="12s" '
+        'repeatCount="indefinite"/></rect></clipPath>'
     )
     picture.raw(reveal)
     clip = 'clip-path="url(#reveal)"'
@@ -55,11 +58,13 @@ def draw(colours: Colours) -> Drawing:
 
     picture.text(LEFT, 282, "gains", size=16, anchor="start", bold=True)
     lower = (0.0, 2.5, 296, 400)
-    for name, colour, y in (("kp", colours.blue, -8), ("ki", colours.green, 16)):
+    for name, colour in (("kp", colours.blue), ("ki", colours.green)):
         gains = jnp.exp(tuned.theta[f"log_{name}"][:: 4 * EVERY])
         line = points(gains, *lower)
         picture.line(line, colour=colour, width=2.2, more=clip)
-        picture.text(RIGHT + 10, line[-1][1] + 5, f"{name} {float(gains[-1]):.1f}", size=14, colour=colour, anchor="start")
+        picture.text(
+            RIGHT + 10, line[-1][1] + 5, f"{name} {float(gains[-1]):.1f}", size=14, colour=colour, anchor="start"
+        )
     picture.line([(LEFT, 400), (RIGHT, 400)], colour=colours.muted, width=1)
     for seconds in range(0, 91, 15):
         picture.text(LEFT + (RIGHT - LEFT) * seconds / 90, 420, f"{seconds} s", size=13, colour=colours.muted)

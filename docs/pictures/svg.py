@@ -30,7 +30,18 @@ class Drawing:
         self.width, self.height, self.title, self.colours = width, height, title, colours
         self.parts: list[str] = []
 
-    def text(self, x: float, y: float, text: str, *, size: int = 15, colour: str = "", anchor: str = "middle", bold: bool = False, mono: bool = False) -> None:
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        size: int = 15,
+        colour: str = "",
+        anchor: str = "middle",
+        bold: bool = False,
+        mono: bool = False,
+    ) -> None:
         family = "ui-monospace, Menlo, Consolas, monospace" if mono else "system-ui, sans-serif"
         weight = ' font-weight="600"' if bold else ""
         self.parts.append(
@@ -64,10 +75,19 @@ class Drawing:
         if marker not in self.parts:
             self.parts.append(marker)
         self.parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"{dash} marker-end="url(#{name})"/>'
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"{dash} '
+            f'marker-end="url(#{name})"/>'
         )
 
-    def line(self, points: Sequence[tuple[float, float]], *, colour: str, width: float = 2.0, dashed: bool = False, more: str = "") -> None:
+    def line(
+        self,
+        points: Sequence[tuple[float, float]],
+        *,
+        colour: str,
+        width: float = 2.0,
+        dashed: bool = False,
+        more: str = "",
+    ) -> None:
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         self.parts.append(

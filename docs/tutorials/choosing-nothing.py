@@ -64,7 +64,9 @@ assert jnp.nanmax(costs) > 1.2 * jnp.nanmin(costs)
 # rate depends on the units of the cost and of θ:
 
 # %%
-same = st.simulate(st.Controller(make_system(unit=1000.0), st.GaussNewton(constraint=box), st.AutoEstimator()), scenario, **start)
+same = st.simulate(
+    st.Controller(make_system(unit=1000.0), st.GaussNewton(constraint=box), st.AutoEstimator()), scenario, **start
+)
 print(f"θ at the end: {run.theta[-1, 0]:.4f}, with a cost in other units {same.theta[-1, 0]:.4f}")
 assert jnp.allclose(run.theta, same.theta, rtol=1e-2)
 

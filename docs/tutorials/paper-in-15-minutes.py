@@ -86,7 +86,9 @@ assert local.cumulative[-1] < 0.5 * local.untuned[-1]
 # %%
 mismatch, gap = st.model_mismatch(system, scenario, run), st.exact_model_gap(system, scenario, run)
 print(mismatch, gap, sep="\n")
-unlearned = st.model_mismatch(system, scenario, st.simulate(st.Controller(system, st.Fixed(), st.Frozen()), scenario, **start))
+unlearned = st.model_mismatch(
+    system, scenario, st.simulate(st.Controller(system, st.Fixed(), st.Frozen()), scenario, **start)
+)
 assert mismatch.total < 0.5 * unlearned.total  # against a model that never learns
 
 # %% [markdown]

@@ -80,9 +80,7 @@ linear = st.MatchedSystem(
     cost=lambda x, u, theta, t: 0.5 * jnp.sum(x**2) + 0.05 * jnp.sum(u**2),
 )
 gains, model = st.Box(0.0, 1.0), st.Box(-0.1, 0.1)
-careful = st.Controller(
-    linear, st.MGAPS(1e-3, constraint=gains), st.GradientEstimator(0.05, constraint=model)
-)
+careful = st.Controller(linear, st.MGAPS(1e-3, constraint=gains), st.GradientEstimator(0.05, constraint=model))
 noise = st.Uniform(0.1)(jax.random.key(0), 300, 1)
 quiet = st.Scenario(x0=jnp.zeros(1), a_star=jnp.full((300, 1), 0.1), w=noise)
 certified = st.simulate(careful, quiet, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
