@@ -1,5 +1,8 @@
 """Tutorials: scripts in Jupytext's percent format become pages with their outputs, and notebooks to download."""
 
+# The tools of the site are not among those of the tests.
+# pyright: reportMissingImports=false
+
 import base64
 import re
 from pathlib import Path

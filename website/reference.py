@@ -13,14 +13,14 @@ ROW = re.compile(r"^\| (\*\*.*?) \| (.*) \|$", re.MULTILINE)
 
 def make() -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Write the pages. Return the address of each public name, and the (title, file) of each page."""
-    address, titles = {}, []
+    address, titles, module = {}, [], "selftune"
     listing = (DOCS / "reference.md").read_text(encoding="utf-8")
     made = []
     (PAGES / "api").mkdir(parents=True)
     for part in listing.split("\n\n"):
         if not part.startswith("|"):
             found = SECTION.search(part)
-            module = f"selftune.{found[1]}" if found else "selftune"
+            module = f"selftune.{found[1]}" if found else module
             made.append(part)
             continue
         for title, names in ROW.findall(part):
