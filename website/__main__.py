@@ -37,9 +37,12 @@ def main() -> None:
     print(f"{len(list(SITE.rglob('*.html')))} pages in {SITE.relative_to(ROOT)}")
 
 
-def configuration(titles: list[tuple[str, str]]) -> str:
-    """The settings, with the generated pages in the navigation."""
-    rows = [f'{{ "{title}" = "{page}" }},' for title, page in titles]
+def configuration(titles: list[tuple[str, str, str]]) -> str:
+    """The settings, with the generated pages in the navigation: a section for each module."""
+    rows = []
+    for module in dict.fromkeys(module for module, _, _ in titles):
+        pages = ", ".join(f'{{ "{title}" = "{page}" }}' for owner, title, page in titles if owner == module)
+        rows.append(f'{{ "{module}" = [{pages}] }},')
     return re.sub(r"# GENERATED.*", lambda _: "\n        ".join(rows), (WEBSITE / "zensical.toml").read_text("utf-8"))
 
 

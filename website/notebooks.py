@@ -61,25 +61,24 @@ def execute(script: Path) -> nbformat.NotebookNode:
 
 def page(notebook: nbformat.NotebookNode, name: str) -> str:
     """The notebook as Markdown. Figures are files beside the page."""
-    parts = []
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            parts.append(cell.source)
-            continue
-        parts.append(f"```python\n{cell.source}\n```")
-        for output in cell.outputs:
-            parts.append(shown(output, name, len(parts)))
+    title, _, rest = notebook.cells[0].source.partition("\n")
     links = (
         f"[The script]({REPOSITORY}/docs/tutorials/{name}.py) · [the notebook]({name}.ipynb). "
         "The outputs on this page were made when the site was built."
     )
-    parts.insert(1, links) if parts and parts[0].count("\n") == 0 else parts.append(links)
+    parts = [title, links, rest]
+    for cell in notebook.cells[1:]:
+        if cell.cell_type == "markdown":
+            parts.append(cell.source)
+            continue
+        parts.append(f"```python\n{cell.source}\n```")
+        printed = "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+        parts.append(fenced(printed) if printed else "")
+        parts += [shown(output, name, len(parts)) for output in cell.outputs if output.output_type != "stream"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def shown(output: nbformat.NotebookNode, name: str, number: int) -> str:
-    if output.output_type == "stream":
-        return "" if output.name == "stderr" else fenced(output.text)
     data = output.get("data", {})
     if "image/svg+xml" in data or "image/png" in data:
         kind = "svg" if "image/svg+xml" in data else "png"

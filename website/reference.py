@@ -11,8 +11,8 @@ SECTION = re.compile(r"`selftune\.(\w+)`")
 ROW = re.compile(r"^\| (\*\*.*?) \| (.*) \|$", re.MULTILINE)
 
 
-def make() -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Write the pages. Return the address of each public name, and the (title, file) of each page."""
+def make() -> tuple[dict[str, str], list[tuple[str, str, str]]]:
+    """Write the pages. Return the address of each public name, and the (module, title, file) of each page."""
     address, titles, module = {}, [], "selftune"
     listing = (DOCS / "reference.md").read_text(encoding="utf-8")
     made = []
@@ -31,7 +31,7 @@ def make() -> tuple[dict[str, str], list[tuple[str, str]]]:
             page = f"api/{slug}.md"
             (PAGES / page).write_text(page_of(plain, module, listed), encoding="utf-8")
             address.update({f"{module}.{name}": f"{page}#{module}.{name}" for name in listed})
-            titles.append((short[0].upper() + short[1:], page))
+            titles.append((module, plain[0].upper() + plain[1:], page))
         made.append(
             re.sub(r"`(\w+)`", lambda name, module=module: f"[{name[0]}]({address[f'{module}.{name[1]}']})", part)
         )

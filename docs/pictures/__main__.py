@@ -1,6 +1,6 @@
 """Draw all pictures: python -m docs.pictures"""
 
-from . import data_flow, moving_pid, one_step
+from . import data_flow, gains, moving_pid, one_step
 from .svg import FIGURES, save
 
 DRAWINGS = {"data-flow": data_flow.draw, "one-step": one_step.draw}
@@ -9,5 +9,7 @@ DRAWINGS = {"data-flow": data_flow.draw, "one-step": one_step.draw}
 if __name__ == "__main__":
     for name, draw in {**DRAWINGS, "moving-pid": moving_pid.draw}.items():
         save(name, draw)
+    found = gains.paths()
+    save("gains", lambda colours: gains.draw(colours, found))
     figure = moving_pid.loop.plot(moving_pid.runs()[0], fields=["measured", "theta", "cost"])
     figure.savefig(FIGURES / "start-here.png", dpi=80)
