@@ -138,7 +138,7 @@ def pages():
 )
 def test_blocks_of_a_page(page, pages):
     print(page, file=pages.stdin, flush=True)
-    assert select.select([pages.stdout], [], [], 300)[0], "no answer in 300 s"
+    assert select.select([pages.stdout], [], [], 600)[0], "no answer in 600 s"
     assert json.loads(pages.stdout.readline()) == ""
 
 

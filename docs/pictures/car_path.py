@@ -51,12 +51,10 @@ def draw(colours: Colours, found: dict[str, tuple[np.ndarray, float]]) -> Drawin
             'stroke-dasharray="5 4"/>'
         )
         points = [(centre + PIXELS * x, 260 - PIXELS * y) for x, y in lap]
-        picture.line([*points, points[0]], colour=colour)
-        motion = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in (*points, points[0]))
-        picture.raw(
-            f'<circle r="8" fill="{colour}"><animateMotion dur="4.8s" repeatCount="indefinite" path="{motion}"/></circle>'
-        )
-    picture.text(
-        430, 485, "lap 30; deviations from the circle are drawn ten times as large", size=14, colour=colours.muted
-    )
+        picture.line(points, colour=colour)
+        path = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        moves = f'<animateMotion dur="4.8s" repeatCount="indefinite" path="{path}"/>'
+        picture.raw(f'<circle r="8" fill="{colour}">{moves}</circle>')
+    remark = f"lap {LAPS}; deviations from the circle are drawn {LARGER:.0f} times as large"
+    picture.text(430, 485, remark, size=14, colour=colours.muted)
     return picture
