@@ -104,8 +104,8 @@ PAGES_WITH_CODE = [
     page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if "```python\n" in page.read_text()
 ]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
-# Sampling the constants of a certificate takes most of a minute; `make docs` runs all tutorials, too.
-LONG = {"regret-and-certificates.py"}
+# To sample the constants of a certificate and to compile exported C takes long. `make docs` runs all tutorials, too.
+LONG = {"python-to-microcontroller.py", "regret-and-certificates.py"}
 
 
 # A warning is an error, except the one that pyproject.toml explains.

@@ -26,8 +26,9 @@ def laps() -> dict[str, tuple[np.ndarray, float]]:
     for name, tuner in {"first gains": st.Fixed(), "tuned": st.GaussNewton(constraint=robot.theta_box)}.items():
         plant = robot.make_plant("grip", 0, steps)
         controller = robot.controller(tuner, st.AutoEstimator(constraint=robot.a_box))
-        start = {"x": plant.reset(), "theta": robot.detuned(0.25), "a_hat": robot.a_hat}
-        made = drive(robot, st.Agent(controller, **start, guard=st.Guard(**robot.guard)), plant, steps, stride=100)
+        guard, theta = st.Guard(**robot.guard), robot.detuned(0.25)
+        agent = st.Agent(controller, x=plant.reset(), theta=theta, a_hat=robot.a_hat, guard=guard)
+        made = drive(robot, agent, plant, steps, stride=100)
         error = made.error[-robot.lap :]
         found[name] = floor(error[::4], robot.lap), 100 * float(np.sqrt(np.mean(np.sum(error**2, axis=1))))
     return found

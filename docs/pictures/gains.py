@@ -1,5 +1,7 @@
 """Gains that converge: the loop of the moving picture from six different starts, in the plane of its two gains."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 80, 620, 40, 400
 LOW, HIGH = 0.05, 10.0
 
 
-def place(kp, ki) -> tuple[np.ndarray, np.ndarray]:
+def place(kp: Any, ki: Any) -> tuple[Any, Any]:
     """The pixels of a pair of gains, on logarithmic axes."""
     x, y = (np.log(np.asarray(gain) / LOW) / np.log(HIGH / LOW) for gain in (kp, ki))
     return LEFT + x * (RIGHT - LEFT), BOTTOM - y * (BOTTOM - TOP)
