@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.ready-docs
 
-.PHONY: reproduce test playground test-playground test-slow test-versions test-docs firmware proof check format bench wheel lock clean
+.PHONY: reproduce test playground test-playground test-slow test-versions test-docs docs docs-serve pictures firmware proof check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -45,6 +46,18 @@ test-versions: $(READY)
 test-docs: $(READY)
 	$(BIN)/pytest -n auto tests/test_docs.py tests/test_architecture.py tests/test_float32.py tests/test_examples.py
 
+# The site in build/site: strict, and checked. It needs npm for KaTeX, which draws the formulas.
+docs: $(DOCS_READY)
+	npm ci --prefix website --silent --no-audit --no-fund
+	$(BIN)/python -m website
+
+docs-serve: docs
+	$(BIN)/python -m http.server --directory build/site --bind 127.0.0.1 8000
+
+# The drawings and moving pictures of the README and the pages, in docs/figures.
+pictures: $(READY)
+	$(BIN)/python -m docs.pictures
+
 # Exported controllers, cross-compiled and run on an emulated Cortex-M4F.
 firmware: $(READY)
 	$(BIN)/python -m tests.native.cortex_m4
@@ -78,6 +91,8 @@ wheel: $(READY)
 lock: $(READY)
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
 		--extra dev --extra experiments --extra robots --extra cluster pyproject.toml --output-file requirements.lock --custom-compile-command "make lock"
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
+		--extra docs --constraint requirements.lock pyproject.toml --output-file requirements-docs.lock --custom-compile-command "make lock"
 
 $(READY): requirements.lock pyproject.toml
 	python=$$(.ci/find-python $(PYTHON)) && \
@@ -87,5 +102,10 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
+# The tools of the site are apart: the tests do not need them.
+$(DOCS_READY): $(READY) requirements-docs.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis results dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis results dist build website/node_modules

@@ -1,10 +1,12 @@
 """The lists agree: public names, their docstrings, the reference, the tests. (`test_float32.py` runs the pages.)"""
 
+import importlib
 import inspect
 import re
 from pathlib import Path
 
 import pytest
+from docs.pictures import svg
 
 import selftune as st
 from selftune import models, policies, references, testing
@@ -12,7 +14,8 @@ from selftune import models, policies, references, testing
 pytestmark = pytest.mark.versions
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *TUTORIALS]
 
 
 def public(module):
@@ -163,3 +166,54 @@ def test_links_lead_somewhere():
     here = [(page, link) for page, link in links if not link.startswith("http")]
     assert len(here) > 10
     assert [f"{page.name}: {link}" for page, link in here if not (page.parent / link).exists()] == []
+
+
+def anchor(heading):
+    """The anchor that GitHub and the site give to a heading."""
+    words = re.sub(r"[^\w\s-]", "", heading.replace("`", "").lower())
+    return re.sub(r"\s", "-", words.strip())
+
+
+def test_anchors_exist():
+    broken = []
+    for page in PAGES:
+        for file, name in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+            target = page.parent / file if file else page
+            if file.startswith("http") or target.suffix != ".md":
+                continue
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE)
+            if name not in {anchor(heading) for heading in headings}:
+                broken.append(f"{page.name}: {file}#{name}")
+    assert broken == []
+
+
+def test_every_page_is_in_the_navigation_once():
+    named = re.findall(r'"([\w/-]+)\.md"', (ROOT / "website" / "zensical.toml").read_text())
+    pages = [
+        path.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        for path in (*(ROOT / "docs").rglob("*.md"), *TUTORIALS)
+    ]
+    assert sorted(named) == sorted(pages)
+
+
+def test_the_tutorials_are_listed():
+    listed = re.findall(r"\(([\w-]+\.py)\)", (ROOT / "docs" / "tutorials" / "index.md").read_text())
+    assert sorted(listed) == [path.name for path in TUTORIALS]
+
+
+@pytest.mark.parametrize("name", ["data-flow", "one-step"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_drawings_are_those_of_their_scripts(name, theme):
+    drawing = importlib.import_module(f"docs.pictures.{name.replace('-', '_')}").draw(svg.THEMES[theme])
+    assert str(drawing) == (ROOT / "docs" / "figures" / f"{name}-{theme}.svg").read_text()
+
+
+def test_the_moving_picture_is_that_of_the_first_page():
+    """The README, the first page and the picture show one loop."""
+    blocks = [
+        re.search(r"loop = st\.Loop\(.*?\n\)\n", (ROOT / page).read_text(), flags=re.DOTALL)
+        for page in ("README.md", "docs/index.md", "docs/pictures/moving_pid.py")
+    ]
+    readme, first, picture = (block[0] if block else "" for block in blocks)
+    assert "PID" in readme
+    assert readme == first == picture.replace("dt=DT", "dt=0.01")

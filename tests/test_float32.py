@@ -1,6 +1,7 @@
 """As it comes: JAX's default float32 and promotion, in a process of its own. The other tests run in float64."""
 
 import json
+import os
 import re
 import select
 import subprocess
@@ -26,7 +27,10 @@ for line in sys.stdin:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             namespace = {"__name__": "page"}
-            for block in re.findall(r"```python\\n(.*?)```", pathlib.Path(page).read_text(), flags=re.DOTALL):
+            text = pathlib.Path(page).read_text()
+            is_script = page.endswith(".py")
+            namespace["__file__"] = page
+            for block in [text] if is_script else re.findall(r"```python\\n(.*?)```", text, flags=re.DOTALL):
                 exec(compile(block, page, "exec"), namespace)
     except BaseException:
         error = traceback.format_exc()
@@ -99,6 +103,9 @@ assert run.x.dtype == run.theta.dtype == jnp.float32
 PAGES_WITH_CODE = [
     page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if "```python\n" in page.read_text()
 ]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
+# To sample the constants of a certificate and to compile exported C takes long. `make docs` runs all tutorials, too.
+LONG = {"python-to-microcontroller.py", "regret-and-certificates.py"}
 
 
 # A warning is an error, except the one that pyproject.toml explains.
@@ -113,22 +120,33 @@ def run_script(script):
 @pytest.fixture(scope="module")
 def pages():
     """A process that runs pages: to start Python and JAX for each would take longer than most pages."""
-    with subprocess.Popen([*STRICT, "-c", PAGES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {"MPLBACKEND": "Agg"}
+    with subprocess.Popen(
+        [*STRICT, "-c", PAGES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
         yield process
         process.kill()
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow) if page.name in LONG else page
+        for page in (*PAGES_WITH_CODE, *TUTORIALS)
+    ],
+    ids=lambda page: page.name,
+)
 def test_blocks_of_a_page(page, pages):
     print(page, file=pages.stdin, flush=True)
-    assert select.select([pages.stdout], [], [], 300)[0], "no answer in 300 s"
+    assert select.select([pages.stdout], [], [], 600)[0], "no answer in 600 s"
     assert json.loads(pages.stdout.readline()) == ""
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES_WITH_CODE, *TUTORIALS], ids=lambda page: page.name)
 def test_a_page_asserts_its_results(page):
     """A block that prints a result also asserts it, so that the page cannot show anything that is no longer true."""
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    text = page.read_text()
+    blocks = text.split("\n# %%") if page.suffix == ".py" else re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     tested = ("assert ", "testing.check_")
     assert [block for block in blocks if "print(" in block and not any(word in block for word in tested)] == []
 

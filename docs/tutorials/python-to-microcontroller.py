@@ -1,0 +1,79 @@
+# %% [markdown]
+# # From Python to a microcontroller
+# The controller that you tuned in Python also runs on a microcontroller: selftune writes its step as C99 in `float`, without heap, without
+# globals, and without loops that depend on data. This tutorial exports a loop, compiles the C on your own machine, and checks that it
+# computes the same numbers.
+
+# %%
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import selftune as st
+from selftune import models, policies
+
+loop = st.Loop(
+    plant=models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01),
+    policy=policies.PID(kp=0.5, ki=0.5, u_min=-10.0, u_max=10.0),
+)
+
+# %% [markdown]
+# ## Export
+# The name of the folder becomes the name of the C functions.
+
+# %%
+folder = Path(tempfile.mkdtemp())
+exported = loop.export_c(folder / "heater")
+names = sorted(path.name for path in exported.iterdir())
+print(*names, sep="\n")
+assert {"heater.c", "heater.h", "main.c", "README.md"} <= set(names)
+
+# %% [markdown]
+# `heater.h` has the interface, `heater.c` the step, and `main.c` replays a recorded run. The exported `README.md` lists the operations and
+# the bytes of a step. These are the functions that your firmware calls:
+
+# %%
+header = (exported / "heater.h").read_text()
+calls = re.findall(r"^(?:int|void) heater_\w+\(.*?\);", header, flags=re.DOTALL | re.MULTILINE)
+print(*calls, sep="\n")
+assert any("heater_act" in call for call in calls)
+
+# %% [markdown]
+# ## Compile and compare
+# Any C99 compiler will do; for a Cortex-M4F you would call `arm-none-eabi-gcc` with the same files. The program replays 200 recorded
+# steps and prints the largest difference to Python.
+
+# %%
+compiler = shutil.which("cc") or shutil.which("gcc")
+if compiler:
+    build = [compiler, "-std=c99", "-O2", "-ffp-contract=off", "heater.c", "main.c", "-lm", "-o", "replay"]
+    subprocess.run(build, cwd=exported, check=True)
+    done = subprocess.run(["./replay"], cwd=exported, capture_output=True, text=True)
+    print(done.stdout)
+    assert done.returncode == 0
+
+# %% [markdown]
+# A return code of 0 means that every number agrees and that a measurement of NaN was refused.
+#
+# ## In your firmware
+# Call `init` once, and `act` in the timer interrupt:
+#
+# ```c
+# static heater_state state;
+#
+# void setup(void) { heater_init(&state); }
+#
+# void every_10_ms(void) { /* read the sensor; call heater_act; send the control */ }
+# ```
+#
+# The struct has no lock: call its functions from one interrupt, or protect them yourself. `heater_pause`, `heater_freeze`, `heater_resume` and
+# `heater_restore` do the same as the methods of the agent.
+#
+# ## What does it cost?
+# [Real time and C](../native.md#firmware) has the measured instructions on an emulated Cortex-M4F. Parts of the guard that are switched
+# off (`loop.guard(rollback=None)`) cost nothing.
+
+# %%
+shutil.rmtree(folder)

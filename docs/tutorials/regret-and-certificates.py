@@ -1,0 +1,101 @@
+# %% [markdown]
+# # Reading regret and certificates
+# You have a run. Was the tuner good? This tutorial computes the numbers that answer this question, and shows which conclusions they
+# allow. All of them use the true parameters, so they are for simulations.
+
+# %%
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+
+import selftune as st
+
+system = st.MatchedSystem(
+    dynamics=lambda x, v, t: x + 0.1 * v,
+    residual=lambda x, a, t: a * jnp.sin(x),
+    actuation=lambda x, theta, t: -theta * x,
+    cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
+)
+box, steps = st.Box(0.1, 9.0), 1_500
+controller = st.Controller(system, tuner=st.MGAPS(0.3, constraint=box), estimator=st.GradientEstimator(0.05))
+ka, kw = jax.random.split(jax.random.key(0))
+scenario = st.Scenario(
+    x0=jnp.zeros(1),
+    a_star=st.PiecewiseConstant(period=200, low=-1.0, high=1.0)(ka, steps, 1),
+    w=st.Gaussian(0.1)(kw, steps, 1),
+)
+run = st.simulate(controller, scenario, theta=jnp.ones(1), a_hat=jnp.zeros(1))
+
+# %% [markdown]
+# ## Local regret
+# The surrogate cost $F_t(\theta)$ is the cost of step t if θ had been used from the beginning. The local regret sums the squared
+# projected gradients of $F_t$ at $\theta_t$. Its size depends on units, so always compare it with the regret of *not* tuning:
+
+# %%
+local = st.local_regret(system, scenario, run.theta, learning_rate=0.3, constraint=box)
+print(local)
+assert local.cumulative[-1] < 0.2 * local.untuned[-1]
+
+# %%
+figure, axes = plt.subplots(figsize=(6, 2.8))
+axes.loglog(local.cumulative, label="the tuner")
+axes.loglog(local.untuned, label="the first θ, held fixed")
+axes.set(xlabel="T", ylabel="local regret")
+_ = axes.legend()
+
+# %% [markdown]
+# **Do not conclude from one start that the regret is sublinear.** If θ starts far from the optimum, the first gradients are large, and
+# any tuner shows a falling regret per step. [Measuring a run](../regret.md#what-to-expect-of-the-local-regret) has an example, with
+# confidence intervals.
+#
+# ## Static regret
+# The cost of the run, minus the cost of the best θ that is held fixed for the whole run. It may be negative: the tuner may follow a
+# changing plant, and a fixed θ may not.
+
+# %%
+static = st.static_regret(system, scenario, run, constraint=box, key=jax.random.key(1))
+print(static)
+assert static.agreement > 0.5  # most starts of the search found the same θ
+
+# %% [markdown]
+# ## How good was the model?
+# `model_mismatch` compares the estimated with the true residual along the run (ε), and their derivatives (ε′).
+
+# %%
+mismatch = st.model_mismatch(system, scenario, run)
+print(mismatch)
+assert mismatch.total > 0
+
+# %% [markdown]
+# ## A certificate
+# The theorems hold under conditions on constants: how steep your functions are, and how fast the loop contracts. `certify` measures the
+# left side of each inequality on the run, computes the right side, and says whether the conditions are met. Constants that you do not
+# give are sampled, and labelled so.
+
+# %%
+linear = st.MatchedSystem(
+    dynamics=lambda x, v, t: 0.5 * x + 0.1 * v,
+    residual=lambda x, a, t: a,
+    actuation=lambda x, theta, t: -theta * x,
+    cost=lambda x, u, theta, t: 0.5 * jnp.sum(x**2) + 0.05 * jnp.sum(u**2),
+)
+gains, model = st.Box(0.0, 1.0), st.Box(-0.1, 0.1)
+careful = st.Controller(linear, st.MGAPS(1e-3, constraint=gains), st.GradientEstimator(0.05, constraint=model))
+noise = st.Uniform(0.1)(jax.random.key(0), 300, 1)
+quiet = st.Scenario(x0=jnp.zeros(1), a_star=jnp.full((300, 1), 0.1), w=noise)
+certified = st.simulate(careful, quiet, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+sets = st.Sets(x_radius=0.5, u_radius=1.0, theta=gains, a=model, theta_step=0.1)
+certificate = st.certify(careful, quiet, certified, sets=sets, key=jax.random.key(1))
+print(certificate)
+assert certificate.ok
+
+# %% [markdown]
+# Each row has a verdict, the measured left side, and the bound on the right side.
+#
+# - **holds**: the left side is below the bound. The further below, the looser the bound, which is usual for worst-case bounds.
+# - **vacuous**: the bound is larger than what follows from the sets alone, so it says nothing about this run.
+# - The last line says which inequalities *must* hold: those whose conditions are met and whose constants you gave. Here all constants are
+#   sampled, and a sampled constant may be too small. So the certificate is evidence, not a proof.
+# - **VIOLATED** would contradict the theorem, or show that a constant that you gave is wrong.
+#
+# [The theory, checked on runs](../theory.md) explains each row.

@@ -1,0 +1,1 @@
+"""The site: `make docs` builds it, and `make docs-serve` shows it."""
