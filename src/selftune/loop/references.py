@@ -184,6 +184,56 @@ class Sine(AbstractReference):
         return self.seconds / dt
 
 
+class Swing(AbstractReference):
+    r"""A smooth periodic path of joints that starts at rest at its center, with its rates and accelerations.
+
+    $$r_i = c_i + \frac{s_i}{1.299} \sin(k_i \varphi)(1 - \cos(k_i \varphi)), \qquad
+    \varphi = 2\pi \cdot \text{time} / \text{seconds}$$
+
+    A row has the j positions, then the j rates, then the j accelerations.
+
+    **Arguments:** `center`: c, (j,); `size`: s, (j,), the largest distances; `turns`: k, j whole numbers; `seconds`: the
+    length of a lap.
+
+    !!! Example
+
+        >>> import jax
+        >>> from selftune import references
+        >>> swing = references.Swing(center=[0.5], size=[0.2], turns=(1,), seconds=4.0)
+        >>> rows = swing.rows(jax.random.key(0), steps=400, dt=0.01, q=3)
+        >>> print(rows[0], rows[:, 0].max().round(3))
+        [0.5 0.  0. ] 0.7
+    """
+
+    center: Any = eqx.field(converter=_finite("center"))
+    size: Any = eqx.field(converter=_finite("size"))
+    turns: tuple[int, ...] = eqx.field(
+        static=True, converter=lambda turns: tuple(arguments.count("turns", turn) for turn in turns)
+    )
+    seconds: float = eqx.field(static=True, converter=_seconds("seconds"))
+
+    def __check_init__(self) -> None:
+        for name in ("center", "size"):
+            if getattr(self, name).shape != (len(self.turns),):
+                raise ArgumentError(name, f"{len(self.turns)} numbers, one for each joint", f"{getattr(self, name)}")
+
+    def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
+        if q != 3 * len(self.turns):
+            raise ArgumentError("reference", f"{q} numbers for each step", f"{3 * len(self.turns)}")
+        turns = np.array(self.turns, float)
+        phase = 2 * np.pi * np.mod(_times(steps, dt) / self.seconds, 1.0)[:, None] * turns
+        pace = 2 * np.pi * turns / self.seconds
+        size, center = (np.asarray(v, float) for v in (self.size, self.center))
+        size = size / (0.75 * math.sqrt(3.0))
+        position = center + size * (np.sin(phase) - 0.5 * np.sin(2 * phase))
+        rate = size * pace * (np.cos(phase) - np.cos(2 * phase))
+        acceleration = size * pace**2 * (2 * np.sin(2 * phase) - np.sin(phase))
+        return jnp.asarray(np.concatenate([position, rate, acceleration], axis=1), self.center.dtype)
+
+    def period(self, dt: float) -> float:
+        return self.seconds / dt
+
+
 class Recorded(AbstractReference):
     """A recorded signal, one row for each step, (T,) or (T, q). After its end, it starts again.
 

@@ -1,5 +1,6 @@
 """A tree of rigid links on a fixed base: its equations of motion in JAX, as small as the geometry allows."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -7,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from ..foundation import arguments, settings_text
@@ -128,18 +130,23 @@ class RigidBody(eqx.Module):
     def joints(self) -> int:
         return len(self.links)
 
+    def without_damping(self) -> "RigidBody":
+        """Return the same body with joints that have no damping."""
+        tool = {"tool": self.tool, "tool_position": self.tool_position, "tool_rotation": self.tool_rotation}
+        return RigidBody([link._replace(damping=0.0) for link in self.links], gravity=self.gravity, **tool)
+
     @property
     def _frames(self) -> tuple[Frame, ...]:
         return link_frames(self.links, self.tool, self.tool_position)
 
-    def _turns(self, q: Array) -> list[Any]:
+    def _turns(self, q: Any) -> list[Any]:
         """Return, for each joint, the matrix that rotates a vector from its own frame to that of its parent, and the
         position of its origin in the frame of the parent."""
-        found = []
+        found, q = [], _scalars(q)
         for i, frame in enumerate(self._frames):
             if frame.is_hinge:
                 angle = sc.plus(q[i], frame.offset)
-                cos, sin = jnp.cos(angle), jnp.sin(angle)
+                cos, sin = (math.cos(angle), math.sin(angle)) if isinstance(angle, float) else (lax.cos(angle), lax.sin(angle))
                 C = frame.rotation
                 turned = tuple(
                     (
@@ -171,7 +178,7 @@ class RigidBody(eqx.Module):
             carried = push if U is None else sc.add(push, sc.apply(U, position))
             spin, turning, push = (self._down(i, turns, v) for v in (spin, turning, carried))
             if frame.is_hinge:
-                around = (sc.times(spin[1], rate[i]), -sc.times(spin[0], rate[i]), acceleration[i])
+                around = (sc.times(spin[1], rate[i]), sc.times(-1.0, sc.times(spin[0], rate[i])), acceleration[i])
                 turning = sc.add(turning, around)
                 spin = (spin[0], spin[1], sc.plus(spin[2], rate[i]))
             else:
@@ -190,14 +197,16 @@ class RigidBody(eqx.Module):
         """Return the joint torques (forces for slides) of a motion, (j,)."""
         rates, accelerations = _scalars(rate), _scalars(acceleration)
         forces = self._inverse(self._turns(q), rates, accelerations, self.gravity)
-        return jnp.stack([_array(self._with_joint(i, force, q, rate, accelerations[i]), q) for i, force in forces])
+        places = _scalars(q)
+        torques = [self._with_joint(i, force, places[i], rates[i], accelerations[i]) for i, force in forces]
+        return _vector(torques, q)
 
-    def _with_joint(self, i: int, force: Any, q: Array, rate: Array, acceleration: Any) -> Any:
+    def _with_joint(self, i: int, force: Any, q: Any, rate: Any, acceleration: Any) -> Any:
         """Return the torque with the armature, the damping and the spring of joint i."""
         link = self.links[i]
         force = sc.plus(force, sc.times(link.armature, acceleration))
-        force = sc.plus(force, sc.times(link.damping, rate[i]))
-        return sc.plus(force, sc.times(link.stiffness, sc.minus(q[i], link.rest)) if link.stiffness else 0.0)
+        force = sc.plus(force, sc.times(link.damping, rate))
+        return sc.plus(force, sc.times(link.stiffness, sc.minus(q, link.rest)))
 
     def _inverse(self, turns: list[Any], rate: Any, acceleration: Any, gravity: Any) -> list[tuple[int, Any]]:
         motions = self._motion(turns, rate, acceleration, gravity)
@@ -230,11 +239,9 @@ class RigidBody(eqx.Module):
     def mass_matrix(self, q: Float[Array, " j"]) -> Float[Array, "j j"]:
         """Return M, (j, j): symmetric, and 0 for joints in different branches of the tree."""
         entries = self._mass_entries(self._turns(q))
-        return jnp.stack(
-            [
-                jnp.stack([_array(entries.get((max(i, j), min(i, j)), 0.0), q) for j in range(self.joints)])
-                for i in range(self.joints)
-            ]
+        joints = range(self.joints)
+        return _vector([entries.get((max(i, j), min(i, j)), 0.0) for i in joints for j in joints], q).reshape(
+            self.joints, self.joints
         )
 
     def _mass_entries(self, turns: list[Any]) -> dict[tuple[int, int], Any]:
@@ -262,14 +269,17 @@ class RigidBody(eqx.Module):
         return entries
 
     def forward_dynamics(
-        self, q: Float[Array, " j"], rate: Float[Array, " j"], torque: Float[Array, " j"]
+        self, q: Float[Array, " j"], rate: Float[Array, " j"], torque: Float[Array, " j"], *, step: float = 0.0
     ) -> Float[Array, " j"]:
         r"""Return the joint accelerations under these torques, (j,).
+
+        With a `step` in seconds, the damping D and the springs K count at the end of the step, as if the inertia were
+        $M + \text{step} \cdot D + \text{step}^2 K$. A step with this acceleration is stable for any damping.
 
         The derivative follows from that of the inverse dynamics, $d\ddot q = M^{-1}(d\tau - d\,\mathrm{ID}(q, \dot q,
         \ddot q))$, so that nobody differentiates the factorization.
         """
-        return _forward_dynamics(self, q, rate, torque)
+        return _forward_dynamics(self, q, rate, torque, step)
 
     def tool_pose(self, q: Float[Array, " j"]) -> tuple[Float[Array, " 3"], Float[Array, "3 3"]]:
         """Return the position of the tool and the axes of its frame as columns, in the frame of the base."""
@@ -280,7 +290,7 @@ class RigidBody(eqx.Module):
             R, origin = turns[at]
             position, rotation = sc.add(origin, sc.apply(R, position)), sc.product(R, rotation)
             at = self._frames[at].parent
-        return _vector(position, q), jnp.stack([_vector(row, q) for row in rotation])
+        return _vector(position, q), _vector([v for row in rotation for v in row], q).reshape(3, 3)
 
     def tool_jacobian(self, q: Float[Array, " j"]) -> Float[Array, "6 j"]:
         """Return the Jacobian of the tool: the velocity of its origin, then its angular velocity, in the frame of the
@@ -299,7 +309,7 @@ class RigidBody(eqx.Module):
             at = self._frames[at].parent
         still = (sc.ZERO, sc.ZERO)
         return jnp.stack(
-            [_vector(linear + angular, q) for linear, angular in (columns.get(i, still) for i in range(self.joints))],
+            [_vector((*linear, *angular), q) for linear, angular in (columns.get(i, still) for i in range(self.joints))],
             axis=1,
         )
 
@@ -314,7 +324,7 @@ class RigidBody(eqx.Module):
         _, U, _, push = motions[self.tool]
         force = sc.add(push, sc.apply(U, point))
         forces[self.tool] = (force, sc.cross(point, force))
-        return jnp.stack([_array(torque, q) for _, torque in self._collect(turns, forces)])
+        return _vector([torque for _, torque in self._collect(turns, forces)], q)
 
     @property
     def _tool(self) -> tuple[Any, Any]:
@@ -325,9 +335,12 @@ class RigidBody(eqx.Module):
         return snapped(position), tuple(map(snapped, to_frame @ np.array(self.tool_rotation)))
 
 
-def _forward_dynamics(body: RigidBody, q: Array, rate: Array, torque: Array) -> Array:
+def _forward_dynamics(body: RigidBody, q: Array, rate: Array, torque: Array, step: float) -> Array:
     def factors(q: Array) -> Any:
-        return _factorized(body._mass_entries(body._turns(q)), body._frames)
+        entries = body._mass_entries(body._turns(q))
+        for i, link in enumerate(body.links):
+            entries[i, i] = sc.plus(entries[i, i], step * link.damping + step**2 * link.stiffness)
+        return _factorized(entries, body._frames)
 
     def solve(factors: Any, force: Array) -> Array:
         return _vector(_solved(*factors, body._frames, _scalars(force)), force)
@@ -355,7 +368,7 @@ def _factorized(entries: dict[tuple[int, int], Any], frames: tuple[Frame, ...]) 
     inverse: list[Any] = [0.0] * len(frames)
     for k in reversed(range(len(frames))):
         above = _ancestors(frames, k)
-        inverse[k] = 1.0 / M[k, k]
+        inverse[k] = sc.inverse(M[k, k])
         for n, i in enumerate(above):
             L[k, i] = sc.times(M[k, i], inverse[k])
             for j in above[n:]:
@@ -425,20 +438,19 @@ def _joined(one: Any, other: Any) -> Any:
     return sc.plus(one[0], other[0]), sc.add(one[1], other[1]), rows
 
 
-def _scalars(vector: Array) -> list[Any]:
+def _scalars(vector: Any) -> list[Any]:
     """Return the numbers of a vector; a vector of known zeros stays known."""
+    if isinstance(vector, list):
+        return vector
     raw = arguments.known(vector)
     if raw and not np.any(raw[0]):
-        return [0.0] * vector.shape[0]
-    return [vector[i] for i in range(vector.shape[0])]
-
-
-def _array(value: Any, like: Array) -> Array:
-    return jnp.asarray(value, like.dtype)
+        return [0.0] * raw[0].shape[0]
+    vector = jnp.asarray(vector)
+    return [lax.index_in_dim(vector, i, keepdims=False) for i in range(vector.shape[0])]
 
 
 def _vector(values: Sequence[Any], like: Array) -> Array:
-    return jnp.stack([_array(value, like) for value in values])
+    return lax.concatenate([lax.full((1,), v, like.dtype) if isinstance(v, float) else lax.expand_dims(v, (0,)) for v in values], 0)
 
 
 def _triple(name: str, value: Any) -> Triple:

@@ -84,7 +84,10 @@ def _parsed(path: Path) -> tuple[Any, bool]:
         root = ElementTree.parse(path).getroot().tag
     except ElementTree.ParseError as error:
         raise ArgumentError("path", "an MJCF or URDF file", f"{path}: not XML ({error})") from None
-    if root not in ("mujoco", "robot", "mujocoinclude"):
+    if root == "mujocoinclude":
+        hint = "give the file that includes it"
+        raise ArgumentError("path", "an MJCF or URDF file", f"{path}: a part that other files include", hint)
+    if root not in ("mujoco", "robot"):
         hint = "the first element of an MJCF file is <mujoco>, that of a URDF file is <robot>"
         raise ArgumentError("path", "an MJCF or URDF file", f"{path}: an XML file with <{root}>", hint)
     try:
@@ -104,28 +107,30 @@ def _compiled(spec: Any, is_urdf: bool, notes: list[str]) -> Any:
     _strip(spec, is_urdf)
     _make_positive(spec, notes)
     path = spec.modelfiledir or spec.modelname
-    try:
-        return _quietly(spec)
-    except (ValueError, RuntimeError) as error:
-        first = error
-    text = str(first)
-    if "mjMINVAL" in text or "must be larger" in text:
+    for _ in range(3):  # each remedy is tried once
+        try:
+            return _quietly(spec)
+        except (ValueError, RuntimeError) as error:
+            _remedy(spec, path, error, notes)
+    raise AssertionError("a remedy was tried twice")
+
+
+def _remedy(spec: Any, path: Any, error: Exception, notes: list[str]) -> None:
+    """Change what MuJoCo refuses, and note it; raise `ArgumentError` if there is no remedy."""
+    text = str(error)
+    if "mjMINVAL" in text and not spec.compiler.boundmass:
         spec.compiler.boundmass, spec.compiler.boundinertia = LEAST_MASS, 1e-3 * LEAST_MASS
         notes.append(f"Moving bodies without a mass get {LEAST_MASS:g} kg.")
-    elif "balanceinertia" in text or "A + B >= C" in text or "A + B" in text:
+    elif "A + B" in text and not spec.compiler.balanceinertia:
         spec.compiler.balanceinertia = True
         notes.append(
             "The inertia of a body cannot be that of any mass (A + B < C). MuJoCo replaces its moments by their mean; "
             "correct the file."
         )
-    elif any(word in text for word in ("mesh", "Mesh", "Error opening file", "resource")):
+    elif any(word in text for word in ("mesh", "Mesh", "opening file", "resource")):
         hint = "a body takes its inertia from this mesh: put the mesh beside the file, or give the body an <inertial>"
-        raise _refused(path, first, hint) from None
+        raise _refused(path, error, hint) from None
     else:
-        raise _refused(path, first) from None
-    try:
-        return _quietly(spec)
-    except (ValueError, RuntimeError) as error:
         raise _refused(path, error) from None
 
 

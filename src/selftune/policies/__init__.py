@@ -19,4 +19,6 @@ from .observers import AbstractObserver as AbstractObserver
 from .observers import Luenberger as Luenberger
 from .observers import VelocityFilter as VelocityFilter
 from .pid import PID as PID
+from .robot import AbstractRobotPolicy as AbstractRobotPolicy
+from .robot import RobotNumbers as RobotNumbers
 from .state_feedback import StateFeedback as StateFeedback
