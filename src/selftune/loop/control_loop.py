@@ -249,11 +249,11 @@ class Loop(eqx.Module):
         """Return the controller: by default with `GaussNewton` and `AutoEstimator`, which need no numbers.
 
         `GaussNewton` remembers 10 periods of the reference, but at least 2,000 steps and 200 for each number of θ, so
-        that its means contain several transients.
+        that its means contain several transients. For a path of joints, which moves all the time, it is one period.
         """
         if tuner is None:
             d = ravel_pytree(self.theta)[0].size
-            memory = max(2000, math.ceil(10 * self._period() - 1e-6), 200 * d)
+            memory = max(2000, math.ceil(10 * self._transient() - 1e-6), 200 * d)
             tuner = GaussNewton(constraint=self.constraint, memory=memory)
         estimator = AutoEstimator(constraint=self.plant.a_constraint) if estimator is None else estimator
         return Controller(self.system, tuner, estimator)
@@ -265,7 +265,8 @@ class Loop(eqx.Module):
         - `x_limit`: 1000 times the scale of each measured signal. `f_limit`: 10,000 times the scale of the control.
         - `growth`: the policy knows which numbers of θ are gains.
         - `rate`: θ moves by at most 10 % of the widths of Θ in a period of the reference. For the gains of a PID, this
-          is a factor of 2.5. Before the gains move further, the plant shows the effect.
+          is a factor of 2.5. Before the gains move further, the plant shows the effect. A path of joints moves all the
+          time, and a tenth of its period counts.
         - `window`: two periods of the reference, but at least 500 steps, so that each window has the same mixture of
           transients and rest.
         """
@@ -279,7 +280,7 @@ class Loop(eqx.Module):
             "x_limit": [REFUSED * scale for scale in (states if self.observer is None else outputs)],
             "f_limit": 10 * REFUSED * max(controls),
             "growth": list(self._growth),
-            "rate": RATE / period,
+            "rate": RATE / self._transient(),
             "window": max(500, math.ceil(2 * period)),
         }
         return Guard(**(settings | changes))
@@ -552,6 +553,10 @@ class Loop(eqx.Module):
         if not math.isfinite(period):
             period = _default_reference(self.plant).period(self.plant.dt)
         return max(period, 10.0)
+
+    def _transient(self) -> float:
+        """Return the steps that one transient of the reference lasts."""
+        return max(self._period() / self.reference.transients, 10.0)
 
     def _first_context(self) -> LoopContext:
         r, dtype = len(self.plant.references), self.plant.x0.dtype

@@ -7,7 +7,7 @@ need the key; the others ignore it.
 import abc
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -23,6 +23,9 @@ class AbstractReference(eqx.Module):
     """The wanted values of the outputs, from time 0 on."""
 
     __repr__ = settings_text.show
+
+    transients: ClassVar[int] = 1
+    """How many transients a period shows. A level that is held shows one; a path moves all the time."""
 
     @abc.abstractmethod
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
@@ -204,6 +207,8 @@ class Swing(AbstractReference):
         >>> print(rows[0], rows[:, 0].max().round(3))
         [0.5 0.  0. ] 0.7
     """
+
+    transients: ClassVar[int] = 10
 
     center: Any = eqx.field(converter=_finite("center"))
     size: Any = eqx.field(converter=_finite("size"))

@@ -16,6 +16,7 @@ from ..models.robot_arm import RobotArm, bandwidth
 from ..policies.base import AbstractPolicy
 from ..policies.robot import AbstractRobotPolicy, RobotNumbers
 from .references import Swing
+from .tool_path import tool_path as tool_path
 from .tracking import JointTracking
 
 DAMPING = 1.0
@@ -59,6 +60,7 @@ def numbers(robot: RobotArm) -> RobotNumbers:
         drag=tuple(map(float, drag)),
         latency=robot.latency,
         inertia=tuple(map(float, inertia + robot.latency * drag)),
+        hold=robot.hold,
         u_max=robot.torque_limits,
         frequency=(float(f"{bandwidth(robot):.6g}"),) * robot.joints,
         damping=DAMPING,

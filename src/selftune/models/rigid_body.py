@@ -454,10 +454,11 @@ def _vector(values: Sequence[Any], like: Array) -> Array:
 
 
 def _triple(name: str, value: Any) -> Triple:
-    array = np.asarray(arguments.real_array(name, np.asarray(value, float)), float)
-    if array.shape != (3,):
-        raise ArgumentError(name, "three numbers", arguments.describe(array))
-    return tuple(map(float, np.asarray(value, float)))  # type: ignore[return-value]
+    array = np.asarray(value, float)
+    if array.shape != (3,) or not np.all(np.isfinite(array)):
+        raise ArgumentError(name, "three finite numbers", arguments.describe(value))
+    x, y, z = map(float, array)
+    return x, y, z
 
 
 def _rotation(name: str, value: Any) -> Any:
@@ -480,7 +481,8 @@ def _plain(i: int, link: Link) -> Link:
     if inertia.shape != (3, 3) or not np.allclose(inertia, inertia.T, atol=1e-9 + 1e-6 * np.abs(inertia).max()):
         raise ArgumentError("inertia", "a symmetric matrix (3, 3)", f"{link.inertia}")
     for name in ("mass", "armature", "damping", "stiffness"):
-        arguments.non_negative(name, getattr(link, name))
+        if not 0 <= getattr(link, name) < np.inf:
+            raise ArgumentError(name, "a finite number >= 0", f"{getattr(link, name)}")
     numbers = {name: float(getattr(link, name)) for name in ("zero", "mass", "armature", "damping", "stiffness", "rest")}
     return link._replace(
         position=_triple("position", link.position),

@@ -202,8 +202,7 @@ class _Reader:
         model = self.model
         kept = self._kept(fixed, joints)
         if not kept:
-            hint = "a free body with rotors is read by models.Quadrotor.from_file" if model.njnt else ""
-            raise self._error("at least one hinge or slide joint that moves", "none", hint)
+            raise self._error("at least one hinge or slide joint that moves", "none")
         data = mujoco.MjData(model)
         home = self._keyframe()
         at = np.array(model.qpos0)
@@ -259,10 +258,10 @@ class _Reader:
             if any(k not in asked for k in inside) or self._lifts(j):
                 hint = "legs, hands and vehicles are not supported; for an arm on a cart, remove the free joint"
                 if not inside:
-                    hint = "models.Quadrotor.from_file reads a flying body with rotors"
+                    hint = "a flying body is not an arm"
                 raise self._error("a fixed base", f"a floating base (free joint {self.names[j]!r})", hint)
             self.ignored |= self._bodies_behind(int(model.jnt_bodyid[j]))
-            self.notes.append(f"The free body {self._body(model.jnt_bodyid[j])!r} is left out.")
+            self.notes.append(f"The free body {self._body(int(model.jnt_bodyid[j]))!r} is left out.")
         usable = [j for j in range(model.njnt) if j not in free and int(model.jnt_bodyid[j]) not in self.ignored]
         for j in usable:
             if self.kind[j] == BALL and j not in asked:

@@ -38,6 +38,8 @@ class RobotNumbers(NamedTuple):
     """The time in seconds from a measurement to the torque."""
     inertia: tuple[float, ...]
     """The inertia at each joint in the home position; the damping counts for the length of the latency."""
+    hold: tuple[float, ...]
+    """The torques that hold the robot at home."""
     u_max: tuple[float, ...]
     frequency: tuple[float, ...]
     """The start of the natural frequencies (rad/s)."""
