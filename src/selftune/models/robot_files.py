@@ -271,6 +271,8 @@ class _Reader:
         if joints is not None:
             return kept
         driven = self._driven()
+        # A joint that the user fixes still makes the chain longer that carries a hand.
+        fingers = self._fingers([j for j in usable if not driven or j in driven])
         if driven and (passive := [j for j in kept if j not in driven]):
             for j in passive:
                 if below := [k for k in moved[j] if k in driven and k in kept]:
@@ -283,7 +285,7 @@ class _Reader:
             kept = [j for j in kept if j in driven]
             self._say_fixed(passive, "has no actuator", "have no actuator")
         kept = self._without(kept, self._coupled(), "is coupled to another joint", "are coupled", moved)
-        return self._without(kept, self._fingers(kept), "belongs to a hand", "belong to a hand", moved)
+        return self._without(kept, fingers, "belongs to a hand", "belong to a hand", moved)
 
     def _numbers(self, argument: str, names: Sequence[str]) -> list[int]:
         if isinstance(names, str):

@@ -219,6 +219,7 @@ class FileArmPlant:
 
     def load(self, mass: float) -> None:
         """Set the mass at the tool."""
+        self.carried = mass
         self.model.body("payload").mass = max(mass, 1e-9)
         mujoco.mj_setConst(self.model, mujoco.MjData(self.model))  # with separate data, because it overwrites them
 
