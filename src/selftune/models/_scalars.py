@@ -7,6 +7,7 @@ The traced program then has no product with 0 or 1, and the C that is made of it
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from jax import lax
 
 Vector = tuple[Any, Any, Any]
@@ -22,6 +23,13 @@ def _is(value: Any, number: float) -> bool:
 # The operations are those of `lax`: JAX traces them ten times faster than the operators of arrays.
 
 
+def _alike(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return both numbers in the dtype of the one that is an array."""
+    if isinstance(a, float):
+        return np.asarray(a, b.dtype), b
+    return (a, np.asarray(b, a.dtype)) if isinstance(b, float) else (a, b)
+
+
 def times(a: Any, b: Any) -> Any:
     if isinstance(a, float) and isinstance(b, float):
         return a * b
@@ -32,7 +40,7 @@ def times(a: Any, b: Any) -> Any:
             return other
         if _is(one, -1.0):
             return lax.neg(other)
-    return lax.mul(a, b)
+    return lax.mul(*_alike(a, b))
 
 
 def plus(a: Any, b: Any) -> Any:
@@ -40,7 +48,7 @@ def plus(a: Any, b: Any) -> Any:
         return a + b
     if _is(a, 0.0):
         return b
-    return a if _is(b, 0.0) else lax.add(a, b)
+    return a if _is(b, 0.0) else lax.add(*_alike(a, b))
 
 
 def minus(a: Any, b: Any) -> Any:
@@ -48,11 +56,11 @@ def minus(a: Any, b: Any) -> Any:
         return a - b
     if _is(b, 0.0):
         return a
-    return lax.neg(b) if _is(a, 0.0) else lax.sub(a, b)
+    return lax.neg(b) if _is(a, 0.0) else lax.sub(*_alike(a, b))
 
 
 def inverse(a: Any) -> Any:
-    return 1.0 / a if isinstance(a, float) else lax.div(1.0, a)
+    return 1.0 / a if isinstance(a, float) else lax.div(*_alike(1.0, a))
 
 
 def total(values: Sequence[Any]) -> Any:

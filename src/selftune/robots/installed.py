@@ -1,0 +1,38 @@
+"""Robots' files that are installed with other packages."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..foundation.errors import ArgumentError
+from ..models.robot_arm import RobotArm
+
+PLACES = {
+    "robosuite": ("robosuite", "", "models/assets/robots/*/robot.xml"),
+    "dm_control": ("dm_control", "", "suite/*.xml"),
+    "gymnasium": ("gymnasium", "", "envs/mujoco/assets/*.xml"),
+    "gymnasium-robotics": ("gymnasium_robotics", "", "envs/assets/kitchen_franka/kitchen_assets/kitchen_env_model.xml"),
+    "example-robot-data": ("pinocchio", "../../../..", "share/example-robot-data/robots/*/*/*.urdf"),
+}
+"""For each package on PyPI: a module, the folder relative to the module, and the pattern of its files."""
+MOST = 14
+"""Robots with more joints are not listed: their programs take minutes to compile."""
+
+
+def files() -> Iterator[tuple[str, Path]]:
+    """Yield the package and the path of every file that may be a robot; no package is imported."""
+    for package, (module, above, pattern) in PLACES.items():
+        found = importlib.util.find_spec(module)
+        for place in (found.submodule_search_locations or []) if found else []:
+            yield from ((package, path) for path in sorted((Path(place) / above).resolve().glob(pattern)))
+
+
+def robots() -> Iterator[tuple[str, Path, RobotArm]]:
+    """Yield the package, the path and the model of every robot that can be tuned without further arguments."""
+    for package, path in files():
+        try:
+            robot = RobotArm.from_file(path)
+        except ArgumentError:
+            continue
+        if robot.joints <= MOST:
+            yield package, path, robot
