@@ -40,7 +40,9 @@ def test_dynamics_are_those_of_mujoco(nested):
     for q, rate, acceleration in motions(5, robot.joints):
         wanted = oracle.at(q, rate, acceleration)
         size = np.abs(wanted.torque).max()
-        np.testing.assert_allclose(inverse(*map(jnp.asarray, (q, rate, acceleration))), wanted.torque, atol=TOLERANCE * size)
+        np.testing.assert_allclose(
+            inverse(*map(jnp.asarray, (q, rate, acceleration))), wanted.torque, atol=TOLERANCE * size
+        )
         np.testing.assert_allclose(mass(jnp.asarray(q)), wanted.mass_matrix, atol=TOLERANCE)
         # mj_rne has neither damping nor springs.
         found = bias(jnp.asarray(q), jnp.asarray(rate)) - spring[0] * (q - spring[1])
@@ -100,7 +102,9 @@ def test_tool_and_payload(nested):
 def test_planar_arm_needs_few_operations():
     """Frames along the axes: the program has only the products that the geometry needs."""
     links = [models.Link("a", axis=(0.0, -1.0, 0.0), mass=1.0, center=(0.0, 0.0, -0.2))]
-    links.append(models.Link("b", 0, position=(0.0, 0.0, -0.4), axis=(0.0, -1.0, 0.0), mass=1.0, center=(0.0, 0.0, -0.2)))
+    links.append(
+        models.Link("b", 0, position=(0.0, 0.0, -0.4), axis=(0.0, -1.0, 0.0), mass=1.0, center=(0.0, 0.0, -0.2))
+    )
     body = models.RigidBody(links)
     program = jax.make_jaxpr(body.inverse_dynamics)(*jnp.ones((3, 2)))
     products = sum(str(equation.primitive) in ("mul", "add", "sub", "neg") for equation in program.eqns)

@@ -76,7 +76,9 @@ def test_include_and_gravity_off(tmp_path):
 
 
 def test_passive_joints_hands_and_objects(tmp_path):
-    finger = '<body pos="0 {y} 0.1"><joint name="finger{y}" type="slide" axis="0 1 0"/><geom size="0.01" mass="0.1"/></body>'
+    finger = (
+        '<body pos="0 {y} 0.1"><joint name="finger{y}" type="slide" axis="0 1 0"/><geom size="0.01" mass="0.1"/></body>'
+    )
     chain, close = "", ""
     for name in "abc":
         chain += f'<body pos="0 0 0.2"><joint name="{name}" axis="0 1 0"/><geom size="0.02" pos="0 0 0.1" mass="1"/>'

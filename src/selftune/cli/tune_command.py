@@ -11,7 +11,8 @@ from .screen import Screen, new_table, refusing
 
 def tune(
     robot: Annotated[
-        Path | None, typer.Argument(metavar="ROBOT", help="An MJCF (.xml) or URDF file. Without: list the robots found.")
+        Path | None,
+        typer.Argument(metavar="ROBOT", help="An MJCF (.xml) or URDF file. Without: list the robots found."),
     ] = None,
     payload: Annotated[
         float | None,
@@ -127,8 +128,12 @@ def _tune(
             theta=tuned.run.last_theta,
             a_hat=tuned.run.last_a_hat,
         )
-    screen.show(f"report  {report}\ngains   {folder / page.GAINS}" + ("" if written is None else f"\nC       {written}"))
-    screen.give({"folder": str(folder), "report": str(report), "c": None if written is None else str(written), **numbers})
+    screen.show(
+        f"report  {report}\ngains   {folder / page.GAINS}" + ("" if written is None else f"\nC       {written}")
+    )
+    screen.give(
+        {"folder": str(folder), "report": str(report), "c": None if written is None else str(written), **numbers}
+    )
     faults = [] if made is None else [f"commissioning: {reason}" for reason in made.reasons]
     return faults + (["the robot crashed while it learned"] if tuned.run.crashed else [])
 

@@ -172,7 +172,9 @@ class Loop(eqx.Module):
         if (given := self.policy.limits[0].size) != m:
             raise ArgumentError("policy", f"a policy with {m} controls, as the plant has", f"one with {given}")
         with jax.ensure_compile_time_eval():
-            self.reference.rows(jax.random.key(0), 1, self.plant.dt, len(self.plant.references))  # raises an error if the sizes do not fit
+            self.reference.rows(
+                jax.random.key(0), 1, self.plant.dt, len(self.plant.references)
+            )  # raises an error if the sizes do not fit
         try:
             self.system.check(self.x, self.theta, self.a_hat, self._first_context())
         except ValueError as error:
@@ -590,7 +592,9 @@ class _ContextMaker:
         if wanted is not None and wanted.shape == () and q == 1:
             wanted = wanted[None]
         if wanted is None or wanted.shape != (q,):
-            raise ArgumentError("reference", f"{q} real numbers, one for each wanted signal", arguments.describe(reference))
+            raise ArgumentError(
+                "reference", f"{q} real numbers, one for each wanted signal", arguments.describe(reference)
+            )
         now: Any = np.int32(step)
         if dt is None:
             return LoopContext(now, wanted)

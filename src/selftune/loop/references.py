@@ -195,8 +195,8 @@ class Swing(AbstractReference):
 
     A row has the j positions, then the j rates, then the j accelerations.
 
-    **Arguments:** `center`: c, (j,); `size`: s, (j,), the largest distances; `turns`: k, j whole numbers; `seconds`: the
-    length of a lap.
+    **Arguments:** `center`: c, (j,); `size`: s, (j,), the largest distances; `turns`: k, j whole numbers;
+    `seconds`: the length of a lap.
 
     !!! Example
 

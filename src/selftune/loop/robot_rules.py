@@ -94,7 +94,8 @@ def detuned(theta: dict[str, Any], factor: float) -> dict[str, Any]:
 
 def joint_cost(robot: RobotArm) -> JointTracking:
     """Return the cost of a robot: an error of 0.02 rad counts as 1 (for a slide, 0.02 times the reach); so does the
-    rate error that belongs to it at half the bandwidth, and a difference of command and torque of 12 % of the rated torque."""
+    rate error that belongs to it at half the bandwidth, and a difference of command and torque of 12 % of the rated
+    torque."""
     j = robot.joints
     scales = np.array([signal.scale for signal in robot.outputs])
     return JointTracking(scales[:j], scales[j:], CHANGE * np.array(robot.rated_torques))
@@ -148,7 +149,7 @@ def joint_path(robot: RobotArm) -> Swing:
 
 
 def payloads(robot: RobotArm) -> tuple[float, float]:
-    """Return a light and a heavy payload in kg: the heavy one takes 15 % of some joint's rated torque, with the arm stretched
-    out, and is five times the light one."""
+    """Return a light and a heavy payload in kg: the heavy one takes 15 % of some joint's rated torque, with the arm
+    stretched out, and is five times the light one."""
     heavy = 0.3 * robot.payload_limit
     return heavy / 5, heavy

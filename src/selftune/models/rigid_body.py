@@ -146,7 +146,9 @@ class RigidBody(eqx.Module):
         for i, frame in enumerate(self._frames):
             if frame.is_hinge:
                 angle = sc.plus(q[i], frame.offset)
-                cos, sin = (math.cos(angle), math.sin(angle)) if isinstance(angle, float) else (lax.cos(angle), lax.sin(angle))
+                cos, sin = (
+                    (math.cos(angle), math.sin(angle)) if isinstance(angle, float) else (lax.cos(angle), lax.sin(angle))
+                )
                 C = frame.rotation
                 turned = tuple(
                     (
@@ -309,7 +311,10 @@ class RigidBody(eqx.Module):
             at = self._frames[at].parent
         still = (sc.ZERO, sc.ZERO)
         return jnp.stack(
-            [_vector((*linear, *angular), q) for linear, angular in (columns.get(i, still) for i in range(self.joints))],
+            [
+                _vector((*linear, *angular), q)
+                for linear, angular in (columns.get(i, still) for i in range(self.joints))
+            ],
             axis=1,
         )
 
@@ -401,9 +406,7 @@ def _ancestors(frames: tuple[Frame, ...], i: int) -> list[int]:
 def _acceleration_matrix(spin: sc.Vector, turning: sc.Vector) -> sc.Matrix:
     """Return U = [ω̇] + [ω][ω]: a point r of the link has the acceleration U r relative to the link's origin."""
     x, y, z = spin
-    xx, yy, zz, xy, xz, yz = (
-        sc.times(a, b) for a, b in ((x, x), (y, y), (z, z), (x, y), (x, z), (y, z))
-    )
+    xx, yy, zz, xy, xz, yz = (sc.times(a, b) for a, b in ((x, x), (y, y), (z, z), (x, y), (x, z), (y, z)))
     return (
         (sc.times(-1.0, sc.plus(yy, zz)), sc.minus(xy, turning[2]), sc.plus(xz, turning[1])),
         (sc.plus(xy, turning[2]), sc.times(-1.0, sc.plus(xx, zz)), sc.minus(yz, turning[0])),
@@ -450,7 +453,9 @@ def _scalars(vector: Any) -> list[Any]:
 
 
 def _vector(values: Sequence[Any], like: Array) -> Array:
-    return lax.concatenate([lax.full((1,), v, like.dtype) if isinstance(v, float) else lax.expand_dims(v, (0,)) for v in values], 0)
+    return lax.concatenate(
+        [lax.full((1,), v, like.dtype) if isinstance(v, float) else lax.expand_dims(v, (0,)) for v in values], 0
+    )
 
 
 def _triple(name: str, value: Any) -> Triple:
@@ -483,7 +488,9 @@ def _plain(i: int, link: Link) -> Link:
     for name in ("mass", "armature", "damping", "stiffness"):
         if not 0 <= getattr(link, name) < np.inf:
             raise ArgumentError(name, "a finite number >= 0", f"{getattr(link, name)}")
-    numbers = {name: float(getattr(link, name)) for name in ("zero", "mass", "armature", "damping", "stiffness", "rest")}
+    numbers = {
+        name: float(getattr(link, name)) for name in ("zero", "mass", "armature", "damping", "stiffness", "rest")
+    }
     return link._replace(
         position=_triple("position", link.position),
         rotation=_rotation("rotation", link.rotation),

@@ -435,7 +435,9 @@ class _Reader:
                 bodies = [int(model.site_bodyid[b]) for b in bodies]
             one, other = (int(link_of[b]) for b in bodies)
             if one != other and -2 not in (one, other):
-                hint = "closed chains are not supported; remove the <equality>, or fix the joints of the loop: fixed=(…)"
+                hint = (
+                    "closed chains are not supported; remove the <equality>, or fix the joints of the loop: fixed=(…)"
+                )
                 got = f"a closed chain ({self._body(bodies[0])!r} and {self._body(bodies[1])!r} are connected)"
                 raise self._error("a tree of links", got, hint)
 

@@ -102,7 +102,9 @@ class ComputedTorque(AbstractRobotPolicy):
         if self.inverse_dynamics is not None:
             return self
         settings = {"frequency": robot.frequency, "damping": robot.damping, "u_max": robot.u_max} | self.given
-        start = {name: jnp.broadcast_to(jnp.asarray(settings[name]), (robot.joints,)) for name in ("frequency", "damping")}
+        start = {
+            name: jnp.broadcast_to(jnp.asarray(settings[name]), (robot.joints,)) for name in ("frequency", "damping")
+        }
         if any(robot.drag):
             settings |= {"drag": jnp.asarray(robot.drag), "latency": robot.latency}
         return ComputedTorque(robot.inverse_dynamics, robot.joints, **({"constraint": robot.box(start)} | settings))

@@ -181,7 +181,9 @@ class FileArmPlant:
         self.data.qpos[self._order] = self.robot.home
         mujoco.mj_forward(self.model, self.data)
         limits = np.array(self.robot.torque_limits)
-        self.data.act[:] = np.clip(self.data.qfrc_bias[self._order] - self.data.qfrc_passive[self._order], -limits, limits)
+        self.data.act[:] = np.clip(
+            self.data.qfrc_bias[self._order] - self.data.qfrc_passive[self._order], -limits, limits
+        )
         self._torque = self.data.act.copy()
         self._past = deque([self._motion()] * (self.mismatch.delay + 1), maxlen=self.mismatch.delay + 1)
         self._last = self._measurement()

@@ -178,13 +178,23 @@ def _figures(tuned: Tuned) -> dict[str, Figure]:
         "cost": Figure(
             "Cost",
             "The cost of a step over time: errors of position and rate, and the change of the torques.",
-            [Axes([Series(at, cost, BLUE, "cost")], time, Axis("cost", is_log=True), about="cost over time", rules=[half])],
+            [
+                Axes(
+                    [Series(at, cost, BLUE, "cost")],
+                    time,
+                    Axis("cost", is_log=True),
+                    about="cost over time",
+                    rules=[half],
+                )
+            ],
         ),
-        "errors": Figure("Tracking", "One lap with the start gains, and one with the tuned gains and the heavy payload.", laps),
+        "errors": Figure(
+            "Tracking", "One lap with the start gains, and one with the tuned gains and the heavy payload.", laps
+        ),
         "gains": Figure("Gains", "The gains of each joint while the robot learns.", gains),
         "payload": Figure(
             "Payload",
-            "The links are heavier than the model says, so the estimate is also above the true payload before the change.",
+            "The links are heavier than the model says, so the estimate is above the true payload.",
             [payload],
         ),
     }

@@ -130,7 +130,9 @@ def _shadow(scene, model, q: np.ndarray, places: list[int]) -> None:
             return
         geom = scene.geoms[scene.ngeom]
         colour = np.array([0.2, 0.2, 0.25, 0.25], np.float32)
-        mujoco.mjv_initGeom(geom, model.geom_type[i], model.geom_size[i], ghost.geom_xpos[i], ghost.geom_xmat[i], colour)
+        mujoco.mjv_initGeom(
+            geom, model.geom_type[i], model.geom_size[i], ghost.geom_xpos[i], ghost.geom_xmat[i], colour
+        )
         scene.ngeom += 1
 
 

@@ -19,12 +19,19 @@ MOST = 14
 """Robots with more joints are not listed: their programs take minutes to compile."""
 
 
+def folders(package: str) -> Iterator[Path]:
+    """Yield the folders with the files of a package, if it is installed; the package is not imported."""
+    module, above, _ = PLACES[package]
+    found = importlib.util.find_spec(module)
+    for place in (found.submodule_search_locations or []) if found else []:
+        yield (Path(place) / above).resolve()
+
+
 def files() -> Iterator[tuple[str, Path]]:
-    """Yield the package and the path of every file that may be a robot; no package is imported."""
-    for package, (module, above, pattern) in PLACES.items():
-        found = importlib.util.find_spec(module)
-        for place in (found.submodule_search_locations or []) if found else []:
-            yield from ((package, path) for path in sorted((Path(place) / above).resolve().glob(pattern)))
+    """Yield the package and the path of every file that may be a robot."""
+    for package, (_, _, pattern) in PLACES.items():
+        for folder in folders(package):
+            yield from ((package, path) for path in sorted(folder.glob(pattern)))
 
 
 def robots() -> Iterator[tuple[str, Path, RobotArm]]:
