@@ -16,7 +16,7 @@ from ..models.robot_arm import RobotArm, bandwidth
 from ..policies.base import AbstractPolicy
 from ..policies.robot import AbstractRobotPolicy, RobotNumbers
 from .references import Swing
-from .tool_path import tool_path as tool_path
+from .tool_paths import tool_path as tool_path
 from .tracking import JointTracking
 
 DAMPING = 1.0

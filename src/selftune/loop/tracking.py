@@ -84,7 +84,17 @@ class Tracking(eqx.Module):
 
 
 class AbstractStateCost(eqx.Module):
-    """A cost of a control loop that reads the state, the control and the reference."""
+    """A cost of a control loop that reads the state, the control and the reference.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> class FinalState(st.AbstractStateCost):
+        ...     def __call__(self, x, u, reference):
+        ...         return (x[-1] - reference[0]) ** 2
+        >>> print(FinalState()(jnp.array([0.0, 3.0]), jnp.zeros(1), jnp.ones(1)))
+        4.0
+    """
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, " n"], u: Float[Array, " m"], reference: Float[Array, " r"]) -> Float[Array, ""]:

@@ -5,7 +5,8 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -62,15 +63,28 @@ def read(
     tool: str | None = None,
 ) -> RobotFile:
     """Read a robot from an MJCF or URDF file; see `RobotArm.from_file`."""
-    spec, is_urdf = _parsed(Path(path))
     notes: list[str] = []
-    model = _compiled(spec, is_urdf, notes)
+    with _warnings_as(notes):
+        spec, is_urdf = _parsed(Path(path))
+        model = _compiled(spec, is_urdf, notes)
     return _Reader(model, Path(path), notes).read(fixed, joints, tool)
+
+
+@contextmanager
+def _warnings_as(notes: list[str]) -> Iterator[None]:
+    """Collect MuJoCo's warnings, which it would write to a file in the current folder."""
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda text: notes.append(f"MuJoCo warns: {' '.join(str(text).split())}."))
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def compiled(path: str | os.PathLike[str]) -> Any:
     """Return the file as MuJoCo compiles it, without meshes that only have a shape."""
-    return _compiled(*_parsed(Path(path)), [])
+    with _warnings_as([]):
+        return _compiled(*_parsed(Path(path)), [])
 
 
 def _parsed(path: Path) -> tuple[Any, bool]:
