@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from .options import Json, Quiet, end
 from .screen import Screen, new_table, refusing
@@ -145,9 +146,9 @@ def _offer(screen: Screen) -> None:
     installed = extras.load("robots.installed", asked_for="selftune tune", extra="robots")
     table = new_table("robots on this machine: selftune tune FILE", "package", "robot", "joints", "file")
     rows = []
-    for package, path, robot in installed.robots():
-        rows.append({"package": package, "robot": robot.name, "joints": robot.joints, "file": str(path)})
-        table.add_row(package, robot.name, str(robot.joints), str(path))
+    for package, path, name, joints in installed.robots():
+        rows.append({"package": package, "robot": name, "joints": joints, "file": str(path)})
+        table.add_row(package, escape(name), str(joints), escape(str(path)))
     if rows:
         screen.show(table)
     else:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..foundation.errors import ArgumentError
-from ..models.robot_arm import RobotArm
+from ..models import robot_files
 
 PLACES = {
     "robosuite": ("robosuite", "", "models/assets/robots/*/robot.xml"),
@@ -34,12 +34,13 @@ def files() -> Iterator[tuple[str, Path]]:
             yield from ((package, path) for path in sorted(folder.glob(pattern)))
 
 
-def robots() -> Iterator[tuple[str, Path, RobotArm]]:
-    """Yield the package, the path and the model of every robot that can be tuned without further arguments."""
+def robots() -> Iterator[tuple[str, Path, str, int]]:
+    """Yield package, path, name and number of joints of every robot that can be tuned without further arguments."""
     for package, path in files():
         try:
-            robot = RobotArm.from_file(path)
+            found = robot_files.read(path)
+            robot_files.check_limits(found.torque_limits, [link.name for link in found.links], None)
         except ArgumentError:
             continue
-        if robot.joints <= MOST:
-            yield package, path, robot
+        if len(found.links) <= MOST:
+            yield package, path, found.name, len(found.links)
