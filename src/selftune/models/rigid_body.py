@@ -50,7 +50,7 @@ class Link(NamedTuple):
     mass: float = 0.0
     center: Triple = (0.0, 0.0, 0.0)
     """The center of mass, in the link's frame (m)."""
-    inertia: tuple[Triple, Triple, Triple] = ((0.0, 0.0, 0.0),) * 3
+    inertia: tuple[Triple, Triple, Triple] = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
     """About the center of mass, in the axes of the link's frame (kg·m²)."""
     armature: float = 0.0
     """The inertia of the motor as seen at the joint (kg·m², or kg for a slide)."""
@@ -347,8 +347,9 @@ def _forward_dynamics(body: RigidBody, q: Array, rate: Array, torque: Array, ste
             entries[i, i] = sc.plus(entries[i, i], step * link.damping + step**2 * link.stiffness)
         return _factorized(entries, body._frames)
 
-    def solve(factors: Any, force: Array) -> Array:
-        return _vector(_solved(*factors, body._frames, _scalars(force)), force)
+    def solve(factors: tuple[Any, Any], force: Array) -> Array:
+        L, inverse = factors
+        return _vector(_solved(L, inverse, body._frames, _scalars(force)), force)
 
     @jax.custom_jvp
     def accelerate(q: Array, rate: Array, torque: Array) -> Array:

@@ -223,7 +223,7 @@ class _Reader:
         for j in set(range(model.njnt)) - set(kept):
             if self.kind[j] in (HINGE, SLIDE):
                 a = model.jnt_qposadr[j]
-                at[a] = home[a] if home is not None else self._inside(j, at[a])
+                at[a] = home[a] if home is not None else self._inside(j, float(at[a]))
         data.qpos[:] = at
         mujoco.mj_kinematics(model, data)
         link_of = self._link_of_bodies(kept)
@@ -238,9 +238,9 @@ class _Reader:
         return RobotFile(
             name=self.path.stem if model.names[:1] == b"\0" else self._name(),
             links=links,
-            gravity=tuple(map(float, np.zeros(3) if off else model.opt.gravity)),
+            gravity=_triple(np.zeros(3) if off else model.opt.gravity),
             tool=tool_link,
-            tool_position=tuple(map(float, position)),
+            tool_position=_triple(position),
             tool_rotation=tuple(tuple(map(float, row)) for row in rotation),
             torque_limits=limits,
             low=np.where(limited, model.jnt_range[kept, 0], -np.inf),
@@ -474,6 +474,7 @@ class _Reader:
                 away = data.xipos[body] - origin - center
                 inertia += R @ np.diag(model.body_inertia[body]) @ R.T
                 inertia += model.body_mass[body] * (away @ away * np.eye(3) - np.outer(away, away))
+            inertia = (inertia + inertia.T) / 2
             dof, is_hinge = model.jnt_dofadr[j], self.kind[j] == HINGE
             motors = [i for i in self._motors() if int(model.actuator_trnid[i, 0]) == j]
             geared = model.actuator_gear[motors, 0] ** 2  # an actuator's own inertia and damping, seen at the joint
@@ -482,12 +483,12 @@ class _Reader:
                     name=self.names[j],
                     parent=parent,
                     kind="hinge" if is_hinge else "slide",
-                    position=tuple(origin - (data.xanchor[kept[parent]] if parent >= 0 else 0.0)),
-                    axis=tuple(data.xaxis[j]),
+                    position=_triple(origin - (data.xanchor[kept[parent]] if parent >= 0 else 0.0)),
+                    axis=_triple(data.xaxis[j]),
                     zero=float(model.qpos0[model.jnt_qposadr[j]]),
                     mass=float(mass),
-                    center=tuple(center),
-                    inertia=tuple(map(tuple, (inertia + inertia.T) / 2)),
+                    center=_triple(center),
+                    inertia=(_triple(inertia[0]), _triple(inertia[1]), _triple(inertia[2])),
                     armature=float(model.dof_armature[dof] + geared @ model.actuator_armature[motors]),
                     damping=float(model.dof_damping[dof] + geared @ model.actuator_damping[motors]),
                     stiffness=float(model.jnt_stiffness[j]),
@@ -588,6 +589,11 @@ class _Reader:
             if links[link].kind == "hinge" and np.linalg.norm(position) < 1e-6 and np.linalg.norm(off_axis) < 1e-6:
                 position = np.array(links[link].center)
         return link, position, np.array(R).reshape(3, 3)
+
+
+def _triple(values: Any) -> tuple[float, float, float]:
+    x, y, z = map(float, values)
+    return x, y, z
 
 
 def _end(links: tuple[Link, ...]) -> int:

@@ -74,7 +74,7 @@ class _Work:
         costs = [cost(one) for one in starts]
         left = self.settings.tries - len(starts)
         if left > 0:
-            bounds = scipy.optimize.Bounds(low, high)
+            bounds: Any = list(zip(low, high, strict=True))
             options = {"maxfev": left, "initial_tr_radius": 0.3}
             scipy.optimize.minimize(
                 cost, starts[int(np.argmin(costs))], method="COBYQA", bounds=bounds, options=options
