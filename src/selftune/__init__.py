@@ -29,12 +29,15 @@ from .foundation import extras, jax_releases
 from .foundation.errors import ArgumentError as ArgumentError
 from .foundation.phases import phase as phase
 from .loop import references as references
+from .loop import robot_rules as robot_rules
 from .loop.commissioning import Commissioned as Commissioned
 from .loop.commissioning import CommissioningStep as CommissioningStep
 from .loop.commissioning import commission as commission
 from .loop.control_loop import Loop as Loop
 from .loop.plant_log import PlantLog as PlantLog
 from .loop.stability import Margins as Margins
+from .loop.tracking import AbstractStateCost as AbstractStateCost
+from .loop.tracking import JointTracking as JointTracking
 from .loop.tracking import Tracking as Tracking
 from .problem import projected_step as projected_step
 from .problem.constraints import AbstractConstraint as AbstractConstraint

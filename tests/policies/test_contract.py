@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from selftune import policies, testing
+from selftune import models, policies, robot_rules, testing
 
 pytestmark = pytest.mark.versions
 
@@ -13,6 +13,12 @@ LIMITS = dict(u_min=-3.0, u_max=3.0)
 def torque(q, rate, acceleration):
     return 2.0 * acceleration + jnp.sin(q) + 0.1 * rate**2
 
+
+ROBOT = models.RobotArm(
+    models.RigidBody([models.Link("shoulder", axis=(0.0, -1.0, 0.0), mass=2.0, center=(0.0, 0.0, -0.3), damping=0.2)]),
+    torque_limits=20.0,
+)
+JOINT = {"x": [0.1, 0.2, 0.3], "reference": [0.3, 0.1, 0.2], "output": [0.1, 0.2], "f": [0.1]}
 
 POLICIES = {
     "P": (policies.PID(2.0), {}),
@@ -55,6 +61,9 @@ POLICIES = {
         policies.ComputedTorque(torque, 2, frequency=3.0, u_max=20.0),
         {"x": [0.1, 0.2, 0.3, 0.4], "reference": [0.3, 0.1, 0.2, 0.2, 0.0, 0.1]},
     ),
+    "ComputedTorque of a robot": (robot_rules.fitted_policy(policies.ComputedTorque(), ROBOT), JOINT),
+    "GravityPD": (robot_rules.fitted_policy(policies.GravityPD(), ROBOT), JOINT),
+    "VelocityCascade": (robot_rules.fitted_policy(policies.VelocityCascade(), ROBOT), JOINT),
     "Geometric": (
         policies.Geometric(0.032, (16.6e-6, 16.7e-6, 29.3e-6)),
         {"x": [0.1] * 12, "reference": [0.2] * 12, "f": [0.01] * 3, "output": [0.1] * 3},
@@ -68,7 +77,10 @@ def test_every_public_policy_is_here():
         for name, kind in vars(policies).items()
         if isinstance(kind, type) and issubclass(kind, policies.AbstractPolicy)
     }
-    assert {type(policy).__name__ for policy, _ in POLICIES.values()} == leaves - {"AbstractPolicy"}
+    assert {type(policy).__name__ for policy, _ in POLICIES.values()} == leaves - {
+        "AbstractPolicy",
+        "AbstractRobotPolicy",
+    }
 
 
 @pytest.mark.parametrize("name", POLICIES)

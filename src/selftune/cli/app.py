@@ -16,6 +16,7 @@ from . import (
     reproduce_command,
     run_command,
     sweep_command,
+    tune_command,
     verify_command,
 )
 
@@ -63,6 +64,9 @@ app.command(
     epilog="Examples:  selftune commission motor.py:loop   |   "
     "selftune commission motor.py:loop --plant motor.py:plant -o results/motor"
 )(commission_command.commission)
+app.command(epilog="Examples:  selftune tune   |   selftune tune panda.xml --seconds 60 --export -o results/panda")(
+    tune_command.tune
+)
 app.command(epilog="Example:  selftune export cart/cart.py:controller -o results/cart-c")(export_command.export)
 app.command(epilog="Example:  selftune report results/paper")(report_command.report)
 app.command(

@@ -107,6 +107,50 @@ def loops(
         _run(screen, experiment, settings, out, workers, data_only, fresh, "simulating", tables.loops)
 
 
+@app.command(
+    epilog="Examples:  selftune bench arms   |   selftune bench arms --robots z1 --robots arm.urdf --seeds 1 -o small"
+)
+def arms(
+    out: Out = Path("results/arms"),
+    robots: Annotated[
+        list[str] | None,
+        typer.Option(help="The name of a robot, or an MJCF or URDF file. Repeat for several. Default: all names."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 5.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=2, help="Length of each run in seconds. Default: 60.")] = None,
+    tries: Annotated[
+        int | None, typer.Option(min=1, help="Number of static gains that the search tries. Default: 40.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes. Default: the number of cores.")
+    ] = None,
+    data_only: Annotated[bool, typer.Option("--data-only", help="Write no figures and no report.")] = False,
+    fresh: Fresh = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Tune arms from other people's files, with a payload that grows fivefold, and write data, checks and a report.
+
+    Compares learning with fixed gains and with the best static gains, from gains that are too low or too high.
+
+    The robots come from packages on PyPI, which must be installed; see docs/robots-from-files.md.
+
+    If the folder already has a complete run, the command verifies that run and shows its results.
+    """
+    given = {"robots": robots, "seeds": seeds, "seconds": seconds, "tries": tries}
+    chosen: dict[str, Any] = {
+        name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value
+        for name, value in given.items()
+        if value is not None
+    }
+    screen = Screen(quiet, as_json)
+    with refusing():
+        from ..experiments import arms as experiment
+
+        settings = experiment.Settings(**chosen)
+        _run(screen, experiment, settings, out, workers, data_only, fresh, "driving", tables.arms)
+
+
 def _run(
     screen: Screen,
     experiment: Any,

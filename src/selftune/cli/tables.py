@@ -82,6 +82,25 @@ def loops(summary: "LoopsSummary") -> list[Table | str]:
     return [table, _checks(summary.checks), note + _NOTE_LOOPS]
 
 
+def arms(summary: Any) -> list[Table | str]:
+    """A table of ratios to the best static gains, and the checks."""
+    columns = ("robot", "start", "crashed", "last ¼", "worst seed", "fixed", "fixed crashed")
+    table, before = new_table("cost in the last quarter / that of the best static gains", *columns), None
+    for row in summary.rows:
+        table.add_row(
+            "" if row.robot == before else escape(row.robot),
+            f"{row.start:g}",
+            f"{row.failed}/{row.runs}",
+            "–" if row.last is None else f"{row.last.mean:.3g}",
+            "–" if row.worst is None else f"{row.worst:.3g}",
+            "–" if row.fixed is None else f"{row.fixed:.3g}",
+            f"{row.fixed_failed}/{row.runs}",
+        )
+        before = row.robot
+    note = "not judged: this is not the full comparison" if any(c.holds is None for c in summary.checks) else ""
+    return [table, _checks(summary.checks), *([note] if note else [])]
+
+
 def certificate(name: str, made: Any) -> Table:
     table = new_table(name, "", "property or theorem", "measured", "bound", "notes")
     colors = {"holds": "green", "vacuous": "yellow", "fails": "yellow", "does not hold": "yellow", "VIOLATED": "red"}

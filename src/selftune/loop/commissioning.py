@@ -304,7 +304,7 @@ def commission(
 
 def _fit(name: str, log: PlantLog, loop: Loop) -> None:
     sizes = (log.measurement.shape[1], log.u.shape[1], log.reference.shape[1])
-    wanted = (loop.noise.size, len(loop.plant.controls), len(loop.plant.outputs))
+    wanted = (loop.noise.size, len(loop.plant.controls), len(loop.plant.references))
     if sizes != wanted:
         expected = "a log with {} measurements, {} controls and {} references".format(*wanted)
         raise ArgumentError(name, expected, "{}, {} and {}".format(*sizes))
@@ -411,7 +411,7 @@ class _Work:
         self.simulated = {name: jax.tree.map(np.asarray, rows) for name, rows in run.recorded.items()}
         output = np.asarray(jax.vmap(loop.plant.output)(run.x))
         scales = np.array([s.scale for s in loop.plant.outputs])
-        wanted = np.asarray(self.scenario.t.reference)
+        wanted = np.asarray(self.scenario.t.reference)[:, : output.shape[1]]
         error = float(np.sqrt(np.mean(((wanted - output) / scales) ** 2)))
         spread = float(np.sqrt(np.mean((np.std(wanted, axis=0) / scales) ** 2)))
         saturated = _saturation(self.simulated["u"], self.guard)

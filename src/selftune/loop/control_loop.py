@@ -23,12 +23,14 @@ from ..export.web_folder import export_web
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..models.base import AbstractModel, Signal
+from ..models.robot_arm import RobotArm
 from ..native.choice import Engine
 from ..policies.base import AbstractPolicy, Inputs
 from ..policies.cascade import Cascade
 from ..policies.filters import Filtered
 from ..policies.observers import AbstractObserver, Luenberger
 from ..policies.pid import PID
+from ..policies.robot import AbstractRobotPolicy
 from ..problem.constraints import AbstractConstraint, Product
 from ..problem.loop_context import LoopContext, coming_period, elapsed_period
 from ..problem.memory import Memory
@@ -41,9 +43,10 @@ from ..simulation.run import Run
 from ..simulation.simulator import simulate
 from ..tuners.base import AbstractTuner
 from ..tuners.gauss_newton import GaussNewton
+from . import robot_rules
 from .references import AbstractReference, Steps, as_reference
 from .stability import Linear, Margins, backed_off, linear_loop, margins_of
-from .tracking import Tracking
+from .tracking import AbstractStateCost, Tracking
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,18 +80,22 @@ class Loop(eqx.Module):
     **Arguments:**
 
     - `plant`: the model of the plant, such as `models.DCMotor(…)`.
-    - `policy`: such as `policies.PID(…)`. Its gains are the start of the tuning.
-    - `cost`: a `Tracking`, or a function `(error (q,), u (m,), rate of u (m,)) -> ()`.
+    - `policy`: such as `policies.PID(…)`. Its gains are the start of the tuning. A policy for robots, such as
+      `policies.ComputedTorque()`, takes the numbers that are left out from the robot.
+    - `cost`: a `Tracking`, a function `(error (q,), u (m,), rate of u (m,)) -> ()`, or a cost of the state, such as
+      `JointTracking`, which is the default for a robot.
     - `reference`: the wanted output in simulations: a reference of `selftune.references`, a number, an array with a row
       for each step, or a function of the time in seconds. By default the reference makes steps to random levels
       between the output at rest and half a scale above it. If the plant has m controls, the first m outputs move, and
-      the others stay at rest. An agent gets its reference at each call: `agent.act(measurement, reference=r)`.
+      the others stay at rest. The joints of a robot swing around their home position (`robot_rules.joint_path`). An
+      agent gets its reference at each call: `agent.act(measurement, reference=r)`.
     - `noise`: the standard deviation of the sensor noise, a number or one for each output, in the output's units. By
       default 1/1000 of the output's scale. Simulations and the default observer use it.
     - `observer`: an observer of `selftune.policies`, which estimates the state from the outputs. It is needed if the
       state has other components than the outputs. By default it is a stationary Kalman filter for this noise and for
       disturbances at the plant's input of 5 % of the control's scale.
-    - `full_state`: True if sensors measure the whole state. The measurement is then x, and no observer is needed.
+    - `full_state`: True if sensors measure the whole state. The measurement is then x, and no observer is needed. This
+      is the default for a robot without an observer.
     - `jitter`: True if each step has its own sampling period. Then `act` takes the measured time since the last call
       as `dt=…`, which also counts as the period up to the next call. If your program knows the coming period, give
       that as `dt=…` and the measured one as `last_dt=…`.
@@ -131,14 +138,20 @@ class Loop(eqx.Module):
         *,
         noise: Any = None,
         observer: AbstractObserver | None = None,
-        full_state: bool = False,
+        full_state: bool | None = None,
         jitter: bool = False,
     ):
         arguments.instance("plant", plant, AbstractModel)
         arguments.instance("policy", policy, AbstractPolicy)
         arguments.instance("observer", observer, AbstractObserver, optional=True)
-        arguments.instance("full_state", full_state, bool)
+        arguments.instance("full_state", full_state, bool, optional=True)
         arguments.instance("jitter", jitter, bool)
+        if full_state is None:
+            full_state = isinstance(plant, RobotArm) and observer is None
+        if isinstance(plant, RobotArm):
+            policy = robot_rules.fitted_policy(policy, plant) if isinstance(policy, AbstractRobotPolicy) else policy
+            cost = robot_rules.joint_cost(plant) if cost is None else cost
+            reference = robot_rules.joint_path(plant) if reference is None else reference
         self.plant, self.policy, self.full_state, self.jitter = plant, policy, full_state, jitter
         states, outputs, controls = _scales(plant)
         cost = Tracking() if cost is None else cost
@@ -162,7 +175,9 @@ class Loop(eqx.Module):
         if (given := self.policy.limits[0].size) != m:
             raise ArgumentError("policy", f"a policy with {m} controls, as the plant has", f"one with {given}")
         with jax.ensure_compile_time_eval():
-            self.reference.rows(jax.random.key(0), 1, self.plant.dt, q)  # raises an error if the sizes do not fit
+            self.reference.rows(
+                jax.random.key(0), 1, self.plant.dt, len(self.plant.references)
+            )  # raises an error if the sizes do not fit
         try:
             self.system.check(self.x, self.theta, self.a_hat, self._first_context())
         except ValueError as error:
@@ -239,11 +254,11 @@ class Loop(eqx.Module):
         """Return the controller: by default with `GaussNewton` and `AutoEstimator`, which need no numbers.
 
         `GaussNewton` remembers 10 periods of the reference, but at least 2,000 steps and 200 for each number of θ, so
-        that its means contain several transients.
+        that its means contain several transients. For a path of joints, which moves all the time, it is one period.
         """
         if tuner is None:
             d = ravel_pytree(self.theta)[0].size
-            memory = max(2000, math.ceil(10 * self._period() - 1e-6), 200 * d)
+            memory = max(2000, math.ceil(10 * self._transient() - 1e-6), 200 * d)
             tuner = GaussNewton(constraint=self.constraint, memory=memory)
         estimator = AutoEstimator(constraint=self.plant.a_constraint) if estimator is None else estimator
         return Controller(self.system, tuner, estimator)
@@ -255,7 +270,8 @@ class Loop(eqx.Module):
         - `x_limit`: 1000 times the scale of each measured signal. `f_limit`: 10,000 times the scale of the control.
         - `growth`: the policy knows which numbers of θ are gains.
         - `rate`: θ moves by at most 10 % of the widths of Θ in a period of the reference. For the gains of a PID, this
-          is a factor of 2.5. Before the gains move further, the plant shows the effect.
+          is a factor of 2.5. Before the gains move further, the plant shows the effect. A path of joints moves all the
+          time, and a tenth of its period counts.
         - `swing`: a quarter of the range that u uses. A loop whose control swings to and fro by this much, more often
           than the reference explains, gets lower gains; see `Guard`.
         - `window`: two periods of the reference, but at least 500 steps, so that each window has the same mixture of
@@ -271,7 +287,7 @@ class Loop(eqx.Module):
             "x_limit": [REFUSED * scale for scale in (states if self.observer is None else outputs)],
             "f_limit": 10 * REFUSED * max(controls),
             "growth": list(self._growth),
-            "rate": RATE / period,
+            "rate": RATE / self._transient(),
             "window": max(500, math.ceil(2 * period)),
             "swing": SWING,
         }
@@ -301,7 +317,7 @@ class Loop(eqx.Module):
             engine=engine,
             guard=self.guard() if guard is None else guard,
             infer=True,
-            make_context=_ContextMaker(len(self.plant.outputs), self.jitter),
+            make_context=_ContextMaker(len(self.plant.references), self.jitter),
             **options,
         )
 
@@ -327,7 +343,7 @@ class Loop(eqx.Module):
         kr, ka, kn = jax.random.split(key, 3)
         signal = self.reference if reference is None else as_reference(reference)
         dtype = plant.x0.dtype
-        rows = signal.rows(kr, steps, plant.dt, len(plant.outputs)).astype(dtype)
+        rows = signal.rows(kr, steps, plant.dt, len(plant.references)).astype(dtype)
         low, high = (jnp.broadcast_to(bound / 4, plant.a_hat.shape) for bound in _bounds(plant))
         draw = PiecewiseConstant(period=-(-steps // 2), low=0.0, high=1.0)(ka, steps, plant.a_hat.size)
         a_star = (low + (high - low) * draw).astype(dtype)
@@ -418,7 +434,7 @@ class Loop(eqx.Module):
         return {
             "x": _with_units(plant.states),
             "measured": _with_units(plant.states if self.full_state else plant.outputs),
-            "reference": _with_units(plant.outputs),
+            "reference": _with_units(plant.references),
             "u": _with_units(plant.controls),
             "theta": parameters,
             "a_hat": _with_units(plant.parameters),
@@ -538,8 +554,9 @@ class Loop(eqx.Module):
             raise ArgumentError("policy", "a policy with one sampling rate, for margins", "a Cascade with every > 1")
         theta = self._checked(theta)
         # A little above the rest: there, a control that cannot be negative is not at its limit.
-        level = self.plant.output(self.x) + 1e-3 * jnp.asarray(_scales(self.plant)[1], self.x.dtype)
-        t = self._first_context()._replace(reference=level)
+        level = self.plant.output(self.x) + 1e-3 * jnp.asarray(_moving(self.plant), self.x.dtype)
+        t = self._first_context()
+        t = t._replace(reference=t.reference.at[: level.size].set(level))
         return linear_loop(self.system, self.x, theta, self.a_hat, t, self.plant.dt)
 
     def margins(self, theta: Any = None) -> Margins:
@@ -584,10 +601,14 @@ class Loop(eqx.Module):
             period = _default_reference(self.plant).period(self.plant.dt)
         return max(period, 10.0)
 
+    def _transient(self) -> float:
+        """Return the steps that one transient of the reference lasts."""
+        return max(self._period() / self.reference.transients, 10.0)
+
     def _first_context(self) -> LoopContext:
-        q, dtype = len(self.plant.outputs), self.plant.x0.dtype
+        r, dtype = len(self.plant.references), self.plant.x0.dtype
         period = jnp.asarray(self.plant.dt, dtype) if self.jitter else None
-        return LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(q, dtype), period, period)
+        return LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(r, dtype), period, period)
 
 
 class _ContextMaker:
@@ -605,7 +626,7 @@ class _ContextMaker:
             raise TypeError(f"act: expected no other signals than {signals}, got {', '.join(others)}")
         if reference is None:
             raise ArgumentError(
-                "reference", f"the {q} wanted outputs of this step: act(measurement, reference=…)", "None"
+                "reference", f"the {q} wanted numbers of this step: act(measurement, reference=…)", "None"
             )
         if (dt is None) == self.jitter:
             expected = "the period of this step in seconds" if self.jitter else "None, because the loop has no jitter"
@@ -616,7 +637,9 @@ class _ContextMaker:
         if wanted is not None and wanted.shape == () and q == 1:
             wanted = wanted[None]
         if wanted is None or wanted.shape != (q,):
-            raise ArgumentError("reference", f"{q} real numbers, one for each output", arguments.describe(reference))
+            raise ArgumentError(
+                "reference", f"{q} real numbers, one for each wanted signal", arguments.describe(reference)
+            )
         now: Any = np.int32(step)
         if dt is None:
             return LoopContext(now, wanted)
@@ -673,8 +696,11 @@ class _LoopCost(eqx.Module):
     cost: Any
 
     def __call__(self, x, memory, u, theta, t):
+        if isinstance(self.cost, AbstractStateCost):
+            return self.cost(x, u, t.reference)
         rate = (u - memory["u"]) / _in_seconds(elapsed_period(t), self.plant, u.dtype)
-        return self.cost(t.reference - self.plant.output(x), u, rate)
+        output = self.plant.output(x)
+        return self.cost(t.reference[: output.size] - output, u, rate)
 
 
 class _LoopPolicy(eqx.Module):
@@ -803,7 +829,7 @@ def _bounds(plant: AbstractModel) -> tuple[Any, Any]:
 def _jacobians(plant: AbstractModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the derivatives at rest of the next state in the state and in the residual, and of the measurement."""
     with jax.ensure_compile_time_eval():
-        x, t = plant.x0, LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(len(plant.outputs), plant.x0.dtype))
+        x, t = plant.x0, LoopContext(jnp.zeros((), jnp.int32), jnp.zeros(len(plant.references), plant.x0.dtype))
         u = jnp.zeros(len(plant.controls), x.dtype)
         f = plant.residual(x, plant.a_hat, t)
         A, F = jax.jacfwd(plant.dynamics, argnums=(0, 2))(x, u, f, t)
@@ -850,8 +876,14 @@ def _default_reference(plant: AbstractModel) -> AbstractReference:
     slowest = max(eigenvalues[eigenvalues < 1 - 1e-9], default=0.0)
     steps = 5 / -math.log(slowest) if slowest > 0 else 0.0
     hold = float(f"{min(max(steps, 100.0), 2000.0) * plant.dt:.6g}")  # without the rounding errors of float32
-    scale = np.array(_scales(plant)[1])
-    scale[len(plant.controls) :] = 0.0
+    scale = _moving(plant)
     with jax.ensure_compile_time_eval():
         rest: Any = np.asarray(plant.output(plant.x0), float)
     return Steps(hold, low=rest, high=rest + 0.5 * scale)
+
+
+def _moving(plant: AbstractModel) -> np.ndarray:
+    """Return the scales of the outputs, with 0 for outputs that stay at rest: m controls can move m outputs."""
+    scale = np.array(_scales(plant)[1])
+    scale[len(plant.controls) :] = 0.0
+    return scale

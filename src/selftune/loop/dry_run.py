@@ -14,10 +14,12 @@ from jaxtyping import Array
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from ..models.base import AbstractModel
+from ..models.robot_arm import RobotArm
 from ..problem.scenario import Scenario
 from ..realtime.agent import Agent
 from .control_loop import Loop
 from .plant_log import PlantLog
+from .tracking import AbstractStateCost
 
 FAR = 5.0
 """The dry run stops if a measurement is this many times larger than in the simulation of the model."""
@@ -201,7 +203,11 @@ def cost_of_scale(loop: Loop) -> float:
     dtype = loop.x.dtype
     error: Array = jnp.asarray([s.scale for s in loop.plant.outputs], dtype)
     zero = jnp.zeros(len(loop.plant.controls), dtype)
-    return float(eqx.filter_jit(loop.cost)(error, zero, zero))
+    if not isinstance(loop.cost, AbstractStateCost):
+        return float(eqx.filter_jit(loop.cost)(error, zero, zero))
+    wanted = loop._first_context().reference.at[: error.size].set(loop.plant.output(loop.x) + error)
+    u = loop.x[-zero.size :] if isinstance(loop.plant, RobotArm) else zero  # at rest, a robot needs torques
+    return float(eqx.filter_jit(loop.cost)(loop.x, u, wanted))
 
 
 def _list(values: np.ndarray) -> str:

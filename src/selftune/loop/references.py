@@ -7,7 +7,7 @@ need the key; the others ignore it.
 import abc
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -23,6 +23,9 @@ class AbstractReference(eqx.Module):
     """The wanted values of the outputs, from time 0 on."""
 
     __repr__ = settings_text.show
+
+    transients: ClassVar[int] = 1
+    """How many transients a period shows. A level that is held shows one; a path moves all the time."""
 
     @abc.abstractmethod
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
@@ -179,6 +182,58 @@ class Sine(AbstractReference):
         turns = np.mod(_times(steps, dt) / self.seconds, 1.0)
         angle = jnp.asarray(2 * np.pi * turns, self.amplitude.dtype)[:, None] + jnp.atleast_1d(self.phase)
         return _spread("amplitude", jnp.atleast_1d(self.offset) + self.amplitude * jnp.sin(angle), q)
+
+    def period(self, dt: float) -> float:
+        return self.seconds / dt
+
+
+class Swing(AbstractReference):
+    r"""A smooth periodic path of joints that starts at rest at its center, with its rates and accelerations.
+
+    $$r_i = c_i + \frac{s_i}{1.299} \sin(k_i \varphi)(1 - \cos(k_i \varphi)), \qquad
+    \varphi = 2\pi \cdot \text{time} / \text{seconds}$$
+
+    A row has the j positions, then the j rates, then the j accelerations.
+
+    **Arguments:** `center`: c, (j,); `size`: s, (j,), the largest distances; `turns`: k, j whole numbers;
+    `seconds`: the length of a lap.
+
+    !!! Example
+
+        >>> import jax
+        >>> from selftune import references
+        >>> swing = references.Swing(center=[0.5], size=[0.2], turns=(1,), seconds=4.0)
+        >>> rows = swing.rows(jax.random.key(0), steps=400, dt=0.01, q=3)
+        >>> print(rows[0], rows[:, 0].max().round(3))
+        [0.5 0.  0. ] 0.7
+    """
+
+    transients: ClassVar[int] = 10
+
+    center: Any = eqx.field(converter=_finite("center"))
+    size: Any = eqx.field(converter=_finite("size"))
+    turns: tuple[int, ...] = eqx.field(
+        static=True, converter=lambda turns: tuple(arguments.count("turns", turn) for turn in turns)
+    )
+    seconds: float = eqx.field(static=True, converter=_seconds("seconds"))
+
+    def __check_init__(self) -> None:
+        for name in ("center", "size"):
+            if getattr(self, name).shape != (len(self.turns),):
+                raise ArgumentError(name, f"{len(self.turns)} numbers, one for each joint", f"{getattr(self, name)}")
+
+    def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
+        if q != 3 * len(self.turns):
+            raise ArgumentError("reference", f"{q} numbers for each step", f"{3 * len(self.turns)}")
+        turns = np.array(self.turns, float)
+        phase = 2 * np.pi * np.mod(_times(steps, dt) / self.seconds, 1.0)[:, None] * turns
+        pace = 2 * np.pi * turns / self.seconds
+        size, center = (np.asarray(v, float) for v in (self.size, self.center))
+        size = size / (0.75 * math.sqrt(3.0))
+        position = center + size * (np.sin(phase) - 0.5 * np.sin(2 * phase))
+        rate = size * pace * (np.cos(phase) - np.cos(2 * phase))
+        acceleration = size * pace**2 * (2 * np.sin(2 * phase) - np.sin(phase))
+        return jnp.asarray(np.concatenate([position, rate, acceleration], axis=1), self.center.dtype)
 
     def period(self, dt: float) -> float:
         return self.seconds / dt

@@ -1,5 +1,6 @@
 """The cost of a control loop: how far the output is from the reference, and how much control that takes."""
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -80,3 +81,60 @@ class Tracking(eqx.Module):
             scale = jnp.asarray(1.0 if scale is None else scale, dtype)
             total = total + weight.astype(dtype) * jnp.sum((value / scale) ** 2)
         return total
+
+
+class AbstractStateCost(eqx.Module):
+    """A cost of a control loop that reads the state, the control and the reference.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> class FinalState(st.AbstractStateCost):
+        ...     def __call__(self, x, u, reference):
+        ...         return (x[-1] - reference[0]) ** 2
+        >>> print(FinalState()(jnp.array([0.0, 3.0]), jnp.zeros(1), jnp.ones(1)))
+        4.0
+    """
+
+    @abc.abstractmethod
+    def __call__(self, x: Float[Array, " n"], u: Float[Array, " m"], reference: Float[Array, " r"]) -> Float[Array, ""]:
+        """Return the cost of a step."""
+
+
+class JointTracking(AbstractStateCost):
+    r"""The cost of a robot's joints: errors of the positions and of the rates, and the change of the torques.
+
+    $$h = \frac1j \sum_i \Big(\frac{r_i - q_i}{P_i}\Big)^2 + \Big(\frac{\dot r_i - \dot q_i}{V_i}\Big)^2
+    + \Big(\frac{u_i - \tau_i}{U_i}\Big)^2$$
+
+    The difference of command and torque is the rate of the torque, times the lag of the motor. This term keeps gains
+    from growing until they only amplify noise. The state is $(q, \dot q, \tau)$, as that of `models.RobotArm`.
+
+    **Arguments:** `position`, `rate`, `change`: P, V and U, each a number or one for each joint.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> cost = st.JointTracking(position=0.02, rate=0.2, change=[2.0])
+        >>> print(cost(jnp.array([0.0, 0.0, 1.0]), jnp.array([1.0]), jnp.array([0.02, 0.0, 0.0])))
+        1.0
+    """
+
+    __repr__ = settings_text.show
+
+    position: Any = eqx.field(converter=lambda v: arguments.variances("position", v))
+    rate: Any = eqx.field(converter=lambda v: arguments.variances("rate", v))
+    change: Any = eqx.field(converter=lambda v: arguments.variances("change", v))
+
+    def __call__(self, x: Float[Array, " n"], u: Float[Array, " m"], reference: Float[Array, " r"]) -> Float[Array, ""]:
+        j = u.size
+        q, rate, torque = jnp.split(x, 3)
+        terms = (
+            (reference[:j] - q, self.position),
+            (reference[j : 2 * j] - rate, self.rate),
+            (u - torque, self.change),
+        )
+        total = jnp.zeros((), u.dtype)
+        for value, scale in terms:
+            total = total + jnp.sum((value / scale.astype(u.dtype)) ** 2)
+        return total / j

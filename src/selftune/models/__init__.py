@@ -26,6 +26,9 @@ from .learned_features import LastLayer as LastLayer
 from .learned_features import RadialBasis as RadialBasis
 from .learned_features import RandomFourier as RandomFourier
 from .quantized import Quantized as Quantized
+from .rigid_body import Link as Link
+from .rigid_body import RigidBody as RigidBody
+from .robot_arm import RobotArm as RobotArm
 from .second_order import SecondOrder as SecondOrder
 from .state_space import StateSpace as StateSpace
 from .two_mass import TwoMass as TwoMass

@@ -69,6 +69,11 @@ class AbstractModel(eqx.Module):
 
     @property
     @abc.abstractmethod
+    def references(self) -> tuple[Signal, ...]:
+        """The numbers of a reference: the wanted outputs, and after them derivatives that some policies read."""
+
+    @property
+    @abc.abstractmethod
     def parameters(self) -> tuple[Signal, ...]:
         """The p unknown parameters a; the scale of a parameter is the largest size that its bounds allow."""
 
@@ -121,6 +126,10 @@ class AbstractWrappedModel(AbstractModel):
     @property
     def outputs(self) -> tuple[Signal, ...]:
         return self.model.outputs
+
+    @property
+    def references(self) -> tuple[Signal, ...]:
+        return self.model.references
 
     @property
     def parameters(self) -> tuple[Signal, ...]:

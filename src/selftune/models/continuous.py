@@ -47,6 +47,10 @@ class AbstractContinuousModel(AbstractModel):
         return integrator.prepare(lambda x: self.derivative(x, nothing, nothing), x, self.dt, linear=linear)
 
     @property
+    def references(self) -> tuple[Signal, ...]:
+        return self.outputs
+
+    @property
     def parameters(self) -> tuple[Signal, ...]:
         return self.unknown.parameters
 

@@ -14,9 +14,13 @@ from .filters import Filtered as Filtered
 from .filters import LowPass as LowPass
 from .filters import Notch as Notch
 from .geometric import Geometric as Geometric
+from .gravity_pd import GravityPD as GravityPD
 from .lead_lag import LeadLag as LeadLag
 from .observers import AbstractObserver as AbstractObserver
 from .observers import Luenberger as Luenberger
 from .observers import VelocityFilter as VelocityFilter
 from .pid import PID as PID
+from .robot import AbstractRobotPolicy as AbstractRobotPolicy
+from .robot import RobotNumbers as RobotNumbers
 from .state_feedback import StateFeedback as StateFeedback
+from .velocity_cascade import VelocityCascade as VelocityCascade

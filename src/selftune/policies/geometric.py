@@ -11,7 +11,7 @@ from ..foundation.rotations import rotation_matrix
 from ..problem.constraints import AbstractConstraint, Box
 from . import base
 from .base import AbstractPolicy, Inputs, Parameter
-from .computed_torque import with_derivatives
+from .robot import with_derivatives
 
 
 class Geometric(AbstractPolicy):

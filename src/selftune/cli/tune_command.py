@@ -1,0 +1,157 @@
+"""`selftune tune`: a robot from its MJCF or URDF file tunes itself in MuJoCo."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from .options import Json, Quiet, end
+from .screen import Screen, new_table, refusing
+
+
+def tune(
+    robot: Annotated[
+        Path | None,
+        typer.Argument(metavar="ROBOT", help="An MJCF (.xml) or URDF file. Without: list the robots found."),
+    ] = None,
+    payload: Annotated[
+        float | None,
+        typer.Option(min=0, help="The payload in kg after half of the run; before, it is a fifth. Default: by rule."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="The length of the run in seconds.")] = 60.0,
+    start: Annotated[float, typer.Option(min=0.01, help="The factor on the feedback gains at the start.")] = 0.25,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the plant: masses, friction and noise.")] = 0,
+    torque_limit: Annotated[
+        list[float] | None,
+        typer.Option(help="The torque limit in N·m (N for slides): once for all joints, or once for each joint."),
+    ] = None,
+    fix: Annotated[list[str] | None, typer.Option(help="A joint to fix at home. Repeat for several.")] = None,
+    tool: Annotated[str | None, typer.Option(help="The site or body that carries the payload.")] = None,
+    dt: Annotated[float, typer.Option(min=1e-5, help="The control period in seconds.")] = 0.002,
+    export: Annotated[bool, typer.Option("--export", help="Also write the tuned controller as C.")] = False,
+    no_commissioning: Annotated[
+        bool, typer.Option("--no-commissioning", help="Learn at once, without checks and dry runs.")
+    ] = False,
+    no_video: Annotated[bool, typer.Option("--no-video", help="Render no video.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder. Default: results/tune/NAME.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Read a robot, build its model, policy and path by rule, and let it tune itself on physics that differ from it.
+
+    The plant in MuJoCo has heavier links, friction, slower motors, noise, delay, and a payload that grows halfway.
+
+    Writes a report with a video, the gains (tuned.toml) and, with --export, C.
+    """
+    screen = Screen(quiet, as_json)
+    faults: list[str] = []
+    with refusing():
+        import jax
+
+        from ..foundation.errors import ArgumentError, InputError
+
+        with jax.enable_x64(True):
+            try:
+                if robot is None:
+                    _offer(screen)
+                    return
+                options = {"fixed": tuple(fix or ()), "tool": tool, "dt": dt}
+                limits = None if not torque_limit else torque_limit[0] if len(torque_limit) == 1 else torque_limit
+                faults = _tune(
+                    screen,
+                    robot,
+                    options | {"torque_limits": limits},
+                    {
+                        "seconds": seconds,
+                        "start": start,
+                        "seed": seed,
+                        "payload": None if payload is None else (payload / 5, payload),
+                        "with_commissioning": not no_commissioning,
+                    },
+                    out,
+                    export=export,
+                    with_video=not no_video,
+                )
+            except ArgumentError as error:
+                hint = " Give --torque-limit." if error.argument == "torque_limits" else ""
+                raise InputError(f"{error}{hint}") from None
+            except ModuleNotFoundError as error:
+                raise InputError(str(error)) from None
+    end(screen, faults)
+
+
+def _tune(
+    screen: Screen,
+    path: Path,
+    options: dict[str, Any],
+    settings: dict[str, Any],
+    out: Path | None,
+    *,
+    export: bool,
+    with_video: bool,
+) -> list[str]:
+    from ..foundation import extras
+    from ..models.robot_arm import RobotArm
+
+    robot = RobotArm.from_file(path, **options)
+    tuning = extras.load("robots.file_tuning", asked_for="selftune tune", extra="robots")
+    page = extras.load("robots.file_tuning_page", asked_for="selftune tune")
+    folder = Path("results/tune", path.stem if path.stem != "robot" else path.parent.name) if out is None else out
+    screen.note(f"{robot.name}: {robot.joints} joints ({', '.join(link.name for link in robot.body.links)})")
+    for note in robot.notes:
+        screen.note(note)
+    with screen.progress("tuning") as progress:
+        tuned = tuning.tune(robot, progress=progress, **settings)
+    report = page.write(tuned, folder, with_video=with_video)
+    numbers = page.summary(tuned)
+    made = tuned.commissioned
+    table = new_table(robot.name, "joint", "first lap", "last lap", *(f"{name}" for name in tuned.run.theta))
+    first, last = tuned.rms()
+    for i, link in enumerate(robot.body.links):
+        unit = "mrad" if link.kind == "hinge" else "mm"
+        gains = (f"{rows[0][i]:.3g} → {rows[-1][i]:.3g}" for rows in tuned.run.theta.values())
+        table.add_row(link.name, f"{1e3 * first[i]:.3g} {unit}", f"{1e3 * last[i]:.3g} {unit}", *gains)
+    screen.show(table)
+    costs, carried = numbers["cost"], numbers["payload"]
+    screen.show(f"cost of a step: {costs['start gains']:.3g} with the start gains, {costs['tuned gains']:.3g} tuned")
+    screen.show(
+        f"payload: {carried['heavy estimate']:.3g} kg estimated, {carried['heavy truth']:.3g} kg true; "
+        f"before the change {carried['light estimate']:.3g} kg and {carried['light truth']:.3g} kg"
+    )
+    written = None
+    if export and not tuned.run.crashed:
+        written = tuned.loop.export_c(
+            folder / "c",
+            name="robot",
+            controller=None if made is None else made.controller,
+            guard=None if made is None else made.guard,
+            theta=tuned.run.last_theta,
+            a_hat=tuned.run.last_a_hat,
+        )
+    screen.show(
+        f"report  {report}\ngains   {folder / page.GAINS}" + ("" if written is None else f"\nC       {written}")
+    )
+    screen.give(
+        {"folder": str(folder), "report": str(report), "c": None if written is None else str(written), **numbers}
+    )
+    faults = [] if made is None else [f"commissioning: {reason}" for reason in made.reasons]
+    return faults + (["the robot crashed while it learned"] if tuned.run.crashed else [])
+
+
+def _offer(screen: Screen) -> None:
+    """Print the robots that are installed with other packages."""
+    from ..foundation import extras
+
+    installed = extras.load("robots.installed", asked_for="selftune tune", extra="robots")
+    table = new_table("robots on this machine: selftune tune FILE", "package", "robot", "joints", "file")
+    rows = []
+    for package, path, name, joints in installed.robots():
+        rows.append({"package": package, "robot": name, "joints": joints, "file": str(path)})
+        table.add_row(package, escape(name), str(joints), escape(str(path)))
+    if rows:
+        screen.show(table)
+    else:
+        known = ", ".join(installed.PLACES)
+        screen.show(f"no robots found; give a file, or install one of: {known}")
+    screen.give({"robots": rows})

@@ -1,0 +1,194 @@
+"""A robot from a file tunes itself in MuJoCo: commissioning, learning with a payload that grows, and the results."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..foundation import arguments
+from ..loop import robot_rules
+from ..loop.commissioning import Commissioned, commission
+from ..loop.control_loop import Loop
+from ..models.robot_arm import RobotArm
+from ..policies.computed_torque import ComputedTorque
+from ..realtime.agent import Agent
+from .file_arm_plant import FileArmPlant, Mismatch
+
+ROWS = 600
+"""The number of points over time that a result keeps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drive:
+    """A run of a robot on its plant; row t has the value used at step t. After a crash there are no more rows."""
+
+    x: np.ndarray
+    """The true state, (T, 3j)."""
+    u: np.ndarray
+    reference: np.ndarray
+    cost: np.ndarray
+    """The cost of each step at the true state, (T,)."""
+    times: np.ndarray
+    """The times of the rows of θ, â and payload, in seconds."""
+    theta: dict[str, np.ndarray]
+    """The gains, each (rows, j)."""
+    a_hat: np.ndarray
+    payload: np.ndarray
+    """The true payload at these times, in kg."""
+    decisions: dict[str, int]
+    """How often the guard decided what."""
+    last_theta: Any
+    last_a_hat: Any
+    crashed: bool
+
+    @property
+    def error(self) -> np.ndarray:
+        """The errors of the joints, (T, j), in rad or m."""
+        j = self.u.shape[1]
+        return self.x[:, :j] - self.reference[:, :j]
+
+
+def drive(
+    loop: Loop,
+    agent: Agent,
+    plant: FileArmPlant,
+    steps: int,
+    *,
+    progress: Callable[[int, int], Any] | None = None,
+) -> Drive:
+    """Let an agent drive a plant from its home position, for `steps` steps or until it crashes."""
+    robot = plant.robot
+    j, every = robot.joints, max(1, steps // ROWS)
+    reference = np.asarray(loop.reference.rows(jax.random.key(0), steps + 1, robot.dt, 3 * j), float)
+    x, u = np.zeros((steps, 3 * j)), np.zeros((steps, j))
+    times, theta, a_hat, payload = [], [], [], []
+    decisions: Counter[str] = Counter()
+    measured, crashed, done = plant.reset(), False, 0
+    for t in range(steps):
+        if t % every == 0:
+            times.append(t * robot.dt)
+            theta.append(agent.theta)
+            a_hat.append(np.asarray(agent.a_hat, float))
+            payload.append(plant.carried)
+            if progress is not None:
+                progress(t, steps)
+        x[t] = plant.truth
+        u[t] = agent.act(measured, reference=reference[t])
+        measured = plant.step(u[t])
+        if made := agent.decisions:
+            decisions.update(str(made).split(", "))
+        done = t + 1
+        if crashed := plant.has_crashed(reference[t + 1]):
+            break
+    gains = [loop.gains(one) for one in theta]
+    return Drive(
+        x=x[:done],
+        u=u[:done],
+        reference=reference[:done],
+        cost=_costs(loop, x, u, reference[:-1])[:done],
+        times=np.array(times),
+        theta={name: np.array([np.asarray(one[name], float) for one in gains]) for name in gains[0]},
+        a_hat=np.array(a_hat),
+        payload=np.array(payload),
+        decisions=dict(decisions),
+        last_theta=jax.tree.map(np.asarray, agent.theta),
+        last_a_hat=np.asarray(agent.a_hat, float),
+        crashed=crashed,
+    )
+
+
+def _costs(loop: Loop, x: np.ndarray, u: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    return np.asarray(jax.jit(jax.vmap(loop.cost))(x, u, reference))
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """The result of `tune`: the loop, its commissioning, and the runs with the start gains and with learning."""
+
+    robot: RobotArm
+    loop: Loop
+    start: float
+    seconds: float
+    seed: int
+    payload: tuple[float, float]
+    commissioned: Commissioned | None
+    before: Drive
+    """One lap with the start gains, without learning."""
+    run: Drive
+    after: Drive
+    """One lap with the last gains, without learning, with the heavy payload."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def laps(self) -> int:
+        """The number of steps of a lap."""
+        return round(self.loop.reference.period(self.robot.dt))
+
+    def payload_estimates(self) -> dict[str, float]:
+        """Return the estimated payloads at the ends of both halves of the run, in kg, and the true ones."""
+        half = len(self.run.times) // 2
+        return {
+            "light estimate": float(self.run.a_hat[half - 1, 0]),
+            "light truth": self.payload[0],
+            "heavy estimate": float(self.run.a_hat[-1, 0]),
+            "heavy truth": self.payload[1],
+        }
+
+    def rms(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the RMS error of each joint in the first and in the last lap of the run, both with learning."""
+        error, lap = self.run.error, min(self.laps, len(self.run.error))
+        return tuple(np.sqrt(np.mean(part**2, axis=0)) for part in (error[:lap], error[-lap:]))  # type: ignore[return-value]
+
+    def quarters(self) -> np.ndarray:
+        """Return the mean cost of a step in each quarter of the run."""
+        return np.array([part.mean() for part in np.array_split(self.run.cost, 4)])
+
+
+def tune(
+    robot: RobotArm,
+    *,
+    seconds: float = 60.0,
+    start: float = 0.25,
+    payload: tuple[float, float] | None = None,
+    seed: int = 0,
+    with_commissioning: bool = True,
+    mismatch: Mismatch | None = None,
+    progress: Callable[[int, int], Any] | None = None,
+) -> Tuned:
+    """Tune computed torque for a robot on its plant in MuJoCo; see `selftune tune`.
+
+    The feedback gains start at `start` times the gains of the rules. Halfway, the payload grows from the first to the
+    second number (kg). With a no-go of the commissioning, nothing is learned and the result has the reasons.
+    """
+    arguments.instance("robot", robot, RobotArm)
+    seconds = float(arguments.positive("seconds", seconds))
+    loop = Loop(robot, ComputedTorque(), noise=robot_rules.measurement_noise(robot))
+    theta = loop.constraint.project(robot_rules.detuned(loop.theta, start))
+    payload = robot_rules.payloads(robot) if payload is None else payload
+    steps = round(seconds / robot.dt)
+    lap = round(loop.reference.period(robot.dt))
+
+    def plant(after: int | None = None, carried: tuple[float, float] = payload) -> FileArmPlant:
+        return FileArmPlant(robot, seed, payload=carried, payload_step=after, mismatch=mismatch)
+
+    made = commission(loop, plant(), theta=theta, seed=seed) if with_commissioning else None
+    if made is not None and not made.ok:
+        agent = loop.agent(theta=theta)
+    else:
+        agent = loop.agent(theta=theta) if made is None else made.agent()
+    start_state = agent.state
+    agent.freeze()
+    before = drive(loop, agent, plant(), lap)
+    agent.state = start_state
+    if made is not None and not made.ok:
+        agent.freeze()  # a no-go: the run shows the start gains
+    else:
+        agent.resume()
+    run = drive(loop, agent, plant(steps // 2), steps, progress=progress)
+    agent.reset(x=robot.x0, theta=run.last_theta, a_hat=run.last_a_hat)
+    agent.freeze()
+    after = drive(loop, agent, plant(None, (payload[1], payload[1])), lap)
+    return Tuned(robot, loop, start, seconds, seed, payload, made, before, run, after)

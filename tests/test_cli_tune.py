@@ -1,0 +1,75 @@
+"""`selftune tune`: a robot from its file; and `selftune bench arms`."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from selftune.cli.app import app
+from selftune.robots import installed
+
+from .models import robot_texts
+
+runner = CliRunner()
+
+
+def invoke(*arguments):
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def test_files_that_cannot_be_tuned(tmp_path):
+    missing = invoke("tune", tmp_path / "missing.xml")
+    assert missing.exit_code == 2
+    assert "no such file" in missing.stderr
+    path = tmp_path / "arm.xml"
+    path.write_text(robot_texts.TWO_LINKS.partition("<actuator>")[0] + "</mujoco>")
+    limits = invoke("tune", path)
+    assert limits.exit_code == 2
+    assert "the file gives no limit for shoulder, elbow" in limits.stderr
+    assert "--torque-limit" in limits.stderr
+    assert invoke("tune", path, "--fix", "wrist").exit_code == 2
+
+
+def test_robots_that_are_installed(monkeypatch, tmp_path):
+    """A folder in place of the packages: one robot, and one file that is none."""
+    (tmp_path / "arm.xml").write_text(robot_texts.TWO_LINKS)
+    (tmp_path / "none.xml").write_text("<mujoco/>")
+    monkeypatch.setattr(installed, "files", lambda: (("mine", path) for path in sorted(tmp_path.iterdir())))
+    listed = invoke("tune", "--json")
+    assert listed.exit_code == 0
+    assert [(row["robot"], row["joints"]) for row in json.loads(listed.stdout)["robots"]] == [("two links", 2)]
+    monkeypatch.setattr(installed, "files", lambda: iter(()))
+    assert "no robots found" in invoke("tune").stdout
+
+
+def test_bench_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setattr(installed, "folders", lambda package: iter(()))
+    result = invoke("bench", "arms", "--robots", "panda", "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "pip install --no-deps robosuite" in result.stderr
+
+
+@pytest.mark.slow
+def test_tune_and_export(tmp_path):
+    path = tmp_path / "arm.urdf"
+    path.write_text(robot_texts.ARM_URDF)
+    out = tmp_path / "out"
+    result = invoke("tune", path, "--seconds", 12, "--tool", "tool0", "--export", "-o", out, "--json")
+    assert result.exit_code == 0, result.stderr
+    numbers = json.loads(result.stdout)
+    assert numbers["commissioning"]["ok"]
+    assert numbers["cost"]["tuned gains"] < numbers["cost"]["start gains"]
+    assert {"report.html", "tuned.toml", "tuned.json", "c"} <= {one.name for one in out.iterdir()}
+    assert (out / "c" / "robot.c").is_file()
+
+
+@pytest.mark.slow
+def test_bench_arms(tmp_path):
+    path = tmp_path / "arm.xml"
+    path.write_text(robot_texts.TWO_LINKS)
+    options = ("--robots", path, "--seeds", 1, "--seconds", 12, "--tries", 4, "--workers", 1, "--json")
+    result = invoke("bench", "arms", *options, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)["summary"]["rows"]
+    assert [row["failed"] for row in rows] == [0, 0, 0]
+    assert rows[0]["last"]["mean"] < rows[0]["fixed"]
