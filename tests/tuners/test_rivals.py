@@ -56,7 +56,7 @@ def test_every_rival_runs_and_stays_in_the_box():
         assert name in named
     for name, theta in paths(rules).items():
         assert np.all(np.isfinite(theta)), name
-        assert np.all((LOW <= theta) & (theta <= HIGH)), name
+        assert np.all((theta >= LOW) & (theta <= HIGH)), name
         assert np.abs(theta[-1] - theta[0]).max() > 0, name
 
 
