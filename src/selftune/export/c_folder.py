@@ -17,8 +17,8 @@ from ..control.controller import Controller
 from ..control.guard import Decision, Guard
 from ..foundation import arguments, jax_settings
 from ..foundation.errors import ArgumentError, OverwriteError, StoreError
-from ..native.c.emit import literal, wrap
-from ..native.c.templates import fill
+from ..native.c.emit import literal
+from ..native.c.templates import fill, wrap
 from ..native.firmware import Firmware, check_name
 from ..problem.noise import Gaussian
 from ..problem.scenario import Scenario

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ...foundation.errors import InputError
 from ...storage import files
+from .parts import ATTRIBUTES
 
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 """No product is fused with a sum, so all compilers that follow IEEE 754 give the same numbers."""
@@ -34,7 +35,8 @@ LEVELS = {
 """The levels of x86-64 processors, the highest first, and the instructions that each adds."""
 CPU_INFO = Path("/proc/cpuinfo")
 LARGE = 300_000
-"""A source with more characters than this is optimized less, because the compiler's time grows faster than the size."""
+"""A source with more characters than this is optimized less, because the compiler's time grows faster than the size.
+Least of all if its loops over matrices are functions that have their own level."""
 BUILD = ".build-"
 """How the name of a folder begins in which a program is compiled."""
 OLD = 3600
@@ -136,7 +138,8 @@ def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     """
     command = compiler()
     if len(source) > LARGE:
-        flags = tuple("-O1" if flag == "-O2" else flag for flag in flags)
+        less = "-Og" if ATTRIBUTES in source and _accepts(tuple(command), "-Og") else "-O1"
+        flags = tuple(less if flag == "-O2" else flag for flag in flags)
     parts = [source, _identity(tuple(command)), *command, *flags]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     folder = _trusted_folder()
