@@ -1,5 +1,6 @@
 """Lowering of a controller's step to a scalar program, in the form that needs the fewest operations."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,7 @@ def lower_step(
     In a program of more than `unrolled` numbers, tangents are propagated by a loop, and so are `scan`, large products
     and factorizations: much less code, which compiles faster, and a few more operations.
     """
-    if sum(jnp.size(leaf) for leaf in jax.tree.leaves(inputs)) > MANY_INPUTS:
+    if sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inputs)) > MANY_INPUTS:
         return _with_loops(make, inputs)
     is_used: list[bool] = []
     every = (_unless_large, _by_loop_jacobians, _by_function_jacobians)

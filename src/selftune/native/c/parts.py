@@ -7,6 +7,8 @@ of a long body become several functions. The variables that more than one of the
 import re
 from collections.abc import Iterable, Sequence
 
+from .templates import wrap
+
 LONGEST = 500
 """The number of statements of one part."""
 KEPT = "kept"
@@ -78,7 +80,7 @@ def in_parts(
             after = [f"{KEPT}->{word} = {word};" for word in numbers if homes[word] == part]
         body = [*before, *in_struct(lines, names), *after]
         head = f"static SELFTUNE_PART void {name}_part_{part}({name}_kept *{KEPT})"
-        helpers[f"{name}_part_{part}"] = "\n".join([head, "{", *(f"    {line}" for line in body), "}", ""])
+        helpers[f"{name}_part_{part}"] = "\n".join([head, "{", *wrap(body, 4), "}", ""])
         statements.append(f"{name}_part_{part}({KEPT});")
     begin = [f"{name}_kept all_kept;", f"{name}_kept *const {KEPT} = &all_kept;"]
     return (

@@ -5,7 +5,6 @@ import string
 from collections.abc import Mapping
 from pathlib import Path
 
-
 WIDTH = 116
 
 
