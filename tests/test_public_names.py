@@ -1,4 +1,4 @@
-"""The public names: imported when they are used, and declared twice in the same way, for Python and for type checkers."""
+"""Public names: imported when they are used, and declared in the same way for Python and for type checkers."""
 
 import ast
 import subprocess

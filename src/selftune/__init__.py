@@ -99,6 +99,8 @@ if _TYPE_CHECKING:
     from .sweeps.design import Range as Range
     from .sweeps.design import latin_hypercube as latin_hypercube
     from .sweeps.design import random_design as random_design
+    from .sweeps.summary import Best as Best
+    from .sweeps.summary import best as best
     from .sweeps.sweeper import Sweep as Sweep
     from .sweeps.sweeper import sweep as sweep
     from .theory import Certificate as Certificate
@@ -122,8 +124,6 @@ if _TYPE_CHECKING:
     from .tuners import TunerInfo as TunerInfo
     from .tuners import ideal_ogd as ideal_ogd
     from .tuners import suggest_memory as suggest_memory
-    from .sweeps.summary import Best as Best
-    from .sweeps.summary import best as best
 
 _NAMES = {
     "": "models policies theory",
@@ -171,7 +171,7 @@ _NAMES = {
 }
 """The public names of each module; a name that the module does not define is a module itself."""
 _NEED_EXTRA = {"sweeps.summary": "Best best"}
-"""The same for modules that need the extra `experiments`. `sweep` and `Sweep` load what they need when they are called."""
+"""The same for modules that need the extra `experiments`. `sweep` and `Sweep` load what they need when called."""
 _HOMES = {name: home for home, names in (_NAMES | _NEED_EXTRA).items() for name in names.split()}
 
 jax_releases.warn()
