@@ -20,6 +20,7 @@ from pathlib import Path
 from ...foundation.errors import InputError
 from ...storage import files
 from .parts import ATTRIBUTES
+from .spinner import spinner
 
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 """No product is fused with a sum, so all compilers that follow IEEE 754 give the same numbers."""
@@ -212,12 +213,13 @@ def _compiled(source: str, command: list[str], flags: tuple[str, ...], folder: P
     with tempfile.TemporaryDirectory(dir=folder, prefix=BUILD, ignore_cleanup_errors=True) as work:
         program, compiled = Path(work) / "program.c", Path(work) / "program.so"
         program.write_text(source)
-        done = subprocess.run(
-            [*command, *flags, "-x", "c", str(program), "-o", str(compiled), "-lm"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        with spinner("selftune: compiling a controller"):
+            done = subprocess.run(
+                [*command, *flags, "-x", "c", str(program), "-o", str(compiled), "-lm"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         if done.returncode:
             first = "\n".join(done.stderr.splitlines()[:12])
             raise CompilerError(f"the C compiler, {shlex.join(command)}, rejected a program:\n{first}")
