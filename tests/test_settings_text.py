@@ -39,7 +39,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: type(settings).__name__)
 def test_the_text_makes_the_same_settings_again(settings):
-    again = eval(repr(settings), vars(st) | {"inf": np.inf})
+    again = eval(repr(settings), {name: getattr(st, name) for name in dir(st)} | {"inf": np.inf})
     assert bool(eqx.tree_equal(again, settings))
 
 

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from selftune.native.c.compilation import build
-from selftune.native.c.emit import TYPES, Writer, wrap
+from selftune.native.c.emit import TYPES, Writer
+from selftune.native.c.templates import wrap
 from selftune.native.lowering.from_jaxpr import Leaf, Program, lower
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
@@ -22,7 +23,7 @@ class Written(NamedTuple):
     tree: Any
 
 
-def write(function: Callable[..., Any], *args: Any, sparse: bool = True, loop_products: int | None = None) -> Written:
+def write(function: Callable[..., Any], *args: Any, sparse: bool = True, loops_above: int | None = None) -> Written:
     trees = []
 
     def named(**inputs: Any) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def write(function: Callable[..., Any], *args: Any, sparse: bool = True, loop_pr
         return {"y": out}
 
     inputs = {f"x{i}": arg for i, arg in enumerate(args)}
-    program = lower(named, inputs, sparse=sparse, loop_products=loop_products)
+    program = lower(named, inputs, sparse=sparse, loops_above=loops_above)
     return Written(program, trees[-1])
 
 
@@ -74,11 +75,11 @@ def compiled(
     function: Callable[..., Any],
     *args: Any,
     sparse: bool = True,
-    loop_products: int | None = None,
+    loops_above: int | None = None,
     flags: Sequence[str] = ("-O1",),
 ) -> Callable[..., Any]:
     """`function`, whose arguments are like `args`, through the native engine."""
-    written = write(function, *args, sparse=sparse, loop_products=loop_products)
+    written = write(function, *args, sparse=sparse, loops_above=loops_above)
     return compiled_all({"function": written}, flags)["function"]
 
 

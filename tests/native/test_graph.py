@@ -140,11 +140,11 @@ def test_products_as_loops_are_the_same_numbers(dtype):
     def function(A, B, x):
         return jnp.tanh(A @ B) @ x, A @ A @ B, jnp.array([[0, 1.0, 0], [2, 0, 0]], x.dtype) @ x
 
-    known = write(lambda x: x[0] * (jnp.ones((3, 3), x.dtype) @ jnp.ones((3, 3), x.dtype)), x, loop_products=0).program
+    known = write(lambda x: x[0] * (jnp.ones((3, 3), x.dtype) @ jnp.ones((3, 3), x.dtype)), x, loops_above=0).program
     assert "matrix_product" not in known.graph.ops
-    loops = write(function, A, B, x, loop_products=8).program
+    loops = write(function, A, B, x, loops_above=8).program
     assert "matrix_product" in loops.graph.ops
-    unrolled, looped = compiled(function, A, B, x), compiled(function, A, B, x, loop_products=8)
+    unrolled, looped = compiled(function, A, B, x), compiled(function, A, B, x, loops_above=8)
     for one, other in zip(unrolled(A, B, x), looped(A, B, x), strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -119,7 +119,7 @@ def test_more_steps_than_32_bits_count_are_refused(engine):
             st.Scenario(jnp.ones(1), stream, stream, steps=steps)
     start = {"theta": jnp.ones(1), "a_hat": jnp.zeros(1), "engine": engine}
     final = st.simulate(controller, scenario[:2], **start).final
-    late = st.simulation.run.Final(final.x, final.state, jnp.asarray(2**31 - 3, jnp.int32), final.streams)
+    late = st.Final(final.x, final.state, jnp.asarray(2**31 - 3, jnp.int32), final.streams)
     assert st.simulate(controller, scenario[:2], resume=late, engine=engine).final.t == 2**31 - 1
     with pytest.raises(ValueError, match=r"resume: .* counted in 32 bits, got one that ends at step 2,147,483,648"):
         st.simulate(controller, scenario[:3], resume=late, engine=engine)

@@ -1,7 +1,7 @@
 """`simulate(..., engine="native")` gives the run that XLA gives: rows, state, result, in one go or in parts."""
 
+import importlib
 import itertools
-import sys
 from collections.abc import Callable
 
 import equinox as eqx
@@ -21,7 +21,7 @@ from tests.test_golden import assert_golden, cases
 
 pytestmark = pytest.mark.versions
 
-simulate_module = sys.modules["selftune.simulation.simulator"]
+simulate_module = importlib.import_module("selftune.simulation.simulator")
 
 
 def both(controller, scenario, **settings):

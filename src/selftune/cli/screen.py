@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ..foundation import jax_settings, json_values
+from ..foundation import json_values
 from ..foundation.errors import InputError
 from ..foundation.safe_text import printable, without_passwords
 
@@ -72,6 +72,8 @@ class Screen:
 def refusing() -> Iterator[None]:
     """Configure JAX and run the body. An error that the user can fix ends in one message and exit code 2."""
     try:
+        from ..foundation import jax_settings  # it loads JAX, which the help does not need
+
         jax_settings.start_command()
         yield
     except KeyboardInterrupt:

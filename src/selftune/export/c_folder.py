@@ -9,8 +9,8 @@ import numpy as np
 
 from ..control.controller import Controller
 from ..control.guard import Guard
-from ..native.c.emit import literal, wrap
-from ..native.c.templates import fill
+from ..native.c.emit import literal
+from ..native.c.templates import fill, wrap
 from ..native.firmware import Firmware
 from ..problem.scenario import Scenario
 from . import exported_folder, proof, readme

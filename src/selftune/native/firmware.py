@@ -18,8 +18,8 @@ from ..control.guard import Decision, Guard, Mode
 from ..control.guarded_step import GuardedState
 from ..foundation.errors import ArgumentError
 from . import reserved_names
-from .c.emit import TYPES, Writer, literal, wrap
-from .c.templates import fill
+from .c.emit import TYPES, Writer, literal
+from .c.templates import fill, wrap
 from .lowering.from_jaxpr import Leaf, Program, leaf_names
 from .lowering.graph import Graph
 from .step import lower_step
@@ -60,22 +60,27 @@ class Firmware:
         self.theta_fields: list[Field] = jax.tree.leaves(members.theta)
         self.a_hat_fields: list[Field] = jax.tree.leaves(members.a_hat)
         measured = jax.ShapeDtypeStruct((self.sizes.q,), self.dtype)
-        info = jax.eval_shape(partial(guarded_step.act, controller, guard), state, measured, state.t)[2]
-        self.info_structure = jax.tree.structure(info)
-        self.info_fields = fields(_told(info))  # without u, which `act` returns separately
         plain = jax.tree.structure(state.t) == jax.tree.structure(0)
         self.is_counted = plain and jnp.ndim(state.t) == 0 and jnp.result_type(state.t) == jnp.int32
         """Whether the context is the number of the step."""
         self.context_fields = [] if self.is_counted else fields(state.t, root="value")
         residual = jax.ShapeDtypeStruct((self.sizes.k,), self.dtype)
         self.programs: dict[str, Program] = {
-            "act": self._lower(_act, x=measured, t=state.t),
+            "act": self._lower(self._act, x=measured, t=state.t),
             "observe": self._lower(_observe, f_obs=residual),
             "observe_state": self._lower(_observe_state, x_next=measured),
             "resume": self._lower(_resume),
             "restore": self._lower(_restore),
             "clear": self._lower(_clear),
         }
+
+        # Without u, which `act` returns separately.
+        self.info_fields = fields(self.programs["act"].results["info"])
+
+    def _act(self, controller: Controller, guard: Guard, state: GuardedState, x: Array, t: Any) -> dict[str, PyTree]:
+        u, state, info = guarded_step.act(controller, guard, state, x, t)
+        self.info_structure = jax.tree.structure(info)
+        return {"state": state, "u": u, "info": _told(info), "code": state.code}
 
     def _lower(self, function: Callable[..., dict[str, PyTree]], **inputs: Any) -> Program:
         def make(prepare: Callable[[Controller], Controller]):
@@ -138,7 +143,10 @@ class Firmware:
         functions: list[str] = []
         for function, program in self.programs.items():
             before = [leaf for leaf in program.inputs if leaf.group == "state"]
-            body = Writer(program, self._load, partial(self._store, before), share_divisors=True).body()
+            writer = Writer(
+                program, self._load, partial(self._store, before), share_divisors=True, name=f"{self.name}_{function}"
+            )
+            body = writer.body()
             helpers |= body.helpers
             info_stores, code = body.stores.pop("info", []), body.stores.pop("code", [])
             functions += [
@@ -216,11 +224,6 @@ def _narrow(graph: Graph) -> None:
         graph.dtypes[node] = np.dtype(np.float32)
         if graph.is_constant(node):
             graph.values[node] = np.float32(graph.values[node])
-
-
-def _act(controller: Controller, guard: Guard, state: GuardedState, x: Array, t: Any) -> dict[str, PyTree]:
-    u, state, info = guarded_step.act(controller, guard, state, x, t)
-    return {"state": state, "u": u, "info": _told(info), "code": state.code}
 
 
 def _told(info: Info) -> dict[str, PyTree]:

@@ -47,7 +47,7 @@ def _has_lane_form(graph: Graph, node: int) -> bool:
     op, integer = graph.ops[node], graph.dtypes[node].kind in "iu"
     if op in ("div", "rem") and integer:
         return graph.dtypes[node].itemsize == 4 and graph.is_constant(graph.args[node][1])
-    return op not in ("matrix_product", "nextafter", "rem")
+    return op not in ("table", "loop", "nextafter", "rem")
 
 
 def lanes_source(loop: "Loop") -> str:

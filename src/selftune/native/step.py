@@ -1,5 +1,6 @@
 """Lowering of a controller's step to a scalar program, in the form that needs the fewest operations."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,13 @@ SMALL = 200
 UNROLLED = 12_000
 """Up to this size, the program is fully unrolled."""
 LOOPED = 64
-"""In a larger program, matrix products with more terms than this become loops."""
+"""In a larger program, matrix products and factorizations with more terms than this become loops."""
+MANY_INPUTS = 800
+"""A program that reads more numbers than this is never unrolled."""
+MANY_SENSITIVITIES = 100
+"""With fewer sensitivities than this, (n + s) d, it is not worth looking at the size of a step first."""
+MANY_TANGENTS = 20_000
+"""If the numbers of a step of the model, times the tangents, are more than this, tangents are never unrolled."""
 
 
 def lower_step(
@@ -32,31 +39,40 @@ def lower_step(
 
     There are three ways to propagate tangents through the closed loop: one by one through every operation, as XLA does;
     by products with the two Jacobians of the loop; or by products with the Jacobians of its functions. Zeros cost
-    nothing in any of them. Which way gives the smallest program depends on the system, so all are tried. In programs
-    of more than `unrolled` numbers the products become loops, which means less code and more operations. A way that
+    nothing in any of them. Which way gives the smallest program depends on the system, so all are tried. A way that
     fails is left out; for example, `while` has no derivative in reverse mode.
+
+    In a program of more than `unrolled` numbers, tangents are propagated by a loop, and so are `scan`, large products
+    and factorizations: much less code, which compiles faster, and a few more operations.
     """
+    if sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inputs)) > MANY_INPUTS:
+        return _with_loops(make, inputs)
     is_used: list[bool] = []
-    every = (linearize_step, _by_loop_jacobians, _by_function_jacobians)
+    every = (_unless_large, _by_loop_jacobians, _by_function_jacobians)
     first, *ways = [make(_with(_noted(way, is_used))) for way in every]
     try:
         program = lower(first, inputs)
-    except TooLargeError:
-        return _smallest(lower(ways[0], inputs, loop_products=LOOPED), ways[1:], inputs, loop_products=LOOPED)
+    except (TooLargeError, _LargeError):
+        return _with_loops(make, inputs)
     if _size(program) <= SMALL:
         return program
-    if not is_used:  # nothing is propagated, as in `observe` or with `Fixed`: all ways give the same program
-        ways = []
-    program = _smallest(program, ways, inputs)
-    if _size(program) > unrolled:
-        program = _smallest(program, ways, inputs, loop_products=LOOPED)
-    return program
+    if is_used:  # otherwise nothing is propagated, as in `observe` or with `Fixed`: all ways give the same program
+        program = _smallest(program, ways, inputs)
+    return program if _size(program) <= unrolled else _with_loops(make, inputs)
 
 
-def _smallest(program: Program, ways: list[Callable[..., Any]], inputs: dict[str, PyTree], **options: Any) -> Program:
+def _with_loops(make: Callable[..., Any], inputs: dict[str, PyTree]) -> Program:
+    return lower(make(_with(_by_columns, traced_once=True)), inputs, loops_above=LOOPED)
+
+
+class _LargeError(Exception):
+    """The tangents of a step must not be unrolled."""
+
+
+def _smallest(program: Program, ways: list[Callable[..., Any]], inputs: dict[str, PyTree]) -> Program:
     for way in ways:
         try:
-            program = min(program, lower(way, inputs, **options), key=_size)
+            program = min(program, lower(way, inputs), key=_size)
         except Exception:  # JAX cannot do it for these functions; the first way has worked
             continue
     return program
@@ -78,18 +94,27 @@ class _Relinearized(AbstractSystem):
     def linearize(self, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
         return self.way(self, x, theta, a, t)
 
+    def control(self, loop_state: Any, theta: PyTree, a: PyTree, t: Any) -> Any:
+        """Return the same control; with `_by_columns`, its derivative is a loop, too, which `GaussNewton` needs."""
+        if self.way is not _by_columns:
+            return super().control(loop_state, theta, a, t)
+        return _differentiated_by_columns(super().control)(loop_state, theta, a, t)
 
-def _with(way: Callable[..., Linearization]) -> Callable[[Controller], Controller]:
+
+def _with(way: Callable[..., Linearization], *, traced_once: bool = False) -> Callable[[Controller], Controller]:
+    """Return a function that gives the system of a controller another way to propagate tangents.
+
+    `traced_once`: whether JAX keeps what it traced of the system's functions. This takes less time if they are long.
+    """
+
     def prepare(controller: Controller) -> Controller:
         system = controller.system
         kind = type(system)
         if kind.linearize is not System.linearize or kind.step is not AbstractSystem.step:
             return controller  # the user's own derivative
+        functions = [system.dynamics, system.residual, system.policy, system.cost]
         same = _Relinearized(
-            system.dynamics,
-            system.residual,
-            system.policy,
-            system.cost,
+            *(map(jax.jit, functions) if traced_once else functions),
             way,
             memory=system.memory,
             measure=system.measure,
@@ -108,6 +133,43 @@ def _noted(way: Callable[..., Linearization], is_used: list[bool]) -> Callable[.
         return way(*arguments)
 
     return noted
+
+
+def _unless_large(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
+    """Propagate tangents one by one, through every operation; raise `_LargeError` if the program would be too large."""
+    d = ravel_pytree(theta)[0].size
+    if x.shape[0] * d >= MANY_SENSITIVITIES:
+        given = {"x": x, "theta": theta, "a": a, "t": t}
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), given)
+        step = lower(lambda **given: {"step": system.step(**given)}, shapes)
+        if _size(step) * d > MANY_TANGENTS:
+            raise _LargeError
+    return linearize_step(system, x, theta, a, t)
+
+
+def _by_columns(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
+    """Propagate tangents by a loop, one in each turn."""
+    flat, unravel = ravel_pytree(theta)
+    out, push = jax.linearize(lambda x, flat: system.step(x, unravel(flat), a, t), x, flat)
+
+    def push_all(dx, dtheta):
+        pushed, dh = jax.lax.map(lambda tangent: push(*tangent), (dx.T, dtheta.T))
+        return pushed.T, dh
+
+    return out, push_all
+
+
+def _differentiated_by_columns(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same function, of which a loop computes a batch of tangents, one in each turn. It has no derivative in
+    reverse mode."""
+    push = jax.custom_batching.sequential_vmap(lambda primals, tangents: jax.jvp(function, primals, tangents)[1])
+    same = jax.custom_jvp(function)
+
+    @same.defjvp
+    def _(primals, tangents):
+        return same(*primals), push(primals, tangents)
+
+    return same
 
 
 def _by_loop_jacobians(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from ...foundation.errors import InputError
 from ...storage import files
+from .parts import ATTRIBUTES
+from .spinner import spinner
 
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 """No product is fused with a sum, so all compilers that follow IEEE 754 give the same numbers."""
@@ -34,7 +36,8 @@ LEVELS = {
 """The levels of x86-64 processors, the highest first, and the instructions that each adds."""
 CPU_INFO = Path("/proc/cpuinfo")
 LARGE = 300_000
-"""A source with more characters than this is optimized less, because the compiler's time grows faster than the size."""
+"""A source with more characters than this is optimized less, because the compiler's time grows faster than the size.
+Least of all if its loops over matrices are functions that have their own level."""
 BUILD = ".build-"
 """How the name of a folder begins in which a program is compiled."""
 OLD = 3600
@@ -137,7 +140,8 @@ def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     """
     command = compiler()
     if len(source) > LARGE:
-        flags = tuple("-O1" if flag == "-O2" else flag for flag in flags)
+        less = "-Og" if ATTRIBUTES in source and _accepts(tuple(command), "-Og") else "-O1"
+        flags = tuple(less if flag == "-O2" else flag for flag in flags)
     parts = [source, _identity(tuple(command)), *command, *flags]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     folder = _trusted_folder()
@@ -210,12 +214,13 @@ def _compiled(source: str, command: list[str], flags: tuple[str, ...], folder: P
     with tempfile.TemporaryDirectory(dir=folder, prefix=BUILD, ignore_cleanup_errors=True) as work:
         program, compiled = Path(work) / "program.c", Path(work) / "program.so"
         program.write_text(source)
-        done = subprocess.run(
-            [*command, *flags, "-x", "c", str(program), "-o", str(compiled), "-lm"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        with spinner("selftune: compiling a controller"):
+            done = subprocess.run(
+                [*command, *flags, "-x", "c", str(program), "-o", str(compiled), "-lm"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         if done.returncode:
             first = "\n".join(done.stderr.splitlines()[:12])
             raise CompilerError(f"the C compiler, {shlex.join(command)}, rejected a program:\n{first}")

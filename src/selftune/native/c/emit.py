@@ -10,6 +10,7 @@ same bits.
 import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ import numpy as np
 from ..lowering.from_jaxpr import Leaf, Program
 from ..lowering.graph import BOOL, COMPARE, EVALUATE, Graph
 from . import elementary
+from .parts import ATTRIBUTES, LONGEST, in_parts
+from .templates import fill, wrap
 
 TYPES = {
     "float32": "float",
@@ -27,7 +30,8 @@ TYPES = {
     "uint32": "uint32_t",
     "uint64": "uint64_t",
 }
-WIDTH = 116
+MAX_STATEMENTS = 12_000
+"""A longer body is divided into functions; a body with loops is divided earlier."""
 
 # For each phase of a step, the comment in the C above its statements.
 PHASES = {
@@ -114,7 +118,9 @@ def literal(value: Any, dtype: Any) -> str:
 
 
 _CALLED = {*EVALUATE, "round", "erf", "erfc", "fabs", "fmod"} - COMPARE - {"and", "or", "xor"}
-_TAKEN = re.compile(r"[abprv]\d+|i|j|k|sum|\w+_(float|double|int|u?int32|u?int64|t)|NAN|INFINITY|HUGE_VAL")
+_TAKEN = re.compile(
+    r"[ceinoprtvwx]\d+|[ox]\d+_\d+|i|j|k|sum|kept|all_kept|\w+_(float|double|int|u?int32|u?int64|t)|NAN|INFINITY|HUGE_VAL"
+)
 """Names that the writer uses itself, or that a header may define."""
 
 
@@ -154,6 +160,7 @@ class Writer:
     - `mask`: an integer type, if the statements stand in a loop over lanes. Such a loop must have no branches: a truth
       value is a mask of this type, 0 or -1, and a choice is made by bits. sin, cos and tan are then right only for
       small angles, and `angles` has all angles with their C types.
+    - `name`: the prefix of the functions into which a long body is divided.
     """
 
     def __init__(
@@ -164,8 +171,10 @@ class Writer:
         *,
         share_divisors: bool = False,
         mask: str | None = None,
+        name: str = "step",
     ):
         self.mask = mask
+        self.name = name
         self.angles: list[tuple[str, str]] = []
         self.program, self.load, self.store = program, load, store
         self.share_divisors = share_divisors
@@ -183,6 +192,14 @@ class Writer:
         live = graph.live(number.node for number in written)
         self._find_shared_divisors(live)
         self._exact = self._exact_nodes(live) if self._shared else set()
+        self._used_rows = [[False] * len(loop.rows) for loop in graph.loops]
+        self._early: set[int] = set()
+        if len(graph.loops) > 1:
+            for node in live:
+                if graph.is_loop_result(node) and graph.values[node][0] == "row":
+                    self._used_rows[graph.values[graph.args[node][0]]][graph.values[node][1]] = True
+                if graph.ops[node] == "div" and node not in self._exact and graph.args[node][1] in self._shared:
+                    self._early.add(graph.args[node][1])
         needed = {node for node in live if graph.ops[node] == "input"}
         read = [number for number in _numbers(self.program.inputs, self.load) if number.node in needed]
         taken = {word for number in (*written, *read) for word in re.findall(r"(?<![\w.>])[A-Za-z_]\w*", number.place)}
@@ -196,44 +213,68 @@ class Writer:
             truth = self.mask and number.leaf.dtype == BOOL
             value = self._truth(f"{number.place} != 0") if truth else number.place
             loads.append(f"const {self._type(number.leaf.dtype)} {name} = {value};")
-        statements = self._statements(live, names, self._uses(live, written))
+        blocks = self._blocks(live, names, self._uses(live, written))
         stores: dict[str, list[str]] = {}
         for number in written:
             text = self._text_of(number.node)
             value = f"(int)({text} & 1)" if self.mask and number.leaf.dtype == BOOL else text
             stores.setdefault(number.leaf.group, []).append(f"{number.place} = {value};")
-        return Body(loads, statements, stores, self.helpers)
+        if self.mask or len(blocks) <= (MAX_STATEMENTS if len(graph.loops) == 1 else LONGEST):
+            return Body(loads, [line for block in blocks for line in block], stores, self.helpers)
+        loads, statements, stores, functions = in_parts(self.name, loads, blocks, stores)
+        return Body(loads, statements, stores, self.helpers | functions)
 
     def _uses(self, live: list[int], written: list[_Number]) -> np.ndarray:
-        """Return how often the text of each node is inserted."""
-        uses = np.zeros(len(self.graph), int)
+        """Return how often the text of each node is inserted. Twice or more means that it needs a variable."""
+        graph = self.graph
+        uses = np.zeros(len(graph), int)
         for node in live:
-            for arg in self.graph.args[node]:
-                uses[arg] += 1
+            op, scope = graph.ops[node], graph.scopes[node]
+            # What a loop uses must not be computed in each of its turns.
+            outside = op not in ("turn_input", "carry")
+            for arg in graph.args[node]:
+                uses[arg] += 2 if outside and graph.scopes[arg] != scope else 1
+        for loop in graph.loops[1:]:
+            uses[[*loop.carried, *loop.rows]] += 2
         for number in written:
             uses[number.node] += 1
         return uses
 
-    def _statements(self, live: list[int], names: dict[int, str], uses: np.ndarray) -> list[str]:
-        """Return the statements that compute the live nodes; `names` has the variables of the outputs."""
-        graph = self.graph
-        statements: list[str] = []
-        phase = ""
+    def _blocks(self, live: list[int], names: dict[int, str], uses: np.ndarray) -> list[list[str]]:
+        """Return the statements that compute the live nodes; `names` has the variables of the outputs. The statements
+        of a block belong together."""
+        bodies: dict[int, list[int]] = {}
         for node in live:
-            if graph.ops[node] in ("input", "constant"):
+            bodies.setdefault(self.graph.scopes[node], []).append(node)
+        early = [self._early_inverse(node) for node in list(self.text)]
+        return [*early, *self._scope(0, bodies, names, uses)]
+
+    def _scope(
+        self, scope: int, bodies: dict[int, list[int]], names: dict[int, str], uses: np.ndarray
+    ) -> list[list[str]]:
+        """Return the statements of the whole program, or those of a loop's body."""
+        graph = self.graph
+        blocks: list[list[str]] = []
+        phase = ""
+        for node in bodies.get(scope, ()):
+            op = graph.ops[node]
+            if op in ("input", "constant", "turn_input", "carry"):
                 continue
-            if graph.ops[node] == "element":
-                product, i = graph.args[node][0], graph.values[node]
-                self.text[node] = f"p{product}[{i}]"
+            if op == "element":
+                self.text[node] = self._element(node)
                 continue
             if graph.phases[node] != phase:
                 phase = graph.phases[node]
                 if phase in PHASES:
-                    statements.append(f"/* {PHASES[phase]} */")
-            if graph.ops[node] == "matrix_product":
-                statements.extend(self._product(node))
+                    blocks.append([f"/* {PHASES[phase]} */"])
+            if op == "loop":
+                blocks.append(self._loop(graph.values[node], bodies, names, uses))
                 continue
-            statements.extend(self._inverse(node))
+            if op in _ROUTINES:
+                blocks.append(_ROUTINES[op](self, node))
+                continue
+            if inverse := self._inverse(node):
+                blocks.append(inverse)
             expression = self._expression(node)
             # A short expression that is used only once is inserted there, as a person would write it.
             in_place = uses[node] == 1 and node not in names and len(expression) < 48
@@ -241,9 +282,52 @@ class Writer:
                 self.text[node] = f"({expression})" if _needs_brackets(expression) else expression
             else:
                 name = names.get(node, f"v{node}")
-                statements.append(f"const {self._type(graph.dtypes[node])} {name} = {expression};")
+                blocks.append([f"const {self._type(graph.dtypes[node])} {name} = {expression};"])
                 self.text[node] = name
-        return statements
+            if inverse := self._early_inverse(node):
+                blocks.append(inverse)
+        return blocks
+
+    def _element(self, node: int) -> str:
+        """Return the text of a number that a loop or a routine has computed."""
+        graph = self.graph
+        whole = graph.args[node][0]
+        if graph.ops[whole] != "loop":
+            return f"p{whole}[{graph.values[node]}]"
+        kind, place, turn = graph.values[node]
+        loop = graph.values[whole]
+        return f"c{graph.loops[loop].carries[place]}" if kind == "carry" else f"o{loop}_{place}[{turn}]"
+
+    def _loop(self, number: int, bodies: dict[int, list[int]], names: dict[int, str], uses: np.ndarray) -> list[str]:
+        """Return the statements of a loop: the arrays that it reads and writes, and its body."""
+        graph, loop = self.graph, self.graph.loops[number]
+        before, loads = [], []
+        carries = []
+        for node in bodies.get(number, ()):
+            kind = self._type(graph.dtypes[node])
+            if graph.ops[node] == "turn_input":
+                args = graph.args[node]
+                known = "static const" if all(map(graph.is_constant, args)) else "const"
+                before.append(f"{known} {kind} x{node}[{loop.length}] = {{{', '.join(map(self._text_of, args))}}};")
+                loads.append(f"const {kind} v{node} = x{node}[i{number}];")
+                self.text[node] = f"v{node}"
+            elif graph.ops[node] == "carry":
+                before.append(f"{kind} c{node} = {self._text_of(graph.args[node][0])};")
+                self.text[node] = f"c{node}"
+                carries.append(node)
+        rows = [place for place, is_used in enumerate(self._used_rows[number]) if is_used]
+        for place in rows:
+            kind = self._type(graph.dtypes[loop.rows[place]])
+            before.append(f"{kind} o{number}_{place}[{loop.length}];")
+        early = [line for node in bodies.get(number, ()) if node in self.text for line in self._early_inverse(node)]
+        body = [line for block in self._scope(number, bodies, names, uses) for line in block]
+        stores = [f"o{number}_{place}[i{number}] = {self._text_of(loop.rows[place])};" for place in rows]
+        for node in carries:
+            source = loop.carried[graph.values[node][1]]
+            stores.append(f"const {self._type(graph.dtypes[node])} n{node} = {self._text_of(source)};")
+        stores += [f"c{node} = n{node};" for node in carries]
+        head = f"for (int i{number} = 0; i{number} < {loop.length}; i{number}++) {{"
+        return [*before, head, *(f"    {line}" for line in (*loads, *early, *body, *stores)), "}"]
 
     def _find_shared_divisors(self, live: list[int]) -> None:
         graph = self.graph
@@ -262,15 +346,24 @@ class Writer:
         """Return the nodes whose last digit may change a comparison or an integer that depends on them."""
         graph = self.graph
         exact: set[int] = set()
-        for node in reversed(live):  # arguments come before the nodes that use them
-            op, args = graph.ops[node], graph.args[node]
-            if graph.phases[node] in _TOLERANT and node not in exact:
-                continue
-            jumps = (
-                bool(args) and graph.dtypes[args[0]].kind == "f" and (op in _JUMPS or graph.dtypes[node].kind in "iu")
-            )
-            if jumps or node in exact:
-                exact.update(args)
+        before = -1
+        while len(exact) > before:  # a loop hands numbers to its next turn, so one pass may not find all
+            before = len(exact)
+            for node in reversed(live):  # arguments come before the nodes that use them
+                op, args = graph.ops[node], graph.args[node]
+                if graph.phases[node] in _TOLERANT and node not in exact:
+                    continue
+                jumps = (
+                    bool(args)
+                    and graph.dtypes[args[0]].kind == "f"
+                    and (op in _JUMPS or graph.dtypes[node].kind in "iu")
+                )
+                if jumps or node in exact:
+                    exact.update(args)
+                    if (source := graph.source_of(node)) is not None:
+                        exact.add(source)
+            if len(graph.loops) == 1:
+                break
         return exact
 
     def _inverse(self, node: int) -> list[str]:
@@ -279,6 +372,15 @@ class Writer:
         divisor = graph.args[node][1] if graph.ops[node] == "div" else -1
         if divisor not in self._shared or divisor in self.inverses or node in self._exact:
             return []
+        return self._inverse_of(divisor)
+
+    def _early_inverse(self, node: int) -> list[str]:
+        """Return the statement that computes the inverse of a node behind the node itself, if the program has loops: a
+        loop that uses the inverse must not hide it from the statements after the loop."""
+        return self._inverse_of(node) if node in self._early and node not in self.inverses else []
+
+    def _inverse_of(self, divisor: int) -> list[str]:
+        graph = self.graph
         kind = graph.dtypes[divisor]
         self.inverses[divisor] = f"r{divisor}"
         return [f"const {TYPES[kind.name]} r{divisor} = {literal(1, kind)} / {self._text_of(divisor)};"]
@@ -450,25 +552,71 @@ class Writer:
             return f"{texts[0]} {'<<' if op == 'shift_left' else '>>'} {texts[1]}"
         return self._helper(op, ctype, texts)
 
-    def _product(self, node: int) -> list[str]:
-        graph = self.graph
-        rows, inner, columns = graph.values[node]
+    def _table(self, node: int) -> list[str]:
+        graph, args = self.graph, self.graph.args[node]
         ctype = TYPES[graph.dtypes[node].name]
-        texts = [self._text_of(arg) for arg in graph.args[node]]
-        left, right = texts[: rows * inner], texts[rows * inner :]
-        p, a, b = f"p{node}", f"a{node}", f"b{node}"
+        texts = [self._text_of(arg) for arg in args]
+        if all(map(graph.is_constant, args)):
+            name = self.text[node] = f"{self.name}_t{node}"
+            self.helpers[name] = "\n".join(
+                wrap([f"static const {ctype} {name}[{len(args)}] = {{{', '.join(texts)}}};"], 0)
+            )
+            return []
+        self.text[node] = f"t{node}"
+        return [f"{ctype} t{node}[{len(args)}];", *(f"t{node}[{i}] = {text};" for i, text in enumerate(texts))]
+
+    def _product(self, node: int) -> list[str]:
+        rows, inner, columns = self.graph.values[node]
+        ctype = TYPES[self.graph.dtypes[node].name]
+        left, right = (self.text[arg] for arg in self.graph.args[node])
+        self.helpers |= _routine("matrix_product", ctype)
         return [
-            f"const {ctype} {a}[{rows * inner}] = {{{', '.join(left)}}};",
-            f"const {ctype} {b}[{inner * columns}] = {{{', '.join(right)}}};",
-            f"{ctype} {p}[{rows * columns}];",
-            f"for (int i = 0; i < {rows}; i++) {{",
-            f"    for (int j = 0; j < {columns}; j++) {{",
-            f"        {ctype} sum = {a}[{inner} * i] * {b}[j];",
-            f"        for (int k = 1; k < {inner}; k++) sum += {a}[{inner} * i + k] * {b}[{columns} * k + j];",
-            f"        {p}[{columns} * i + j] = sum;",
-            "    }",
-            "}",
+            f"{ctype} p{node}[{rows * columns}];",
+            f"matrix_product_{ctype}({rows}, {inner}, {columns}, {left}, {right}, p{node});",
         ]
+
+    def _qr(self, node: int) -> list[str]:
+        m, n, ends = self.graph.values[node]
+        ctype = TYPES[self.graph.dtypes[node].name]
+        self.helpers |= _routine("qr", ctype)
+        return [
+            f"static const int e{node}[{n}] = {{{', '.join(map(str, ends))}}};",
+            f"{ctype} p{node}[{m * n + n}];",
+            f"{ctype} w{node}[{n}];",
+            f"for (int i = 0; i < {m * n}; i++) p{node}[i] = {self.text[self.graph.args[node][0]]}[i];",
+            f"qr_{ctype}({m}, {n}, e{node}, p{node}, p{node} + {m * n}, w{node});",
+        ]
+
+    def _qr_q(self, node: int) -> list[str]:
+        m, n, ends = self.graph.values[node]
+        (factors,) = self.graph.args[node]
+        ctype = TYPES[self.graph.dtypes[node].name]
+        self.helpers |= _routine("qr", ctype)
+        return [
+            f"static const int e{node}[{n}] = {{{', '.join(map(str, ends))}}};",
+            f"{ctype} p{node}[{m * n}];",
+            f"{ctype} w{node}[{n}];",
+            f"qr_q_{ctype}({m}, {n}, e{node}, p{factors}, p{factors} + {m * n}, p{node}, w{node});",
+        ]
+
+
+_ROUTINES: dict[str, Callable[[Writer, int], list[str]]] = {
+    "table": Writer._table,
+    "matrix_product": Writer._product,
+    "qr": Writer._qr,
+    "qr_q": Writer._qr_q,
+}
+"""Operations on whole arrays, most of which are written as loops."""
+
+
+def _routine(name: str, ctype: str) -> dict[str, str]:
+    """Return the C functions of a routine, and what they need."""
+    template = Path(__file__).parents[1] / "templates" / f"{name}.c.in"
+    text = fill(template, {"real": ctype, "root": _ROOTS[ctype]})
+    return {"attributes": ATTRIBUTES, f"{name}_{ctype}": text}
+
+
+_ROOTS = {"float": "sqrtf", "double": "sqrt"}
 
 
 def _numbers(leaves: list[Leaf], place_of: Callable[[Leaf, int], str | None]) -> list[_Number]:
@@ -503,18 +651,3 @@ def _needs_brackets(expression: str) -> bool:
         if depth == 0 and character == " ":
             return True
     return expression.startswith("(") and not expression.endswith(")")
-
-
-def wrap(lines: list[str], indent: int) -> list[str]:
-    """Return the lines with an indent; long lines are broken at spaces."""
-    out = []
-    for line in lines:
-        text = " " * indent + line
-        while len(text) > WIDTH:
-            cut = max(text.rfind(" ", indent + 24, WIDTH), 0)
-            if cut <= 0:
-                break
-            out.append(text[:cut])
-            text = " " * (indent + 4) + text[cut + 1 :]
-        out.append(text)
-    return out

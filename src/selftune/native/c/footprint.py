@@ -25,7 +25,7 @@ _KINDS = {
     "sqrt": "roots",
 }
 _CHOICES = {"select", "max", "min", "abs", "sign", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "is_finite"}
-_FREE = {"input", "constant", "element", "convert"}
+_FREE = {"input", "constant", "element", "convert", "turn_input", "carry", "loop", "table"}
 
 
 def operations(program: Program) -> Counter[str]:
@@ -33,13 +33,20 @@ def operations(program: Program) -> Counter[str]:
     counts: Counter[str] = Counter()
     graph = program.graph
     for node in program.live():
-        op = graph.ops[node]
+        op, turns = graph.ops[node], graph.turns(node)
         if op == "matrix_product":
             rows, inner, columns = graph.values[node]
-            counts["products"] += rows * inner * columns
-            counts["additions"] += rows * (inner - 1) * columns
+            counts["products"] += turns * rows * inner * columns
+            counts["additions"] += turns * rows * (inner - 1) * columns
+        elif op in ("qr", "qr_q"):
+            _, n, ends = graph.values[node]
+            terms = sum((end - j) * (n - j - 1 if op == "qr" else n) for j, end in enumerate(ends))
+            counts["products"] += 2 * turns * terms
+            counts["additions"] += 2 * turns * terms
+            counts["divisions"] += 2 * turns * n
+            counts["roots"] += turns * n
         elif op not in _FREE:
-            counts[_KINDS.get(op) or ("choices" if op in _CHOICES else "elementary functions")] += 1
+            counts[_KINDS.get(op) or ("choices" if op in _CHOICES else "elementary functions")] += turns
     return counts
 
 

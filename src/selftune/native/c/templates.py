@@ -5,7 +5,7 @@ import string
 from collections.abc import Mapping
 from pathlib import Path
 
-from .emit import wrap
+WIDTH = 116
 
 
 class _Template(string.Template):
@@ -27,3 +27,18 @@ def fill(template: Path, values: Mapping[str, str | int | list[str]]) -> str:
         elif value != "" or not alone:
             lines.append(_Template(line).substitute(values))
     return "\n".join(lines) + "\n"
+
+
+def wrap(lines: list[str], indent: int) -> list[str]:
+    """Return the lines with an indent; long lines are broken at spaces."""
+    out = []
+    for line in lines:
+        text = " " * indent + line
+        while len(text) > WIDTH:
+            cut = max(text.rfind(" ", indent + 24, WIDTH), 0)
+            if cut <= 0:
+                break
+            out.append(text[:cut])
+            text = " " * (indent + 4) + text[cut + 1 :]
+        out.append(text)
+    return out

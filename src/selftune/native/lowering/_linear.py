@@ -37,11 +37,11 @@ def _product(lowering, a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> np.ndar
     graph = lowering.graph
     if not a.shape[1]:
         return np.full((a.shape[0], b.shape[1]), graph.constant(0, dtype), np.int64)
-    if lowering.loop_products is not None and dtype.kind == "f":
+    if lowering.loops_above is not None and dtype.kind == "f":
         zero = graph.constant(0, dtype)
         count = int(((a != zero).astype(int) @ (b != zero).astype(int)).sum())
         known = all(graph.is_constant(int(node)) for node in (*a.flat, *b.flat))
-        if count > lowering.loop_products and not known:
+        if count > lowering.loops_above and not known:
             return graph.matrix_product(a, b)
     out = np.empty((a.shape[0], b.shape[1]), np.int64)
     for i, j in np.ndindex(*out.shape):
@@ -153,6 +153,13 @@ def _qr(lowering, params, x):
     m, n = x.shape[-2:]
     k = min(m, n)
     columns = m if params["full_matrices"] else k
+    if lowering.loops_above is not None and m * n > lowering.loops_above and m >= n and not params["full_matrices"]:
+        q, r = zip(*(graph.qr(matrix) for matrix in matrices(x.ids)), strict=True)
+        batch = x.shape[:-2]
+        return [
+            Nodes(np.array(q, np.int64).reshape(*batch, m, n), dtype),
+            Nodes(np.array(r, np.int64).reshape(*batch, n, n), dtype),
+        ]
     zero, one = graph.constant(0, dtype), graph.constant(1, dtype)
     q_stack, r_stack = [], []
     for matrix in matrices(x.ids):

@@ -29,6 +29,8 @@ from .values import RULES, CapturedError, LoweringError, Nodes, TooLargeError, e
 
 MAX_NODES = 200_000
 """A larger program is an error: a loop was unrolled that should not be, or the system is not small."""
+MIN_TURNS = 4
+"""Shorter scans are always unrolled."""
 DTYPES = {np.dtype(name) for name in ("bool", "int32", "int64", "uint32", "uint64", "float32", "float64")}
 PHASE = "selftune."
 """The prefix of a `jax.named_scope` that names the part of a step to which an operation belongs."""
@@ -67,7 +69,7 @@ def lower(
     inputs: dict[str, PyTree],
     *,
     sparse: bool = True,
-    loop_products: int | None = None,
+    loops_above: int | None = None,
 ) -> Program:
     """Return the scalar program of `function(**inputs)`, where the function returns a dictionary of pytrees.
 
@@ -75,7 +77,8 @@ def lower(
 
     - `inputs`: pytrees of arrays, or of shapes and dtypes, by name. Only shapes and dtypes are used.
     - `sparse`: whether a constant zero times any number is zero, see `Graph`.
-    - `loop_products`: matrix products with more terms than this become loops; None unrolls all of them.
+    - `loops_above`: matrix products and factorizations with more terms than this, and `scan`, become loops. None
+      unrolls all of them, so that the program can use every number that is known.
     """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), inputs)
     closed, out = jax.make_jaxpr(lambda inputs: function(**inputs), return_shape=True)(shapes)
@@ -84,7 +87,7 @@ def lower(
         Leaf(name, group, position, leaf.shape, np.dtype(leaf.dtype), _new_inputs(graph, name, leaf))
         for (name, leaf), (group, position) in zip(leaf_names(shapes), _groups(shapes), strict=True)
     ]
-    lowering = Lowering(graph, loop_products)
+    lowering = Lowering(graph, loops_above)
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
         try:
             results = lowering.inline(closed, [Nodes(leaf.ids, leaf.dtype) for leaf in given])
@@ -135,9 +138,9 @@ def _check_dtype(dtype: Any, what: str = "") -> None:
 class Lowering:
     """An interpreter of jaxprs whose values are known arrays or arrays of nodes."""
 
-    def __init__(self, graph: Graph, loop_products: int | None = None):
+    def __init__(self, graph: Graph, loops_above: int | None = None):
         self.graph = graph
-        self.loop_products = loop_products
+        self.loops_above = loops_above
         self.primitive = ""
         """The name of the primitive whose rule is running."""
 
@@ -290,10 +293,16 @@ def _cond(lowering, params, index, *inputs):
 
 @_call("scan")
 def _scan(lowering, params, *inputs):
-    """Unroll the whole scan; `MAX_NODES` limits its length."""
+    """Unroll the whole scan, which `MAX_NODES` limits, or write it as a loop."""
     fixed, carried = params["num_consts"], params["num_carry"]
     consts, carry = list(inputs[:fixed]), list(inputs[fixed : fixed + carried])
     sequences, length = inputs[fixed + carried :], params["length"]
+    # A known whole number, such as a counter, is an index in the body: it must stay known.
+    counts = any(not isinstance(value, Nodes) and np.asarray(value).dtype.kind in "iu" for value in carry)
+    # In the body of a loop, numbers that are known in each turn are worth more than a second loop.
+    sparse = lowering.graph.in_loop and any(not isinstance(sequence, Nodes) for sequence in sequences)
+    if lowering.loops_above is not None and length >= MIN_TURNS and not counts and not sparse:
+        return _scan_loop(lowering, params, consts, carry, sequences)
     turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
     rows: dict[int, list[Any]] = {}
     for turn in turns:
@@ -309,6 +318,42 @@ def _scan(lowering, params, *inputs):
         ids = [nodes(lowering.graph, rows[turn][i]).ids for turn in range(length)]
         stacked.append(Nodes(np.stack(ids), aval.dtype))
     return [*carry, *stacked]
+
+
+def _scan_loop(lowering, params, consts, carry, sequences):
+    graph, length, backwards = lowering.graph, params["length"], params["reverse"]
+    carry, sequences = [nodes(graph, value) for value in carry], [nodes(graph, value) for value in sequences]
+    loop = graph.begin_loop(length)
+    now = []
+    for sequence in sequences:
+        turns = sequence.ids.reshape(length, -1)[:: -1 if backwards else 1]
+        ids = [graph.turn_input(loop, column) for column in turns.T]
+        now.append(Nodes(np.array(ids, np.int64).reshape(sequence.shape[1:]), sequence.dtype))
+    held = [
+        Nodes(
+            np.array([graph.carry(loop, int(node)) for node in value.ids.flat], np.int64).reshape(value.shape),
+            value.dtype,
+        )
+        for value in carry
+    ]
+    out = [nodes(graph, value) for value in lowering.inline(params["jaxpr"], [*consts, *held, *now])]
+    after, rows = out[: len(carry)], out[len(carry) :]
+    last, columns = graph.end_loop(
+        loop,
+        [int(node) for value in after for node in value.ids.flat],
+        [int(node) for value in rows for node in value.ids.flat],
+    )
+    results, at = [], 0
+    for value in after:
+        results.append(Nodes(np.array(last[at : at + value.ids.size], np.int64).reshape(value.shape), value.dtype))
+        at += value.ids.size
+    at = 0
+    for value in rows:
+        ids = np.array(columns[at : at + value.ids.size], np.int64).reshape(value.ids.size, length)
+        ids = ids.T[:: -1 if backwards else 1].reshape(length, *value.shape)
+        results.append(Nodes(ids, value.dtype))
+        at += value.ids.size
+    return results
 
 
 @_call("while")

@@ -62,6 +62,27 @@ _OF_BOOLS = {"max": "or", "min": "and", "add": "or", "mul": "and"}
 _TO_BOOL = COMPARE | {"is_finite"}
 
 
+class Loop:
+    """A loop of a program: its body is computed once in each turn.
+
+    A node belongs to the innermost loop whose turns change its number. All other nodes are computed outside the loop,
+    so a body holds only what differs from turn to turn.
+    """
+
+    def __init__(self, length: int, depth: int):
+        self.length = length
+        self.depth = depth
+        """The number of loops around the body, this one included."""
+        self.carries: list[int] = []
+        """The numbers that one turn hands to the next, as the body reads them."""
+        self.carried: list[int] = []
+        """The same numbers at the end of a turn."""
+        self.rows: list[int] = []
+        """The numbers that the body computes for every turn."""
+        self.around: set[int] = set()
+        """The loops that change a number which this loop uses, without this loop."""
+
+
 @no_type_check  # no type checks at run time in the tests: these methods are called for every number
 class Graph:
     """A growing scalar program. A node is a number; the same operation on the same nodes is the same node.
@@ -80,6 +101,11 @@ class Graph:
         self.phases: list[str] = []
         self.phase = ""
         """The part of the step that is being lowered; new nodes belong to this part."""
+        self.loops: list[Loop] = [Loop(1, 0)]
+        """The whole program, which counts as a loop of one turn, and then the loops in it."""
+        self.scopes: list[int] = []
+        """For each node, the position of its loop in `loops`."""
+        self._nesting: list[int] = [0]
         self._index: dict[Any, int] = {}
         self._choices: dict[int, bool] = {}
         self._compared: dict[tuple[str, int, int], int | None] = {}
@@ -97,7 +123,12 @@ class Graph:
             self.dtypes.append(dtype)
             self.values.append(value)
             self.phases.append(self.phase)
+            self.scopes.append(self._scope(args) if len(self.loops) > 1 else 0)
         return node
+
+    def _scope(self, args: tuple[int, ...]) -> int:
+        """Return the innermost loop that changes one of the arguments."""
+        return max((self.scopes[arg] for arg in args), key=lambda scope: self.loops[scope].depth, default=0)
 
     def constant(self, value: Any, dtype: Any) -> int:
         number = np.asarray(value, dtype)[()]
@@ -210,26 +241,145 @@ class Graph:
                 return self.apply("or", self.apply("not", condition), yes)
         return self._node("select", (condition, no, yes), self.dtypes[no])
 
+    def table(self, numbers: np.ndarray) -> int:
+        """Return the node of an array of numbers, which loops can read."""
+        return self._node("table", tuple(int(node) for node in numbers.flat), self.dtypes[numbers.flat[0]])
+
     def matrix_product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Return the r·c element nodes of left (r, s) @ right (s, c), whose product is one node, written as a loop."""
         rows, inner = left.shape
         columns = right.shape[1]
         dtype = self.dtypes[left.flat[0]]
-        args = tuple(int(node) for node in (*left.flat, *right.flat))
-        product = self._node("matrix_product", args, dtype, (rows, inner, columns))
+        product = self._node("matrix_product", (self.table(left), self.table(right)), dtype, (rows, inner, columns))
         elements = [self._node("element", (product,), dtype, i) for i in range(rows * columns)]
         return np.array(elements, dtype=np.int64).reshape(rows, columns)
+
+    def qr(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the element nodes of Q (m, n) and R (n, n) of a matrix with m >= n, computed by loops.
+
+        `ends`: for each column, the row after the last one that its reflection can change. Below it, the matrix has
+        known zeros.
+        """
+        m, n = matrix.shape
+        dtype = self.dtypes[matrix.flat[0]]
+        zero = self.constant(0, dtype)
+        filled = matrix != zero
+        ends = [int(max(j + 1, *(np.flatnonzero(filled[:, : j + 1].any(axis=1)) + 1))) for j in range(n)]
+        factors = self._node("qr", (self.table(matrix),), dtype, (m, n, tuple(ends)))
+        packed = np.array([self._node("element", (factors,), dtype, i) for i in range(m * n + n)], np.int64)
+        Q = self._node("qr_q", (factors,), dtype, (m, n, tuple(ends)))
+        q = np.array([self._node("element", (Q,), dtype, i) for i in range(m * n)], np.int64).reshape(m, n)
+        upper = np.arange(n)[:, None] <= np.arange(n)[None, :]
+        return q, np.where(upper, packed[: n * n].reshape(n, n), zero)
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether the body of a loop has begun and not ended."""
+        return len(self._nesting) > 1
+
+    def begin_loop(self, length: int) -> int:
+        """Begin the body of a loop, and return its position in `loops`."""
+        self.loops.append(Loop(length, len(self._nesting)))
+        self._nesting.append(len(self.loops) - 1)
+        return len(self.loops) - 1
+
+    def turn_input(self, loop: int, numbers: np.ndarray) -> int:
+        """Return the node that is `numbers[i]` in turn i of a loop."""
+        args = tuple(int(node) for node in numbers)
+        if len(set(args)) == 1:
+            return args[0]
+        node = self._node("turn_input", args, self.dtypes[args[0]], loop)
+        self.scopes[node] = loop
+        return node
+
+    def carry(self, loop: int, start: int) -> int:
+        """Return the node of a number that one turn hands to the next; it is `start` in the first turn."""
+        place = len(self.loops[loop].carries)
+        node = self._node("carry", (start,), self.dtypes[start], (loop, place))
+        self.scopes[node] = loop
+        self.loops[loop].carries.append(node)
+        return node
+
+    def end_loop(self, loop: int, carried: list[int], rows: list[int]) -> tuple[list[int], list[list[int]]]:
+        """End the body of a loop. Return the nodes of the last carried numbers, and those of each row's numbers, one
+        for each turn."""
+        about = self.loops[loop]
+        self._nesting.pop()
+        about.carried, about.rows = list(carried), list(rows)
+        about.around = self._loops_around(loop)
+        scope = max(about.around, key=lambda around: self.loops[around].depth, default=0)
+        node = self._node("loop", (), BOOL, loop)
+        self.scopes[node] = scope
+
+        def result(source: int, key: tuple[str, int, int]) -> int:
+            if self.scopes[source] != loop:
+                return source  # the same in every turn
+            element = self._node("element", (node,), self.dtypes[source], key)
+            self.scopes[element] = scope
+            return element
+
+        last = [result(source, ("carry", i, 0)) for i, source in enumerate(carried)]
+        turns = range(about.length)
+        return last, [[result(source, ("row", k, turn)) for turn in turns] for k, source in enumerate(rows)]
+
+    def _depends(self, node: int) -> set[int]:
+        """Return the loops around the loop whose result a node is."""
+        return self.loops[self.values[self.args[node][0]]].around if self.is_loop_result(node) else set()
+
+    def is_loop_result(self, node: int) -> bool:
+        return self.ops[node] == "element" and self.ops[self.args[node][0]] == "loop"
+
+    def _loops_around(self, loop: int) -> set[int]:
+        found: set[int] = set()
+        seen: set[int] = set()
+        about = self.loops[loop]
+        stack = [*about.carried, *about.rows, *about.carries]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            found |= self._depends(node)
+            if self.scopes[node] == loop:
+                stack.extend(self.args[node])
+            elif self.scopes[node]:
+                found.add(self.scopes[node])
+        return found - {loop}
+
+    def source_of(self, node: int) -> int | None:
+        """Return the node in a loop's body that computes a result of the loop, or a number for the loop's next turn."""
+        if self.ops[node] == "carry":
+            loop, place = self.values[node]
+            return self.loops[loop].carried[place]
+        if not self.is_loop_result(node):
+            return None
+        loop = self.loops[self.values[self.args[node][0]]]
+        kind, place, _ = self.values[node]
+        return loop.carried[place] if kind == "carry" else loop.rows[place]
 
     def live(self, outputs: Any) -> list[int]:
         """Return the nodes that `outputs` need, in an order in which they can be computed."""
         needed = np.zeros(len(self.ops), bool)
+        has_loops = len(self.loops) > 1
         stack = [int(node) for node in outputs]
         while stack:
             node = stack.pop()
             if not needed[node]:
                 needed[node] = True
                 stack.extend(self.args[node])
+                if has_loops and (source := self.source_of(node)) is not None:
+                    stack.append(source)
+                    if self.is_loop_result(node) and self.values[node][0] == "carry":
+                        stack.append(self.loops[self.values[self.args[node][0]]].carries[self.values[node][1]])
         return [int(node) for node in np.flatnonzero(needed)]
+
+    def turns(self, node: int) -> int:
+        """Return how often a node is computed in one call."""
+        scope, count = self.scopes[node], 1
+        while scope:
+            count *= self.loops[scope].length
+            scope = max(self.loops[scope].around, key=lambda around: self.loops[around].depth, default=0)
+        return count
 
 
 def _negated(graph: Graph, node: int) -> int | None:

@@ -28,6 +28,7 @@ ALIASES = {
     "pjit": "jit",
     "closed_call": "call",
     "core_call": "call",
+    "custom_vmap_call": "call",
     "remat2": "remat",
     "checkpoint": "remat",
     "copy_p": "copy",
@@ -44,8 +45,9 @@ _COMPILING = {"inline", "name", "unroll", "prevent_cse", "policy", "ctx_mesh", "
 _EXACTNESS = {"accuracy", "precision", "use_magma", "compiler_options_kvs"}
 _PROMISES = {"indices_are_sorted", "unique_indices", "is_stable"}  # every order here is stable
 _DERIVATIVES = {"differentiated", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros"}
+_BATCHING = {"rule", "in_tree", "out_tree"}
 _IMPLIED = {"weak_type", "conjugate_a", "impl", "update_jaxpr", "update_consts", "branches_platforms"}
-WITHOUT_EFFECT = _PLACES | _COMPILING | _EXACTNESS | _PROMISES | _DERIVATIVES | _IMPLIED
+WITHOUT_EFFECT = _PLACES | _COMPILING | _EXACTNESS | _PROMISES | _DERIVATIVES | _BATCHING | _IMPLIED
 """Parameters that change no number in a small program of real numbers on one device, after differentiation."""
 
 _CALLS = ("jit", "call", "remat", "custom_jvp_call", "custom_vjp_call")
@@ -92,7 +94,7 @@ def closed(jaxpr: Any) -> ClosedJaxpr:
 def _call(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of a call; `jaxpr` is the called function."""
     rest = {name: value for name, value in params.items() if name != "num_consts"}
-    held = next((name for name in ("jaxpr", "call_jaxpr", "fun_jaxpr") if name in rest), None)
+    held = next((name for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call") if name in rest), None)
     return rest if held is None else {"jaxpr": closed(rest.pop(held)), **rest}
 
 
