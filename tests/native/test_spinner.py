@@ -20,7 +20,7 @@ def test_it_appears_on_a_terminal_after_a_while_and_is_removed(stream, seconds, 
     monkeypatch.setattr(spinner, "PATIENCE", 0.05)
     monkeypatch.setattr(spinner, "PERIOD", 0.01)
     written = stream()
-    with spinner.spinner("compiling", written):
+    with spinner.sign_of_life("compiling", written):
         time.sleep(seconds)
     text = written.getvalue()
     assert ("| compiling" in text) == is_shown
