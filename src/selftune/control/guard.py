@@ -142,7 +142,7 @@ class Guard(eqx.Module):
       last swing. One change of the reference explains 3 swings. After 4 more swings, over one or more changes, the loop
       oscillates by itself. Then θ does not follow the tuner: the gains that `growth` names fall by a step of length
       `rate`, each in proportion to the size of its gradient. This ends when a change of the reference causes at most 3
-      swings, or when u makes no swing for half a `window`. The tuner then starts again with y = 0. The reference is
+      swings, or when u makes no swing for half a `window`. The tuner then starts anew. The reference is
       that of a `LoopContext`; a system without one counts as a system whose reference rests. `swing` needs `rate` and
       both limits of u. `Loop` uses 0.25.
     - `y_limit`: the largest allowed $\max |y_t|$. A larger y shows that the closed loop no longer contracts, so θ does

@@ -288,7 +288,8 @@ def _damp(
 ) -> _Step:
     """Return the step with lower gains in place of the tuner's, if the loop oscillates by itself.
 
-    The tuner continues meanwhile, because its gradient says which gains fall. It forgets the oscillation at the end.
+    The tuner continues meanwhile, because its gradient says which gains fall. At the end it starts anew, because the
+    means of an oscillation, whose sensitivities are many times larger, would hold θ for a long time.
     """
     before, swings = state.controller, state.guard.swings
     assert swings is not None
@@ -301,7 +302,7 @@ def _damp(
     constraint = constraint_of(controller.tuner)
     theta = choose(damped, lower if constraint is None else constraint.project(lower), step.theta)
     loop_state = controller.system.join(x, before.memory)
-    fresh = controller.tuner.reset(controller.system, loop_state, theta, step.tuner)
+    fresh = controller.tuner.init(controller.system, loop_state, theta)
     tuner = choose(swings.is_oscillating & ~after.is_oscillating, fresh, step.tuner)
     return step._replace(theta=theta, tuner=tuner, damped=damped, swings=after)
 
