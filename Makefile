@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: reproduce test test-slow test-versions test-docs firmware check format bench wheel lock clean
+.PHONY: reproduce test test-slow test-versions test-docs firmware bits check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -30,6 +30,10 @@ test-docs: $(READY)
 firmware: $(READY)
 	$(BIN)/python -m tests.native.cortex_m4
 	SELFTUNE_NEEDS_ARM=1 $(BIN)/pytest -m slow tests/native/test_firmware_qemu.py
+
+# The same bits by every compiler and on every processor whose tools are installed.
+bits: $(READY)
+	$(BIN)/pytest -m slow -rs tests/native/test_bits.py
 
 check: $(READY)
 	$(BIN)/ruff format --check

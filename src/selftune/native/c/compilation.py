@@ -20,7 +20,7 @@ from pathlib import Path
 from ...foundation.errors import InputError
 from ...storage import files
 from .parts import ATTRIBUTES
-from .spinner import spinner
+from .sign_of_life import spinner
 
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 """No product is fused with a sum, so all compilers that follow IEEE 754 give the same numbers."""
