@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 
-.PHONY: reproduce test playground test-playground test-slow test-robots-from-files test-versions test-docs docs docs-serve pictures firmware proof check format bench wheel lock clean
+.PHONY: reproduce test playground test-playground test-slow test-robots-from-files test-versions test-docs docs docs-serve pictures firmware bits proof check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -72,6 +72,10 @@ firmware: $(READY)
 proof: $(READY)
 	command -v frama-c
 	$(BIN)/pytest -m slow tests/test_hostile.py -k proof
+
+# The same bits by every compiler and on every processor whose tools are installed.
+bits: $(READY)
+	$(BIN)/pytest -m slow -rs tests/native/test_bits.py
 
 check: $(READY)
 	$(BIN)/ruff format --check

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from ..control.controller import Controller
 from ..problem.system import AbstractSystem, Linearization, System, linearize_step
 from .lowering.from_jaxpr import Program, lower
-from .lowering.values import TooLargeError
+from .lowering.values import LoweringError, TooLargeError
 
 SMALL = 200
 """Up to this size, in numbers, only the first form of a step is tried."""
@@ -62,7 +62,12 @@ def lower_step(
 
 
 def _with_loops(make: Callable[..., Any], inputs: dict[str, PyTree]) -> Program:
-    return lower(make(_with(_by_columns, traced_once=True)), inputs, loops_above=LOOPED)
+    try:
+        return lower(make(_with(_by_columns, traced_once=True)), inputs, loops_above=LOOPED)
+    except LoweringError:
+        raise
+    except Exception:  # JAX cannot do it, for example because a tuner differentiates the control in reverse mode
+        return lower(make(lambda controller: controller), inputs, loops_above=LOOPED)
 
 
 class _LargeError(Exception):
@@ -112,9 +117,13 @@ def _with(way: Callable[..., Linearization], *, traced_once: bool = False) -> Ca
         kind = type(system)
         if kind.linearize is not System.linearize or kind.step is not AbstractSystem.step:
             return controller  # the user's own derivative
-        functions = [system.dynamics, system.residual, system.policy, system.cost]
+        functions = (system.dynamics, system.residual, system.policy, system.cost)
+        dynamics, residual, policy, cost = map(jax.jit, functions) if traced_once else functions
         same = _Relinearized(
-            *(map(jax.jit, functions) if traced_once else functions),
+            dynamics,
+            residual,
+            policy,
+            cost,
             way,
             memory=system.memory,
             measure=system.measure,

@@ -20,7 +20,7 @@ from pathlib import Path
 from ...foundation.errors import InputError
 from ...storage import files
 from .parts import ATTRIBUTES
-from .spinner import sign_of_life
+from .sign_of_life import spinner
 
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 """No product is fused with a sum, so all compilers that follow IEEE 754 give the same numbers."""
@@ -214,7 +214,7 @@ def _compiled(source: str, command: list[str], flags: tuple[str, ...], folder: P
     with tempfile.TemporaryDirectory(dir=folder, prefix=BUILD, ignore_cleanup_errors=True) as work:
         program, compiled = Path(work) / "program.c", Path(work) / "program.so"
         program.write_text(source)
-        with sign_of_life("selftune: compiling a controller"):
+        with spinner("selftune: compiling a controller"):
             done = subprocess.run(
                 [*command, *flags, "-x", "c", str(program), "-o", str(compiled), "-lm"],
                 capture_output=True,

@@ -298,7 +298,8 @@ def _scan(lowering, params, *inputs):
     consts, carry = list(inputs[:fixed]), list(inputs[fixed : fixed + carried])
     sequences, length = inputs[fixed + carried :], params["length"]
     # A known whole number, such as a counter, is an index in the body: it must stay known.
-    counts = any(not isinstance(value, Nodes) and np.asarray(value).dtype.kind in "iu" for value in carry)
+    known = [np.asarray(value) for value in (*carry, *sequences) if not isinstance(value, Nodes)]
+    counts = any(value.dtype.kind in "iu" for value in known)
     # In the body of a loop, numbers that are known in each turn are worth more than a second loop.
     sparse = lowering.graph.in_loop and any(not isinstance(sequence, Nodes) for sequence in sequences)
     if lowering.loops_above is not None and length >= MIN_TURNS and not counts and not sparse:

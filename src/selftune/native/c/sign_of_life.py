@@ -13,7 +13,7 @@ PERIOD = 0.1
 
 
 @contextmanager
-def sign_of_life(text: str, stream: TextIO | None = None) -> Iterator[None]:
+def spinner(text: str, stream: TextIO | None = None) -> Iterator[None]:
     """Show `text` with a turning line while the body runs for more than a second, and remove it afterwards.
 
     Nothing is written if the stream, by default stderr, is not a terminal.
