@@ -6,6 +6,7 @@ folder for each controller, and `tests/recorded.json`.
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +71,7 @@ def motor_loop() -> st.Loop:
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
     folder = HERE / "src" / "controllers"
-    start = {"theta": jnp.ones(1), "a_hat": jnp.zeros(3)}
+    start: dict[str, Any] = {"theta": jnp.ones(1), "a_hat": jnp.zeros(3)}
     recorded = {}
     keys = jax.random.split(jax.random.key(0))
     steps = 5_000
