@@ -64,8 +64,7 @@ def drive(laps: int, learn: bool) -> tuple[np.ndarray, st.Agent]:
     (x, _), errors = env.reset(seed=0), []  # in metres
     for t in range(laps * LAP):
         errors.append(x[0] - target(t)[0])
-        u = agent.act(x, t)
-        x, _, fell, _, _ = env.step(u)
+        x, _, fell, _, _ = env.step(agent.act(x, t))
         agent.observe_state(x)
         if fell:
             raise SystemExit(f"the pole fell at step {t}")

@@ -60,7 +60,7 @@ def test_the_example(done):
     assert lines[0].strip() == "cost of one call, float32"
     assert "cart_c_act" in result.stdout
     assert lines[-1] == "C       results/cart-c"
-    assert lines[-2].startswith("RAM 156 bytes")
+    assert lines[-2].startswith("RAM 196 bytes")
     assert {"cart_c.c", "cart_c.h", "main.c", "README.md"} < {one.name for one in (folder / "results/cart-c").iterdir()}
 
 
@@ -100,8 +100,8 @@ def test_what_was_changed_is_exit_code_2(done):
     result = invoke("export", cart, "-o", folder, "--overwrite", "--json")
     given = json.loads(result.stdout)
     assert (given["folder"], given["name"]) == (str(folder), "cart_c")
-    assert given["files"] == ["CMakeLists.txt", "README.md", "cart_c.c", "cart_c.h", "main.c", "replay.h"]
-    assert given["costs"]["state"] == 156
+    assert given["files"] == ["CMakeLists.txt", "README.md", "cart_c.c", "cart_c.h", "main.c", "proof.c", "replay.h"]
+    assert given["costs"]["state"] == 196
     assert given["costs"]["functions"]["act"]["products"] > 0
     assert "cart_c_init" in (folder / "cart_c.c").read_text()
 

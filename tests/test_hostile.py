@@ -35,9 +35,9 @@ def test_all_controllers(problem, dtype):
 
 
 def test_a_violation_is_counted():
-    """The campaign would notice: with narrower limits than the guard's, controls are outside."""
+    """The campaign would notice: it counts a controller that refuses good measurements."""
     wide = SCALAR._replace(guard=st.Guard(u_low=-2.0, u_high=2.0, x_limit=10.0, safe_u=None))
-    narrow = hostile.attack(wide._replace(scale=20.0), 20_000)  # "good" measurements that the guard refuses
+    narrow = hostile.attack(wide._replace(scale=1e4), 20_000)  # "good" measurements that the guard refuses
     assert narrow["wedged"] > 0
 
 

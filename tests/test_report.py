@@ -174,7 +174,7 @@ def test_an_experiment_is_added_by_its_folder_alone(tmp_path, monkeypatch):
         "EXPERIMENT = Experiment(summarize=lambda run: run.dataset.sizes['seed'], render=lambda run: 'a pendulum')"
     )
     folder = paper_run.folder(tmp_path / "run", data=a_run(3), kind="pendulum")
-    with pytest.raises(StoreError, match="expected one of loops, paper, robots, sweep, run, got 'pendulum'"):
+    with pytest.raises(StoreError, match="expected one of arms, loops, paper, robots, sweep, run, got 'pendulum'"):
         StoredRun.open(folder)
     monkeypatch.setattr(experiments, "__path__", [*experiments.__path__, str(made.parent)])
     run = StoredRun.open(folder)

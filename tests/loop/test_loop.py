@@ -149,7 +149,7 @@ class TestAgent:
     @pytest.mark.parametrize(
         ("options", "signals", "message"),
         [
-            ({}, {}, "reference: expected the 1 wanted outputs of this step"),
+            ({}, {}, "reference: expected the 1 wanted numbers of this step"),
             ({}, {"ref": 1.0}, "act: expected no other signals than reference, got ref"),
             ({}, {"reference": [1.0, 2.0]}, "reference: expected 1 real numbers"),
             ({}, {"reference": "fast"}, "reference: expected 1 real numbers"),

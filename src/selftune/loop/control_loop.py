@@ -495,7 +495,7 @@ class Loop(eqx.Module):
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     made = loop.export_c(f"{folder}/loop", theta=loop.theta)
             ...     sorted(path.name for path in made.iterdir())
-            ['CMakeLists.txt', 'README.md', 'loop.c', 'loop.h', 'main.c', 'replay.h', 'selftune.json']
+            ['CMakeLists.txt', 'README.md', 'loop.c', 'loop.h', 'main.c', 'proof.c', 'replay.h', 'selftune.json']
         """
         return self._export(export_c, folder, controller, guard, theta, a_hat, seed, options)
 

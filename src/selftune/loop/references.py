@@ -204,8 +204,8 @@ class Swing(AbstractReference):
         >>> from selftune import references
         >>> swing = references.Swing(center=[0.5], size=[0.2], turns=(1,), seconds=4.0)
         >>> rows = swing.rows(jax.random.key(0), steps=400, dt=0.01, q=3)
-        >>> print(rows[0], rows[:, 0].max().round(3))
-        [0.5 0.  0. ] 0.7
+        >>> print(rows[0], f"{rows[:, 0].max():.3f}")
+        [0.5 0.  0. ] 0.700
     """
 
     transients: ClassVar[int] = 10

@@ -1,7 +1,7 @@
 """The rules that make a control loop of a robot's own numbers: start gains, box, path, cost and noise.
 
-Every rule is one function of the robot, and every number that it gives can be given instead. No number was chosen for
-one robot.
+Every rule is one function of the robot, and every number that it gives can be given instead. The same numbers serve
+all robots.
 """
 
 from typing import Any

@@ -38,7 +38,7 @@ def tool_path(robot: RobotArm, positions: Any, *, start: Any = None) -> Recorded
         >>> robot = models.RobotArm(body, torque_limits=20.0, home=(0.3, 0.8), dt=0.01)
         >>> turn = np.linspace(0, 2 * np.pi, 200, endpoint=False)[:, None]
         >>> home = np.array(body.tool_pose(jnp.array(robot.home))[0])
-        >>> circle = home + 0.05 * np.hstack([1 - np.cos(turn), 0 * turn, np.sin(turn)])
+        >>> circle = home - 0.05 * np.hstack([1 - np.cos(turn), 0 * turn, np.sin(turn)])
         >>> path = robot_rules.tool_path(robot, circle)
         >>> reached = body.tool_pose(path.values[50, :2])[0]
         >>> bool(np.linalg.norm(reached - circle[50]) < 1e-5)

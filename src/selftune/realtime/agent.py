@@ -246,11 +246,11 @@ class Agent:
             >>> agent = st.Agent(controller, x=np.ones(1), theta=np.ones(1), a_hat=np.zeros(1), guard=guard)
             >>> for measured in (1.0, np.nan, np.nan, np.nan, np.nan, 1.0):
             ...     u = agent.act([measured])
-            >>> u, agent.is_latched, agent.result.message
-            (array([0.], dtype=float32), True, 'the safe control is in use at step 5')
+            >>> float(u[0]), agent.is_latched, agent.result.message
+            (0.0, True, 'the safe control is in use at step 5')
             >>> agent.clear()
-            >>> agent.act([1.0]), agent.is_latched
-            (array([-1.], dtype=float32), False)
+            >>> float(agent.act([1.0])[0]), agent.is_latched
+            (-1.0, False)
         """
         self._engine.change("clear")
         _LOGGER.warning("the latch of the safe control was cleared, as requested")

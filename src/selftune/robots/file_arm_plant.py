@@ -28,7 +28,7 @@ CRASH_ANGLE, CRASH_RATE = 1.5, 30.0
 
 @dataclass(frozen=True)
 class Mismatch:
-    """How a plant differs from the model of its controller. The defaults are rules that no robot was used for.
+    """How a plant differs from the model of its controller. The defaults are the same for all robots.
 
     !!! Example
 

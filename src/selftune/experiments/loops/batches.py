@@ -1,6 +1,5 @@
 """One loop and plant of the comparison: all starts and seeds at once, the rules' gains, and the best static gains."""
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 import selftune as st
 
 from ...control import result_codes
+from ..logs import errors_alone
 from . import rules
 from .cases import Case, load
 from .run import GAINS, RIVALS, RULES, STATIC, Settings, all_starts, steps
@@ -24,13 +24,8 @@ RELAY_PERIODS = 4
 
 def fill_arrays(settings: Settings, name: str, plant_name: str, arrays: dict[str, np.ndarray]) -> None:
     """Fill the arrays of one loop and plant."""
-    logger = logging.getLogger("selftune")
-    before = logger.level
-    logger.setLevel(logging.ERROR)  # the guard's interventions are expected here
-    try:
+    with errors_alone():  # the guard's interventions are expected here
         _fill_arrays(settings, name, plant_name, arrays)
-    finally:
-        logger.setLevel(before)
 
 
 def _fill_arrays(settings: Settings, name: str, plant_name: str, arrays: dict[str, np.ndarray]) -> None:

@@ -1,6 +1,5 @@
 """One case and seed of the robots' comparison: agents, runs, their evaluation, and the best static gains."""
 
-import logging
 import math
 from collections.abc import Callable
 from functools import cache
@@ -14,6 +13,7 @@ import selftune as st
 
 from ...robots.base import Drive, Robot, drive
 from ...simulation.run import Result
+from ..logs import errors_alone
 from .run import DEFAULTS, ESTIMATOR, FIXED, OURS, POINTS, STATIC, TUNER, Settings, load, steps
 
 OPRF_SEED = 0
@@ -24,7 +24,13 @@ def fill_arrays(
     settings: Settings, name: str, robot: Robot, condition: str, seed: int, arrays: dict[str, np.ndarray]
 ) -> None:
     """Fill the arrays of one case and seed."""
-    logging.getLogger("selftune").setLevel(logging.ERROR)  # the guards' interventions are expected here
+    with errors_alone():  # the guards' interventions are expected here
+        _fill_arrays(settings, name, robot, condition, seed, arrays)
+
+
+def _fill_arrays(
+    settings: Settings, name: str, robot: Robot, condition: str, seed: int, arrays: dict[str, np.ndarray]
+) -> None:
     length = steps(settings, robot)
 
     def go(algorithm: str, theta: np.ndarray) -> Drive:
