@@ -314,7 +314,7 @@ def _way(start: PyTree, end: PyTree, widths: Any) -> Array:
     """Return the distance of two θ, in widths of Θ."""
     flat = ravel_pytree(end)[0]
     widths = jnp.asarray(widths, flat.dtype)
-    unit: Array = jnp.where(widths > 0, widths, jnp.ones_like(widths))
+    unit: Any = jnp.where(widths > 0, widths, jnp.ones_like(widths))
     share = (flat - ravel_pytree(start)[0]) / unit
     return jnp.sqrt(jnp.sum(share * share))
 

@@ -89,8 +89,8 @@ def check(loaded: Loaded) -> st.Controller:
             raise loaded.refuse("run.record", absent[name])
     if loaded.guard is not None:
         try:
-            given = (sizes[name] for name in ("measurement", "control", "residual", "parameter"))
-            loaded.guard.check(*given, measured.dtype)
+            q, m, k, d = (sizes[name] for name in ("measurement", "control", "residual", "parameter"))
+            loaded.guard.check(q, m, k, d, measured.dtype)
         except ArgumentError as error:
             raise loaded.refuse(f"guard.{error.argument}", error.mistake) from error
     return made
