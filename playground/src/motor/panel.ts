@@ -10,7 +10,7 @@ import { Drive, PERIOD, referenceAt, type Gains, type World } from "./simulation
 
 const STARTS = { low: "ten times too low", nominal: "good for the model", high: "ki ten times too high" };
 const RIVALS = { start: "the start gains, held", zieglerNichols: "Ziegler–Nichols" };
-const DEFAULTS = { start: "low", rival: "start", load: 0, inertia: 1, friction: 0.3, speed: 2, seed: 1 };
+const DEFAULTS = { start: "low", rival: "start", load: 0, inertia: 1, friction: 0.3, speed: 2, seed: 3 };
 const RANGES = {
   start: Object.keys(STARTS),
   rival: Object.keys(RIVALS),
