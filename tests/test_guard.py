@@ -127,9 +127,10 @@ class TestAnOrderlyRun:
         np.testing.assert_array_equal(lanes[1], whole.theta)
 
 
-def limit_step(guard, made, theta, wanted):
+def limit_step(guard, made, theta, wanted, reserve=None):
     no = jnp.asarray(False)
-    return step_limits.limit_step(guard, made, theta, wanted, saturated=None, step_scale=None, still=no, forget=no)
+    options = dict(saturated=None, step_scale=None, reserve=reserve, still=no, forget=no)
+    return step_limits.limit_step(guard, made, theta, wanted, **options)
 
 
 class TestRate:
@@ -154,7 +155,7 @@ class TestRate:
             tuner = st.MGAPS(1.0, constraint=st.Box(scale * np.array([-1.0, 0.0]), scale * np.array([1.0, 8.0])))
             made = st.Controller(system(), tuner, st.Frozen())
             theta, wanted = scale * jnp.array([0.5, 4.0]), scale * jnp.array([0.9, 1.0])
-            moved, limited, _ = limit_step(guard, made, theta, wanted)
+            moved, limited, *_ = limit_step(guard, made, theta, wanted)
             assert limited
             ends.append(moved / scale)
         share = np.array([0.4 / 2, -3.0 / 8])
@@ -167,16 +168,33 @@ class TestRate:
         tuner = st.MGAPS(1.0, constraint=st.Box([0.5, 0.0], [0.5, 8.0]))
         made, guard = st.Controller(system(), tuner, st.Frozen()), st.Guard(**OFF | dict(rate=0.1))
         theta = jnp.array([0.5, 4.0])
-        moved, limited, _ = limit_step(guard, made, theta, jnp.array([0.5, 8.0]))
+        moved, limited, *_ = limit_step(guard, made, theta, jnp.array([0.5, 8.0]))
         assert limited
         np.testing.assert_allclose(moved, [0.5, 4.8], rtol=1e-12)
 
     def test_an_infinite_square_is_no_step(self):
         flat = jnp.array([0.0, 0.0], jnp.float32)
         made, guard = controller(), st.Guard(**OFF | dict(rate=0.1))
-        moved, limited, _ = limit_step(guard, made, flat, jnp.array([3e30, 1.0], jnp.float32))
+        moved, limited, *_ = limit_step(guard, made, flat, jnp.array([3e30, 1.0], jnp.float32))
         assert np.all(np.isfinite(moved))
         assert limited
+
+    def test_short_steps_leave_a_reserve_for_longer_ones(self):
+        made, guard = controller(), st.Guard(**OFF | dict(rate=0.01, burst=0.03))  # Θ is 5 wide
+        theta, reserve, moved = jnp.array([0.0, 0.0]), jnp.asarray(0.0), []
+        for wanted in (0.0, 0.005, 0.1, 0.1, 0.002, 0.0, 0.0, 0.0, 0.0, 0.1):  # in widths
+            after, limited, _, reserve = limit_step(guard, made, theta, theta + jnp.array([5 * wanted, 0.0]), reserve)
+            moved.append(float(after[0] - theta[0]) / 5)
+            assert bool(limited) == (wanted > moved[-1] + 1e-9)
+            theta = after
+        np.testing.assert_allclose(moved, [0, 0.005, 0.025, 0.01, 0.002, 0, 0, 0, 0, 0.04], atol=1e-12)
+        assert float(reserve) == pytest.approx(0, abs=1e-12)
+
+    def test_a_run_with_a_reserve_stays_within_the_rate_on_average(self):
+        run = simulate(controller(3.0), st.Guard(**OFF | dict(rate=0.004, burst=0.05)))
+        steps = np.linalg.norm(np.diff(run.theta, axis=0), axis=1) / 5
+        assert steps.max() > 0.004 * 1.5
+        assert np.all(np.cumsum(steps) <= 0.004 * np.arange(1, len(steps) + 1) + 1e-9)
 
 
 class TestAuthority:
@@ -378,6 +396,8 @@ def test_the_firmware_has_them(tmp_path):
         ({"u_low": NAN}, "u_low: expected a number, or one for each control"),
         ({"rate": 0.0}, "rate: expected a number > 0, or None, got 0.0"),
         ({"rate": True}, "rate: expected a number > 0"),
+        ({"burst": 0.0}, "burst: expected a number > 0, or None, got 0.0"),
+        ({"calming": 2.0}, "calming: expected −1, 0 or 1 for each θ, got 2.0"),
         ({"authority": "much"}, "authority: expected a number > 0"),
         ({"growth": 2.0}, "growth: expected −1, 0 or 1 for each θ, got 2.0"),
         ({"rollback": 1.0}, "rollback: expected a number > 1, or None, got 1.0"),

@@ -122,6 +122,10 @@ def test_gains_fall_in_proportion_to_the_size_of_their_gradients():
     # In widths: 3 and 4 parts of 5; the third number is no gain, and the fourth has no effect.
     np.testing.assert_allclose(moved - theta, [-0.02 * 0.6 * 1.0, 0.02 * 0.8 * 2.0, 0, 0], rtol=1e-12, atol=1e-15)
     assert np.linalg.norm((moved - theta) / widths) == pytest.approx(0.02)
+    spared = guard(growth=[1, -1, 0, 1], calming=[0, -1, 0, 1], rate=0.02)
+    np.testing.assert_allclose(
+        self_oscillation.lowered(spared, theta, widths, gradient) - theta, [0, 0.02 * 2.0, 0, 0], rtol=1e-12, atol=1e-15
+    )
     huge = self_oscillation.lowered(settings, theta, widths, 1e300 * gradient)
     np.testing.assert_allclose(huge, moved, rtol=1e-12)
     for unknown in (0.0, np.nan, np.inf):
@@ -140,7 +144,8 @@ def oscillating():
     """A speed loop with too much integral action, whose true plant is weaker and heavier than the model."""
     case = cases.load("motor speed")
     loop = case.loop(case.starts["ki ×10"])
-    return loop, case.true_plant("heavy"), loop.back_off(gain_margin=2.0)
+    theta = {name: value - 2.0 for name, value in loop.theta.items()}  # a phase margin of 18° on the model
+    return loop, case.true_plant("heavy"), theta
 
 
 def drive(steps, **options):

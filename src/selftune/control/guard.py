@@ -99,6 +99,10 @@ def _safe_control(value: Any) -> Any:
     return value if value is None or callable(value) else _limits("safe_u", value, np.isfinite, expected)
 
 
+def _directions(name: str, value: Any) -> Any:
+    return _limits(name, value, lambda a: np.isin(a, (-1, 0, 1)), "−1, 0 or 1 for each θ")
+
+
 def _share(value: Any) -> float | None:
     expected = "a number > 0 and < 1, or None"
     return None if value is None else _limits("swing", value, lambda a: (a > 0) & (a < 1) & (a.ndim == 0), expected)
@@ -133,18 +137,23 @@ class Guard(eqx.Module):
       changed: the next one is accepted. The gate acts after 50 observations.
     - `u_low`, `u_high`: the actuator's range, (m,) or one number; u is clipped to this range.
     - `rate`: the longest step of θ, as a share of the tuner's Θ: $\|W^{-1} (\theta_{t+1} - \theta_t)\|_2$, where W is
-      the diagonal matrix of the widths of Θ (`constraint.widths`). A longer step is shortened.
+      the diagonal matrix of the widths of Θ (`constraint.widths`). A longer step is shortened. With `burst`, steps that
+      are shorter than `rate` leave a reserve of at most `burst`, which later steps may use: after a rest, one step may
+      have the length `rate` + `burst`, but the mean of many steps is at most `rate`. Most gradients of a loop come in
+      bursts, after changes of the reference. If only these steps were shortened, the small steps between them would
+      decide where θ goes.
     - `authority`: if the share of saturated steps, over about the last `window` steps, exceeds `authority`, no gain may
       grow: no component of θ moves in its direction of `growth`. `growth` is (d,) or one number: 1 where a larger
       component is a higher gain, −1 where a smaller component is a higher gain, 0 where the component is not a gain.
     - `swing`: a share, below 1, of the range that u has used in about the last `window` steps; by default the rule is
       off. A swing is a way of u by at least this share, and by more than the noise of u, against the direction of the
       last swing. One change of the reference explains 3 swings. After 4 more swings, over one or more changes, the loop
-      oscillates by itself. Then θ does not follow the tuner: the gains that `growth` names fall by a step of length
-      `rate`, each in proportion to the size of its gradient. This ends when a change of the reference causes at most 3
-      swings, or when u makes no swing for half a `window`. The tuner then starts anew. The reference is
-      that of a `LoopContext`; a system without one counts as a system whose reference rests. `swing` needs `rate` and
-      both limits of u. `Loop` uses 0.25.
+      oscillates by itself. Then θ does not follow the tuner: the gains that `calming` names fall by a step of length
+      `rate`, each in proportion to the size of its gradient. `calming` has numbers like those of `growth`, and is
+      `growth` by default. Give 0 for a gain that damps, such as the derivative gain of a PID. The rule ends when a
+      change of the reference causes at most 3 swings, or when u makes no swing for half a `window`. The tuner then
+      starts anew. The reference is that of a `LoopContext`; a system without one counts as a system whose reference
+      rests. `swing` needs `rate` and both limits of u. `Loop` uses 0.25.
     - `y_limit`: the largest allowed $\max |y_t|$. A larger y shows that the closed loop no longer contracts, so θ does
       not move, and the tuner resets y.
     - `rollback`: a factor c > 1 on the cost. The mean cost of about the last `window` steps is compared with the level,
@@ -209,13 +218,17 @@ class Guard(eqx.Module):
         default=math.inf,
     )
     rate: float | None = _above("rate", 0.1, 0)
+    burst: float | None = _above("burst", None, 0)
     authority: float | None = _above("authority", 0.2, 0)
     growth: float | tuple[float, ...] = eqx.field(
         static=True,
-        converter=lambda v: _limits("growth", v, lambda a: np.isin(a, (-1, 0, 1)), "−1, 0 or 1 for each θ"),
+        converter=lambda v: _directions("growth", v),
         default=1.0,
     )
     swing: float | None = eqx.field(static=True, converter=_share, default=None)
+    calming: float | tuple[float, ...] | None = eqx.field(
+        static=True, converter=lambda v: None if v is None else _directions("calming", v), default=None
+    )
     y_limit: float | None = _above("y_limit", 1e6, 0)
     rollback: float | None = _above("rollback", 4.0, 1)
     window: int = eqx.field(static=True, converter=lambda v: arguments.count("window", v), default=500)
@@ -240,7 +253,7 @@ class Guard(eqx.Module):
 
     def check(self, n: int, m: int, k: int, d: int, dtype: Any) -> None:
         """Raise `ValueError` if a setting does not fit the sizes or the dtype of the controller."""
-        sizes = {"x_limit": n, "f_limit": k, "u_low": m, "u_high": m, "safe_u": m, "growth": d}
+        sizes = {"x_limit": n, "f_limit": k, "u_low": m, "u_high": m, "safe_u": m, "growth": d, "calming": d}
         for name, size in sizes.items():
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != size:

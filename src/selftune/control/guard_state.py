@@ -23,6 +23,8 @@ class GuardState(eqx.Module):
     """How many measurements in a row were refused: at most `bridge`, or `bridge` + 1 after the rollback at its end."""
     saturated: Float[Array, ""] | None
     """The share of the last steps that saturated."""
+    reserve: Float[Array, ""] | None
+    """The way of θ that short steps have left over for longer ones."""
     window: Window | None
     failsafe: Failsafe | None
     gate: Gate | None
@@ -55,6 +57,7 @@ def start(guard: Guard, theta: PyTree, a_hat: PyTree, q: int, k: int, u: Float[A
         mode=jnp.zeros((), jnp.int32),
         missed=jnp.zeros((), jnp.int32),
         saturated=jnp.zeros((), dtype) if watched else None,
+        reserve=None if guard.rate is None or guard.burst is None else jnp.zeros((), dtype),
         window=rollback.start(guard, theta, a_hat, dtype),
         failsafe=failsafe.start(guard),
         gate=innovation_gate.start(guard, k, dtype),

@@ -168,7 +168,11 @@ def _repaired(guard: Guard, state: GuardedState) -> GuardedState:
     window = None if watch.window is None else rollback.repaired(guard, watch.window)
     u = jnp.where(jnp.isfinite(state.u), state.u, 0)
     swings = None if watch.swings is None else self_oscillation.repaired(guard, watch.swings, u)
-    return eqx.tree_at(lambda s: s.guard, state, _replace(watch, missed=missed, window=window, swings=swings))
+    reserve = watch.reserve
+    if reserve is not None:
+        reserve = jnp.where(reserve <= guard.burst, jnp.maximum(reserve, 0), 0)
+    repaired = _replace(watch, missed=missed, reserve=reserve, window=window, swings=swings)
+    return eqx.tree_at(lambda s: s.guard, state, repaired)
 
 
 def _replace(watch: GuardState, **parts: Any) -> GuardState:
@@ -210,6 +214,7 @@ class _Step(NamedTuple):
 
     theta: PyTree
     tuner: PyTree
+    reserve: Array | None
     limited: Array
     held: Array
     resets_y: Array
@@ -258,13 +263,14 @@ def _limit_step(
     resets_y = jnp.asarray(False)
     if guard.y_limit is not None and info.y is not None:
         resets_y = jnp.max(jnp.abs(info.y)) > step_limits.inward(guard.y_limit, info.y.dtype, -np.inf)
-    theta, limited, held = step_limits.limit_step(
+    theta, limited, held, reserve = step_limits.limit_step(
         guard,
         controller,
         before.theta,
         proposed.theta,
         saturated=watch.saturated,
         step_scale=None if watch.window is None else watch.window.step_scale,
+        reserve=watch.reserve,
         still=still,
         forget=resets_y,
     )
@@ -273,7 +279,7 @@ def _limit_step(
     restarts = restarts | resets_y | (probation == 1)
     fresh = controller.tuner.reset(controller.system, controller.system.join(x, before.memory), theta, proposed.tuner)
     tuner = choose(restarts, fresh, proposed.tuner)
-    return _Step(theta, tuner, limited, held, resets_y, still, jnp.asarray(False), watch.swings)
+    return _Step(theta, tuner, reserve, limited, held, resets_y, still, jnp.asarray(False), watch.swings)
 
 
 def _damp(
@@ -349,6 +355,7 @@ def _judge_cost(
     parts = {
         "missed": measurement.missed,
         "saturated": share,
+        "reserve": step.reserve,
         "window": window,
         "repeats": measurement.repeats,
         "swings": step.swings,

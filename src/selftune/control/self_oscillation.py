@@ -8,7 +8,8 @@ model's loop, and there the model says: higher gains suppress it. Its gradient h
 So the guard counts swings. After more swings than the reference explains, it lowers the gains until the swings end. A
 loop oscillates at the frequency where $L = -1$. There, a gain sustains the oscillation in proportion to its share of
 the control, and this share is the size of its gradient. The sign is not needed. So each gain falls in proportion to
-the size of its gradient, and the gain that dominates the control at this frequency falls most.
+the size of its gradient, and the gain that dominates the control at this frequency falls most. A gain that damps, such
+as the derivative gain of a PID, stays: its part of the control leads the oscillation, and a lower one sustains it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -142,16 +143,16 @@ def count(
 def lowered(
     guard: "Guard", theta: Float[Array, " d"], widths: Float[Array, " d"], gradient: Float[Array, " d"]
 ) -> Float[Array, " d"]:
-    r"""Return θ with lower gains: $\theta - \text{rate}\; W\, \text{growth}\; |W g| / \|W g\|_2$, over all gains.
+    r"""Return θ with lower gains: $\theta - \text{rate}\; W\, \text{calming}\; |W g| / \|W g\|_2$, over these gains.
 
     W has the widths of Θ. The step has the length `rate`. θ stays if the gradient is zero or not finite.
     """
     assert guard.rate is not None
-    growth = jnp.asarray(guard.growth, theta.dtype)
-    share = jnp.abs(growth * widths * gradient)
+    calming = jnp.asarray(guard.growth if guard.calming is None else guard.calming, theta.dtype)
+    share = jnp.abs(calming * widths * gradient)
     largest = jnp.max(share)
     is_known = (largest > 0) & jnp.isfinite(largest)
     share = share / jnp.where(is_known, largest, 1)
     length = jnp.sqrt(jnp.sum(share * share))
-    down = guard.rate * widths * growth * share / jnp.where(is_known, length, 1)
+    down = guard.rate * widths * calming * share / jnp.where(is_known, length, 1)
     return jnp.where(is_known, theta - down, theta)

@@ -93,13 +93,15 @@ def limit_step(
     *,
     saturated: Any,
     step_scale: Any,
+    reserve: Any,
     still: Any,
     forget: Any,
-) -> tuple[PyTree, Any, Any]:
-    """Return the θ that the guard allows on the way from `theta` to `wanted`; and whether `rate`, and whether
-    `authority`, changed the step.
+) -> tuple[PyTree, Any, Any, Any]:
+    """Return the θ that the guard allows on the way from `theta` to `wanted`; whether `rate`, and whether `authority`,
+    changed the step; and the next reserve.
 
-    `saturated` is the share of saturated steps, and `step_scale` the factor that rollbacks left; None if they are off.
+    `saturated` is the share of saturated steps, `step_scale` the factor that rollbacks left, and `reserve` the way that
+    short steps have left over; None if they are off.
     """
     flat, unravel = ravel_pytree(theta)
     step = ravel_pytree(wanted)[0] - flat
@@ -115,9 +117,13 @@ def limit_step(
         widths = widths_of(controller, theta)
         share = jnp.where(widths > 0, step / jnp.where(widths > 0, widths, 1), 0)
         square = jnp.sum(share * share)
-        limited = square > guard.rate * guard.rate
-        step = jnp.where(limited, guard.rate * jax.lax.rsqrt(jnp.where(limited, square, 1)) * step, step)
+        longest = guard.rate if reserve is None else guard.rate + reserve
+        limited = square > longest * longest
+        step = jnp.where(limited, longest * jax.lax.rsqrt(jnp.where(limited, square, 1)) * step, step)
         changed = changed | limited
+        if reserve is not None:
+            used = jnp.where(limited, longest, jnp.sqrt(jnp.where(limited, 0, square)))
+            reserve = jnp.clip(longest - used, 0, guard.burst)
     if step_scale is not None:
         changed = changed | (step_scale < 1)
         step = step_scale * step
@@ -126,4 +132,4 @@ def limit_step(
         moved = constraint.project(moved)
     moved = choose(changed, moved, wanted)  # an unchanged step is the tuner's, bit for bit
     stays = still | forget
-    return choose(stays, theta, moved), limited & ~stays, held & ~stays
+    return choose(stays, theta, moved), limited & ~stays, held & ~stays, reserve

@@ -268,18 +268,18 @@ class Loop(eqx.Module):
 
         - `u_low`, `u_high`: the limits of the policy.
         - `x_limit`: 1000 times the scale of each measured signal. `f_limit`: 10,000 times the scale of the control.
-        - `growth`: the policy knows which numbers of θ are gains.
-        - `rate`: θ moves by at most 10 % of the widths of Θ in a period of the reference. For the gains of a PID, this
-          is a factor of 2.5. Before the gains move further, the plant shows the effect. A path of joints moves all the
-          time, and a tenth of its period counts.
+        - `growth`, `calming`: the policy knows which numbers of θ are gains, and which of them do not damp.
+        - `rate`, `burst`: θ moves by at most 10 % of the widths of Θ in a period of the reference, also all at once.
+          For the gains of a PID, this is a factor of 2.5. Before the gains move further, the plant shows the effect. A
+          path of joints moves all the time, and a tenth of its period counts.
         - `swing`: a quarter of the range that u uses. A loop whose control swings to and fro by this much, more often
           than the reference explains, gets lower gains; see `Guard`.
-        - `window`: two periods of the reference, but at least 500 steps, so that each window has the same mixture of
-          transients and rest.
+        - `window`: two periods of the reference, but at least five transients and 500 steps. So each window has a
+          similar mixture of large and small transients and of rest: with two random steps of the reference in a
+          window, the cost of a window could be four times that of another for no other reason.
         """
         with jax.ensure_compile_time_eval():
             low, high = (np.asarray(limit, float) for limit in self.policy.limits)
-        period = self._period()
         states, outputs, controls = _scales(self.plant)
         settings: dict[str, Any] = {
             "u_low": low.tolist(),
@@ -287,8 +287,10 @@ class Loop(eqx.Module):
             "x_limit": [REFUSED * scale for scale in (states if self.observer is None else outputs)],
             "f_limit": 10 * REFUSED * max(controls),
             "growth": list(self._growth),
+            "calming": [*self._observed, *self.policy.calming],
             "rate": RATE / self._transient(),
-            "window": max(500, math.ceil(2 * period)),
+            "burst": RATE,
+            "window": max(500, math.ceil(max(2 * self._period(), 5 * self._transient()))),
             "swing": SWING,
         }
         return Guard(**(settings | changes))
@@ -550,26 +552,35 @@ class Loop(eqx.Module):
 
     def linearized(self, theta: Any = None) -> Linear:
         """Return the open loop at rest, linear in state and memory, with the loop cut at the plant's input."""
+        return self._linearizer()(self._checked(theta))
+
+    def _linearizer(self) -> Callable[[PyTree], Linear]:
+        """Return the function from θ to the open loop at rest."""
         if _is_multi_rate(self.policy):
             raise ArgumentError("policy", "a policy with one sampling rate, for margins", "a Cascade with every > 1")
-        theta = self._checked(theta)
         # A little above the rest: there, a control that cannot be negative is not at its limit.
         level = self.plant.output(self.x) + 1e-3 * jnp.asarray(_moving(self.plant), self.x.dtype)
         t = self._first_context()
         t = t._replace(reference=t.reference.at[: level.size].set(level))
-        return linear_loop(self.system, self.x, theta, self.a_hat, t, self.plant.dt)
+        system = self.system
+        return lambda theta: linear_loop(system, self.x, theta, self.a_hat, t, self.plant.dt)
 
     def margins(self, theta: Any = None) -> Margins:
         """Return the gain, phase and delay margins at θ, from the linearization at rest; see `Margins`."""
         return margins_of(self.linearized(theta))
 
-    def back_off(self, theta: Any = None, *, gain_margin: float = 2.0, delay_margin: float = 0.0) -> PyTree:
+    def back_off(
+        self, theta: Any = None, *, gain_margin: float = 2.0, phase_margin: float = 30.0, delay_margin: float = 0.0
+    ) -> PyTree:
         r"""Return θ with lower gains, so that the loop has the wanted margins; θ itself if it has them already.
 
-        All numbers of θ that are gains move together by the same amount, down in gain, by the smallest amount that
-        gives the margins: $\theta - s \cdot \text{growth}$. For logarithms of gains, all gains shrink by the same
-        factor. `gain_margin` is the smallest allowed upper gain margin, `delay_margin` is in seconds. If no amount
-        within Θ gives the margins, an error says which margins can be reached.
+        Gains fall step by step. Each step lowers one gain, all gains but one, or all gains, whichever makes the loop
+        most robust: it brings down the largest eigenvalue of an unstable loop, or the peak of the sensitivity of a
+        stable one. So the gains that are too high for the others fall, and the others stay: a PD controller of a mass
+        with too little damping gets a lower $k_p$.
+
+        `gain_margin` is the smallest allowed upper gain margin, `phase_margin` is in degrees, and `delay_margin` is in
+        seconds. If no lower gains within Θ give the margins, an error says which margins can be reached.
 
         !!! Example
 
@@ -583,16 +594,21 @@ class Loop(eqx.Module):
             >>> print(round(loop.margins(theta).gain_margin, 2))
             2.0
         """
-        wanted = arguments.number("gain_margin", gain_margin, lambda v: v >= 1, "a number >= 1")
-        delay = arguments.number("delay_margin", delay_margin, lambda v: v >= 0, "a number of seconds >= 0")
-        theta = self._checked(theta)
-        return backed_off(self.linearized, self.constraint, theta, self._growth, float(wanted), float(delay))
+        gain = float(arguments.number("gain_margin", gain_margin, lambda v: v >= 1, "a number >= 1"))
+        phase = float(arguments.number("phase_margin", phase_margin, lambda v: 0 <= v < 180, "degrees from 0 to 180"))
+        delay = float(arguments.number("delay_margin", delay_margin, lambda v: v >= 0, "a number of seconds >= 0"))
+        wanted = Margins(gain, 1.0, phase, delay, 1.0)
+        return backed_off(self._linearizer(), self.constraint, self._checked(theta), self._growth, wanted)
 
     @property
     def _growth(self) -> tuple[int, ...]:
         """For each number of θ, whether a larger number is a higher gain of the policy; 0 for an observer's numbers."""
-        observed = () if self.observer is None else (0,) * len(self.observer.growth)
-        return (*observed, *self.policy.growth)
+        return (*self._observed, *self.policy.growth)
+
+    @property
+    def _observed(self) -> tuple[int, ...]:
+        """A 0 for each number of θ that belongs to the observer."""
+        return () if self.observer is None else (0,) * len(self.observer.growth)
 
     def _period(self) -> float:
         """Return the period of the reference in steps, or that of the default reference if it has none."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +20,10 @@ POINTS = 2000
 """Frequencies of the grid on which crossings are looked for, before bisection."""
 LEAST = 1e-4
 """A gain that may fall below this share counts as one that may fall to 0: rounding hides how slow such a loop is."""
+STEP = 0.2
+"""The length of a step of `backed_off`. If θ has the logarithm of a gain, one step changes the gain by a fifth."""
+MOST_STEPS = 200
+"""The largest number of steps of `backed_off`."""
 
 
 class Linear(NamedTuple):
@@ -163,7 +166,11 @@ def _radii(A: np.ndarray, b: np.ndarray, c: np.ndarray, factors: np.ndarray) -> 
 
 def _one_control(A: np.ndarray, b: np.ndarray, c: np.ndarray, dt: float) -> tuple[float, float, float, float]:
     """Return gain margins up and down, phase margin in degrees and delay margin in seconds of L = −c (zI − A)⁻¹ b."""
-    up, down = _gain_range(A, b, c)
+    return *_gain_range(A, b, c), *_phase_and_delay(A, b, c, dt)
+
+
+def _phase_and_delay(A: np.ndarray, b: np.ndarray, c: np.ndarray, dt: float) -> tuple[float, float]:
+    """Return the phase margin in degrees and the delay margin in seconds."""
     frequencies = np.unique(np.concatenate([np.geomspace(1e-6, 1.0, POINTS) * math.pi, _near_crossings(A, b, c)]))
     L = _response(A, b, c, frequencies)
     excess = np.abs(L) - 1
@@ -175,7 +182,7 @@ def _one_control(A: np.ndarray, b: np.ndarray, c: np.ndarray, dt: float) -> tupl
         lag = np.mod(np.angle(-value), 2 * math.pi)
         phase = min(phase, math.degrees(min(lag, 2 * math.pi - lag)))
         delay = min(delay, lag / crossing * dt)
-    return up, down, phase, delay
+    return phase, delay
 
 
 def _near_crossings(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -231,37 +238,71 @@ def backed_off(
     constraint: AbstractConstraint,
     theta: PyTree,
     growth: tuple[int, ...],
-    gain_margin: float,
-    delay_margin: float,
+    wanted: Margins,
 ) -> PyTree:
-    """Return θ with all gains lowered together by the smallest amount that gives both margins."""
+    """Return θ with gains that are lowered step by step until the loop has the wanted margins.
+
+    Each step lowers one gain, all gains but one, or all gains, whichever makes the loop most robust: it brings down the
+    largest eigenvalue while the loop is unstable, and the peak of the sensitivity 1 / (1 + L) later.
+    """
     flat, unravel = ravel_pytree(theta)
-    direction = jnp.asarray(growth, flat.dtype)
+    ways = _downward(growth)
 
-    def at(amount: float) -> PyTree:
-        return constraint.project(unravel(flat - amount * direction))
+    def moved(start: Array, way: np.ndarray) -> Array:
+        return ravel_pytree(constraint.project(unravel(start + jnp.asarray(way, flat.dtype))))[0]
 
-    @cache
-    def loop_at(amount: float) -> Linear:
-        return linearized(at(amount))
+    def loop_at(place: Array) -> Linear:
+        return linearized(unravel(place))
 
-    def suffices(amount: float) -> bool:
-        loop = loop_at(amount)
-        if not _has_gain_margin(loop, gain_margin):
-            return False
-        return delay_margin == 0 or margins_of(loop).delay_margin >= delay_margin
-
-    if suffices(0.0):
+    place, loop = flat, loop_at(flat)
+    if _has_margins(loop, wanted):
         return theta
-    amounts = np.linspace(0.05, 10.0, 200)
-    enough = next((i for i, amount in enumerate(amounts) if suffices(amount)), None)
-    if enough is None:
-        # All margins of a loop take much longer than the check of one margin, so look at every tenth loop.
-        found = [margins_of(loop_at(amount)) for amount in amounts[9::10]]
-        best = max(found, key=lambda one: (one.is_stable, one.gain_margin, one.delay_margin))
-        raise ArgumentError("gain_margin, delay_margin", "margins that lower gains can give", f"at best: {best}")
-    low, high = (0.0 if enough == 0 else amounts[enough - 1]), amounts[enough]
-    for _ in range(20):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if suffices(middle) else (middle, high)
-    return at(high)
+    least = _closeness(loop)
+    for _ in range(MOST_STEPS):
+        loops = [loop_at(moved(place, STEP * way)) for way in ways]
+        closeness, best = min(((_closeness(one), i) for i, one in enumerate(loops)), default=(least, 0))
+        if not closeness < least:
+            break
+        if _has_margins(loops[best], wanted):
+            low, high = 0.0, STEP
+            for _ in range(12):
+                middle = 0.5 * (low + high)
+                is_enough = _has_margins(loop_at(moved(place, middle * ways[best])), wanted)
+                low, high = (low, middle) if is_enough else (middle, high)
+            return unravel(moved(place, high * ways[best]))
+        place, loop, least = moved(place, STEP * ways[best]), loops[best], closeness
+    names = "gain_margin, phase_margin, delay_margin"
+    raise ArgumentError(names, "margins that lower gains can give", f"at best: {margins_of(loop)}")
+
+
+def _downward(growth: tuple[int, ...]) -> list[np.ndarray]:
+    """Return the directions of `backed_off`, of length 1: one gain falls, all gains but one fall, or all gains fall."""
+    gains = np.flatnonzero(growth)
+    one = np.eye(len(growth))[gains]
+    every = one.sum(axis=0)
+    falling = {tuple(way) for way in (*one, *(every - one), every) if way.any()}
+    return [-np.asarray(growth) * np.asarray(way) / np.linalg.norm(way) for way in sorted(falling)]
+
+
+def _closeness(loop: Linear) -> tuple[bool, float]:
+    """Return how close a loop is to instability, in an order: unstable loops by their spectral radius, then stable loops
+    by the largest peak of their sensitivities."""
+    loop = _without_constants(loop)
+    radius = float(np.max(np.abs(np.linalg.eigvals(loop.A + loop.B @ loop.C))))
+    if not radius < 1:
+        return True, radius
+    peaks = []
+    for A, b, c in _cut(loop):
+        frequencies = np.concatenate([np.geomspace(1e-5, 1.0, 300) * math.pi, _near_crossings(A, b, c)])
+        peaks.append(float(np.max(1 / np.abs(1 + _response(A, b, c, frequencies)))))
+    return False, max(peaks)
+
+
+def _has_margins(loop: Linear, wanted: Margins) -> bool:
+    """Return whether a loop has at least the wanted upper gain margin, phase margin and delay margin."""
+    if not _has_gain_margin(loop, wanted.gain_margin):
+        return False
+    if not wanted.phase_margin and not wanted.delay_margin:
+        return True
+    parts = [_phase_and_delay(*cut, loop.dt) for cut in _cut(_without_constants(loop))]
+    return all(phase >= wanted.phase_margin and delay >= wanted.delay_margin for phase, delay in parts)

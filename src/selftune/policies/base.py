@@ -77,6 +77,9 @@ class Parameter(NamedTuple):
     unit: str = ""
     growth: int = 1
     """1 if a larger number is a higher gain of the loop, −1 if it is a lower gain, 0 if neither is known."""
+    damps: bool = False
+    """Whether a higher gain damps slow oscillations, as a derivative gain does. A guard does not lower such a gain when
+    the loop oscillates."""
 
 
 class AbstractPolicy(eqx.Module):
@@ -115,6 +118,11 @@ class AbstractPolicy(eqx.Module):
     def growth(self) -> tuple[int, ...]:
         """For each number of θ, whether a larger number is a higher gain (1), a lower gain (−1) or neither (0)."""
         return tuple(parameter.growth for parameter in self.parameters)
+
+    @property
+    def calming(self) -> tuple[int, ...]:
+        """`growth` of the gains that a guard lowers when the loop oscillates, and 0 for the others."""
+        return tuple(0 if parameter.damps else parameter.growth for parameter in self.parameters)
 
     @abc.abstractmethod
     def __call__(self, inputs: Inputs, memory: PyTree, theta: PyTree) -> tuple[Float[Array, " m"], PyTree]:
@@ -156,15 +164,18 @@ def checked_constraint(constraint: AbstractConstraint | None, theta: PyTree, def
     return constraint
 
 
-def logarithms(theta: dict[str, Array], units: dict[str, str], growth: dict[str, int]) -> tuple[Parameter, ...]:
+def logarithms(
+    theta: dict[str, Array], units: dict[str, str], growth: dict[str, int], damps: tuple[str, ...] = ()
+) -> tuple[Parameter, ...]:
     """Describe each number of `{"log_" + name: …}`, in the order in which JAX flattens the dictionary. A name that is
-    not in `growth` is a gain: a larger number is a higher gain."""
+    not in `growth` is a gain: a larger number is a higher gain. `damps` has the names of gains that damp."""
     found = []
     for key in sorted(theta):
         name, leaf = key.removeprefix("log_"), theta[key]
         axes = [""] if leaf.ndim == 0 else [f" {i + 1}" for i in range(leaf.size)]
         text = name.replace("_", " ")
-        found += [Parameter(f"log {text}{axis}", units.get(name, ""), growth.get(name, 1)) for axis in axes]
+        rest = units.get(name, ""), growth.get(name, 1), name in damps
+        found += [Parameter(f"log {text}{axis}", *rest) for axis in axes]
     return tuple(found)
 
 

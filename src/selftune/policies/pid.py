@@ -223,7 +223,7 @@ class PID(AbstractPolicy):
         u, y = self.units
         units = {"kp": f"{u}/{y}", "ki": f"{u}/({y}·s)", "kd": f"{u}·s/{y}", "feedforward": f"{u}/{y}"}
         units |= dict.fromkeys(("ti", "td", "tf", "tt"), "s")
-        return base.logarithms(self.theta, units, growth={"ti": -1, "tf": -1, "tt": 0})
+        return base.logarithms(self.theta, units, growth={"ti": -1, "tf": -1, "tt": 0}, damps=("kd", "td"))
 
     def gains(self, theta: PyTree) -> dict[str, Array]:
         """Return kp, ki, kd and feedforward, as far as the controller has them, and the times of filter and tracking

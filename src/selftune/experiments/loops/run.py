@@ -42,7 +42,7 @@ class Settings:
     rows: int = 120
     """The number of time intervals. The mean cost of each interval and the gains at its start are stored."""
     margin: float = 2.0
-    """Start gains with a smaller gain margin on the model are lowered by `Loop.back_off` until they have this one."""
+    """Start gains with a smaller gain margin, or a phase margin below 30°, on the model are lowered by `Loop.back_off`."""
     rounds: int = 10
     """The rounds of the search for the best static gains."""
     candidates: int = 16
@@ -149,7 +149,7 @@ def layout(settings: Settings) -> "Layout":
             "mean_cost": Variable(tuned, "float64", "mean cost of a step"),
             "last_cost": Variable(tuned, "float64", "mean cost of a step in the last quarter"),
             "result_code": Variable(tuned, "int32", "how the run ended; 0 is ok, -1 is a start that the loop has not"),
-            "backed_off": Variable((*task, "start"), "float64", "the factor by which all start gains were lowered"),
+            "backed_off": Variable((*task, "start"), "float64", "the largest factor by which a start gain was lowered"),
             "fixed_cost": Variable(tuned, "float64", "mean cost of the start gains, held fixed as given"),
             "fixed_last": Variable(tuned, "float64", "the same in the last quarter"),
             "rival_theta": Variable((*held, "gain"), "float64", "logarithms of the rivals' gains"),

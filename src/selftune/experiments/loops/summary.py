@@ -27,7 +27,7 @@ class StartRow(BaseModel):
     runs: int
     failed: int
     backed_off: float
-    """The factor by which `Loop.back_off` lowered the start gains before the run."""
+    """The largest factor by which `Loop.back_off` lowered a start gain before the run."""
     total: Interval | None
     """The cost of the whole run, as a ratio. This and the next intervals are None if every run failed."""
     last: Interval | None
