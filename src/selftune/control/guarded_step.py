@@ -413,8 +413,9 @@ def _started_again(controller: Controller, state: GuardedState, before: Controll
         )
     theta, a_hat = _inside(controller.tuner, theta), _inside(controller.estimator, a_hat)
     x = jnp.where(jnp.isfinite(state.x), state.x, 0)
-    tuner = controller.tuner.reset(system, system.join(x, memory), theta, before.tuner)
-    estimator = controller.estimator.reset(system, x, a_hat, before.estimator)
+    # `init` and not `reset`, which may keep numbers: one of them can be the bad one.
+    tuner = controller.tuner.init(system, system.join(x, memory), theta)
+    estimator = controller.estimator.init(system, x, a_hat)
     return ControllerState(theta, a_hat, tuner, estimator, memory)
 
 
