@@ -285,8 +285,8 @@ def _downward(growth: tuple[int, ...]) -> list[np.ndarray]:
 
 
 def _closeness(loop: Linear) -> tuple[bool, float]:
-    """Return how close a loop is to instability, in an order: unstable loops by their spectral radius, then stable loops
-    by the largest peak of their sensitivities."""
+    """Return how close a loop is to instability. Unstable loops are ordered by their spectral radius; stable loops come
+    after them, ordered by the largest peak of their sensitivities."""
     loop = _without_constants(loop)
     radius = float(np.max(np.abs(np.linalg.eigvals(loop.A + loop.B @ loop.C))))
     if not radius < 1:

@@ -118,7 +118,7 @@ def _with(way: Callable[..., Linearization], *, traced_once: bool = False) -> Ca
         if kind.linearize is not System.linearize or kind.step is not AbstractSystem.step:
             return controller  # the user's own derivative
         functions = (system.dynamics, system.residual, system.policy, system.cost)
-        dynamics, residual, policy, cost = map(jax.jit, functions) if traced_once else functions
+        dynamics, residual, policy, cost = map(_jitted, functions) if traced_once else functions
         same = _Relinearized(
             dynamics,
             residual,
@@ -132,6 +132,12 @@ def _with(way: Callable[..., Linearization], *, traced_once: bool = False) -> Ca
         return eqx.tree_at(lambda controller: controller.system, controller, same)
 
     return prepare
+
+
+def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `jax.jit(function)` inside a plain function: Equinox warns of a field whose value is a function of JAX."""
+    jitted = jax.jit(function)
+    return lambda *arguments: jitted(*arguments)
 
 
 def _noted(way: Callable[..., Linearization], is_used: list[bool]) -> Callable[..., Linearization]:

@@ -42,7 +42,7 @@ class Settings:
     rows: int = 120
     """The number of time intervals. The mean cost of each interval and the gains at its start are stored."""
     margin: float = 2.0
-    """Start gains with a smaller gain margin, or a phase margin below 30°, on the model are lowered by `Loop.back_off`."""
+    """`Loop.back_off` lowers start gains with a smaller gain margin, or a phase margin below 30°, on the model."""
     rounds: int = 10
     """The rounds of the search for the best static gains."""
     candidates: int = 16
