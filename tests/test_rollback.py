@@ -18,7 +18,7 @@ class Ledger:
 
     def __init__(self, guard, theta):
         self.g, self.total, self.weight, self.level, self.step_scale = guard, 0.0, 0.0, np.inf, 1.0
-        self.count = self.probation = self.steady = self.windows = 0
+        self.count = self.probation = self.steady = 0
         self.used_trusted = False
         self.begun = self.good = self.trusted = theta
         self.trusted_level = self.rival_level = self.lowest = self.away = 0.0
@@ -55,10 +55,7 @@ class Ledger:
         self.total, self.weight = keep * self.total + cost, keep * self.weight + 1
         mean, sofar = self.total / self.weight, self.total / g.window
         ceiling = np.inf if g.cost_ceiling is None else g.cost_ceiling - self.lowest
-        doubt = (c - 1) / self.windows if 0 < self.windows < 8 else 0.0
-        if not self.probation and (
-            (known and sofar > c * max((1 + doubt) * self.level, g.cost_floor)) or sofar > ceiling
-        ):
+        if not self.probation and ((known and sofar > c * level) or sofar > ceiling):
             return self.back()
         same = np.array_equal(self.good, self.trusted)
         highest = c * max(self.trusted_level, g.cost_floor) if self.trusted_level > 0 else np.inf
@@ -90,8 +87,6 @@ class Ledger:
             if not self.probation and calm:
                 said, self.good, self.step_scale = "saved", self.begun, min(1, 1.01 * self.step_scale)
             highest = c * max(self.trusted_level, g.cost_floor) if self.trusted_level > 0 else np.inf
-            if not known or not self.probation or measured:
-                self.windows = min(self.windows + 1, 8)
             if not known:
                 self.level = min(mean, highest)
             elif not self.probation or measured:
@@ -141,7 +136,6 @@ class TestRollback:
                 "total",
                 "weight",
                 "level",
-                "windows",
                 "step_scale",
                 "count",
                 "probation",
@@ -351,7 +345,7 @@ class TestFalseAlarms:
 
         window, exploded = jax.lax.scan(step, first, jnp.asarray(costs))
         assert window is not None
-        return exploded, window
+        return np.asarray(exploded), window
 
     def test_a_new_set_point_is_no_explosion(self):
         t = np.arange(30_000)
@@ -362,28 +356,6 @@ class TestFalseAlarms:
     def test_nor_is_the_end_of_a_rest(self):
         exploded, _ = self.judged(np.repeat([0.0, 1.0], 600), st.Guard())
         assert not exploded.any()
-
-    def test_nor_is_a_task_after_a_small_first_window(self):
-        """One window says little about the next: 15 times its cost is no explosion. The level of eight windows is taken
-        as it is, and an explosion in the second window is still found soon."""
-        rows = [(1, 15.0), (1, 17.0), (1, 1e3), (8, 3.9), (8, 6.0), (8, 15.0)]
-        costs = np.stack([np.repeat([1.0, times], [100 * known, 1800 - 100 * known]) for known, times in rows])
-        exploded = jax.vmap(lambda row: self.judged(row, st.Guard(window=100))[0])(costs)
-        first = [np.flatnonzero(row)[:1].tolist() for row in exploded]
-        assert [bool(at) for at in first] == [False, True, True, False, True, True], first
-        assert first[2][0] < 110, first
-
-    @pytest.mark.slow
-    def test_nor_is_it_in_a_loop(self):
-        """The reference hardly moves in the first window, and as usual afterwards."""
-        plant = st.models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.02)
-        loop = st.Loop(plant, st.policies.PID(kp=0.2, ki=0.2, u_min=-2.0, u_max=2.0), st.Tracking(effort=0.01))
-        levels = np.array([0.3, -0.2, 0.2, 0.0, 0.3, 1.0, -0.6, 0.8, -0.9, 0.5, -0.4, 0.9, -0.7, 0.6, -1.0])
-        reference = st.references.Recorded(np.repeat(levels, 100)[:, None])
-        run = loop.simulate(1500, seed=0, reference=reference, guard=loop.guard(window=500), engine="native")
-        means = np.asarray(run.cost).reshape(3, 500).mean(axis=1)
-        assert 4 < means[1] / means[0] < 16, means
-        assert not decided(run, D.EXPLODED).any()
 
     @pytest.mark.parametrize(("disturbance", "came_back"), [(1.5, "the last good one"), (20.0, "the first one")])
     def test_after_a_disturbance_the_last_good_gains_stay(self, disturbance, came_back):

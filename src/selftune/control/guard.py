@@ -158,8 +158,6 @@ class Guard(eqx.Module):
       not move, and the tuner resets y.
     - `rollback`: a factor c > 1 on the cost. The mean cost of about the last `window` steps is compared with the level,
       which is the mean cost of good windows. Negative costs are shifted: the lowest cost so far counts as zero.
-        - Windows of the same task differ. While the level rests on n < 8 windows, costs are compared with
-          1 + (c − 1) / n times the level.
         - A window with a mean cost of at most √c times the level is good: the θ and â at its beginning become the last
           good θ and â.
         - A rollback happens if the mean cost exceeds c times the level, if the tuner's running estimate ρ̂ (see its

@@ -15,9 +15,6 @@ PROBATION = 2
 """After a rollback, θ does not move for this many windows, while the cost of the restored θ is measured."""
 STEADY, PROVED = 0.0125, 4
 """A θ that moves by at most `STEADY` widths of Θ in each of `PROVED` good windows in a row has proved itself."""
-FAMILIAR = 8
-"""The level of this many windows is taken as it is. Windows of the same task differ: one window can cost much less than
-the next, so the level of fewer windows is taken higher."""
 BACKOFF, TRUST, LEAST = 0.5, 1.01, 1 / 1024
 """Factors on the length of the tuner's steps: a rollback multiplies the length by `BACKOFF`, a good window by `TRUST`.
 The product stays between `LEAST` and 1; `LEAST` is above zero so that the steps can grow again."""
@@ -36,8 +33,6 @@ class Window(eqx.Module):
     weight: Float[Array, ""]
     level: Float[Array, ""]
     """The mean cost of good windows; infinite before the first."""
-    windows: Int[Array, ""]
-    """The number of windows that the level rests on, up to `FAMILIAR`."""
     step_scale: Float[Array, ""]
     """The factor, at most 1, on the tuner's steps."""
     count: Int[Array, ""]
@@ -73,7 +68,7 @@ def start(guard: Guard, theta: PyTree, a_hat: PyTree, dtype: Any) -> Window | No
     zero, none, now = jnp.zeros((), dtype), jnp.zeros((), jnp.int32), Snapshot(theta, a_hat)
     level, step_scale, used_trusted = jnp.full((), jnp.inf, dtype), jnp.ones((), dtype), jnp.asarray(False)
     return Window(
-        zero, zero, level, none, step_scale, none, none, used_trusted, none, now, now, now, zero, zero, zero, none, zero
+        zero, zero, level, step_scale, none, none, used_trusted, none, now, now, now, zero, zero, zero, none, zero
     )
 
 
@@ -87,7 +82,6 @@ def repaired(guard: Guard, window: Window) -> Window:
         total=jnp.where(are_sums, total, 0),
         weight=jnp.where(are_sums, weight, 0),
         level=jnp.where(level >= 0, level, jnp.inf),
-        windows=jnp.clip(window.windows, 0, FAMILIAR),
         step_scale=jnp.where(window.step_scale >= LEAST, jnp.minimum(window.step_scale, 1), LEAST),
         count=jnp.clip(window.count, 0, guard.window),
         probation=jnp.clip(window.probation, 0, PROBATION * guard.window),
@@ -152,15 +146,13 @@ def judge(
     # In a probation θ stood still: if it is the trusted θ, its cost is measured anew.
     measures = trial_ends | (phase.ends_probation & ends & ~_good_differs(window))
     trusted_level = _next_trusted_level(window, costs.mean, trusts=trusts, ends=ends, measures=measures)
-    updates = ends & (~phase.on_probation | phase.ends_probation | ~phase.level_known)
     level = _next_level(
-        guard, window, phase, costs.mean, trusted_level, updates=updates, is_good=is_good, expands=faults.expands
+        guard, window, phase, costs.mean, trusted_level, ends=ends, is_good=is_good, expands=faults.expands
     )
     after = Window(
         total=jnp.where(restarts, 0, costs.total),
         weight=jnp.where(restarts, 0, costs.weight),
         level=jnp.where(faults.trusted_is_worse, window.rival_level, level),
-        windows=_count_windows(window, level, updates=updates),
         step_scale=jnp.where(saved, jnp.minimum(TRUST * window.step_scale, 1), window.step_scale),
         count=jnp.where(ends, 0, window.count + 1).astype(jnp.int32),
         probation=jnp.maximum(window.probation - 1, 0),
@@ -184,8 +176,6 @@ class _Phase(NamedTuple):
 
     level: Array
     """The level that costs are compared with, at least `cost_floor`."""
-    likely_level: Array
-    """The level that a longer time would show at most; see `_raise_level`."""
     level_known: Array
     on_probation: Array
     ends_probation: Array
@@ -223,19 +213,7 @@ class _Faults(NamedTuple):
 
 def _find_phase(guard: Guard, window: Window) -> _Phase:
     level = jnp.maximum(window.level, guard.cost_floor)
-    likely = jnp.maximum(_raise_level(guard, window.level, window.windows), guard.cost_floor)
-    return _Phase(level, likely, jnp.isfinite(window.level) & (level > 0), window.probation > 0, window.probation == 1)
-
-
-def _raise_level(guard: Guard, level: Array, windows: Array) -> Array:
-    """Return the level for the decision whether the cost exploded: 1 + (c − 1) / n times the level of n windows.
-
-    So the first window, in which the reference may hardly move, counts c times; the factor falls to 1 when the level is
-    that of `FAMILIAR` windows.
-    """
-    assert guard.rollback is not None
-    doubt = (guard.rollback - 1) / jnp.maximum(windows, 1).astype(level.dtype)
-    return jnp.where(windows < FAMILIAR, (1 + doubt) * level, level)
+    return _Phase(level, jnp.isfinite(window.level) & (level > 0), window.probation > 0, window.probation == 1)
 
 
 def _shift_costs(window: Window, cost: Array) -> Window:
@@ -267,7 +245,7 @@ def _add_cost(guard: Guard, window: Window, phase: _Phase, cost: Array) -> _Cost
 
 def _find_faults(guard: Guard, window: Window, phase: _Phase, costs: _Costs, rho: Any, learning: Any) -> _Faults:
     assert guard.rollback is not None
-    exploded = phase.is_watched & learning & (costs.padded_mean > guard.rollback * phase.likely_level)
+    exploded = phase.is_watched & learning & (costs.padded_mean > guard.rollback * phase.level)
     may_repeat = phase.level_known & phase.on_probation & learning & ~window.used_trusted
     trusted_is_better = costs.padded_mean > guard.rollback * window.trusted_level
     far_above = costs.padded_mean > guard.rollback * guard.rollback * phase.level
@@ -311,7 +289,7 @@ def _next_level(
     mean: Array,
     trusted_level: Array,
     *,
-    updates: Any,
+    ends: Any,
     is_good: Any,
     expands: Any,
 ) -> Array:
@@ -329,13 +307,7 @@ def _next_level(
     level = jnp.where(phase.level_known, moved, mean)
     level = jnp.minimum(level, _highest_level(guard, trusted_level))
     level = jnp.where((probation_ends | ~phase.level_known) & expands, jnp.inf, level)
-    return jnp.where(updates, level, window.level)
-
-
-def _count_windows(window: Window, level: Array, *, updates: Any) -> Array:
-    """Return the number of windows that the level after this step rests on; a level that is not known rests on none."""
-    more = jnp.minimum(window.windows + 1, FAMILIAR)
-    return jnp.where(updates, jnp.where(jnp.isfinite(level), more, 0), window.windows).astype(jnp.int32)
+    return jnp.where(ends & (~phase.on_probation | probation_ends | ~phase.level_known), level, window.level)
 
 
 def _way(start: PyTree, end: PyTree, widths: Any) -> Array:
@@ -359,7 +331,6 @@ def go_back(guard: Guard, window: Window) -> Window:
         total=zero,
         weight=zero,
         level=window.level,
-        windows=window.windows,
         step_scale=jnp.where(is_suspect, shorter, window.step_scale),
         count=none,
         probation=jnp.full_like(window.probation, PROBATION * guard.window),

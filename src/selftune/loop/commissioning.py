@@ -16,7 +16,6 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from ..control import rollback
 from ..control.controller import Controller
 from ..control.guard import Guard
 from ..control.guard_limits import GuardRule, suggest_guard
@@ -180,13 +179,9 @@ class Commissioned:
         )
         state = agent.state
         if self.level is not None and state.guard.window is not None:
-            window = state.guard.window
-            level = np.asarray(self.level, window.level.dtype)
-            # The level is the highest of the dry run: it needs no doubt.
+            level = np.asarray(self.level, state.guard.window.level.dtype)
             agent.state = eqx.tree_at(
-                lambda s: (s.guard.window.level, s.guard.window.windows, s.guard.window.trusted_level),
-                state,
-                (level, np.full_like(window.windows, rollback.FAMILIAR), level),
+                lambda s: (s.guard.window.level, s.guard.window.trusted_level), state, (level, level)
             )
         return agent
 
