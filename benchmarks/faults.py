@@ -183,6 +183,11 @@ def table(outcomes: list[Outcome]) -> str:
             f"{robot:<10} {kind:<14} {len(ones):>5} {sum(one.recovered for one in ones):>9} "
             f"{sum(one.crashed for one in ones):>7} {ratios[len(ratios) // 2]:>12.3f} {ratios[-1]:>7.2f}"
         )
+    lines += [
+        f"not recovered: {one.robot}, {one.kind}, seed {one.seed}" + (", crashed" if one.crashed else "")
+        for one in outcomes
+        if not one.recovered
+    ]
     share = sum(one.recovered for one in outcomes) / len(outcomes)
     raw = sum(not one.crashed and one.after <= 1.2 * one.before for one in outcomes) / len(outcomes)
     kept = all(one.finite and one.inside for one in outcomes)

@@ -1,7 +1,7 @@
 /* Hostile inputs for a controller: random bits, NaN, infinities, stuck and huge numbers, wrong order of the calls, and
    switches of the mode. counts has the number of each event; the names are those of EVENTS in hostile.py. */
 enum {
-    STEPS, REFUSED, SAFE, GATED, ROLLBACKS, U_NOT_FINITE, U_OUTSIDE, THETA_OUTSIDE, ESTIMATE_NOT_FINITE, WRONG_CODE,
+    STEPS, REFUSED, SAFE, GATED, ROLLBACKS, U_NOT_FINITE, U_OUTSIDE, THETA_OUTSIDE, ESTIMATE_OUTSIDE, WRONG_CODE,
     WEDGED
 };
 
@@ -36,14 +36,15 @@ static REAL hostile_number(int kind, REAL good, REAL before)
     case 4: return uniform() * (REAL)1e30;
     case 5: return before;
     case 6: return draw() & 1 ? (REAL)0 : (REAL)1e-42;
+    case 7: return good * (REAL)100; /* an outlier that may be inside its limit */
     default: return good;
     }
 }
 
 void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *u_low, const REAL *u_high,
-             const REAL *theta_low, const REAL *theta_high, int64_t *counts);
+             const REAL *theta_low, const REAL *theta_high, const REAL *a_low, const REAL *a_high, int64_t *counts);
 void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *u_low, const REAL *u_high,
-             const REAL *theta_low, const REAL *theta_high, int64_t *counts)
+             const REAL *theta_low, const REAL *theta_high, const REAL *a_low, const REAL *a_high, int64_t *counts)
 {
     static agent_state s;
     static agent_info info;
@@ -54,7 +55,7 @@ void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *u_low,
     agent_init(&s);
     for (int64_t step = 0; step < steps; step++) {
         if (left-- == 0) {
-            kind = draw() % 10 < 5 ? 0 : (int)(draw() % 7);
+            kind = draw() % 10 < 5 ? 0 : (int)(draw() % 8);
             left = (int64_t)(draw() % 400);
         }
         const int one = kind != 0 && draw() % 2 ? (int)(draw() % AGENT_Q) : -1; /* all sensors, or one of them */
@@ -76,7 +77,10 @@ void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *u_low,
         }
         for (int i = 0; i < AGENT_D; i++)
             counts[THETA_OUTSIDE] += !(s.theta[i] >= theta_low[i] && s.theta[i] <= theta_high[i]);
-        for (int i = 0; i < AGENT_P; i++) counts[ESTIMATE_NOT_FINITE] += is_bad(s.a_hat[i]);
+        for (int i = 0; i < AGENT_P; i++) {
+            const REAL a = s.a_hat[i];
+            counts[ESTIMATE_OUTSIDE] += is_bad(a) || !(a >= a_low[i] && a <= a_high[i]);
+        }
         for (int i = 0; i < AGENT_Q; i++) counts[WRONG_CODE] += code == AGENT_OK && is_bad(x[i]);
         counts[WRONG_CODE] += code < 0 || code > 7 || code == 3;
         refused_in_a_row = code == AGENT_OK || code == AGENT_SAFE || !all_good ? 0 : refused_in_a_row + 1;

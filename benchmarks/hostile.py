@@ -2,11 +2,12 @@
 
 Each controller gets random bits, NaN, infinities, stuck and huge numbers in place of measurements, calls in a wrong
 order, and switches of its mode. The table counts the events. The columns after "rollbacks" must be 0: controls that
-are not finite or outside their limits, θ outside Θ, an estimate that is not finite, a wrong return code, and a
-controller that still refuses after 100 good measurements in a row (wedged).
+are not finite or outside their limits, θ outside Θ, â outside 𝒜 or not finite, a wrong return code, and a controller
+that still refuses after 100 good measurements in a row (wedged).
 """
 
 import argparse
+import collections
 import ctypes
 import time
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ EVENTS = (
     "u not finite",
     "u outside",
     "θ outside",
-    "â not finite",
+    "â outside",
     "wrong code",
     "wedged",
 )
@@ -60,7 +61,7 @@ def scalar(tuner: st.AbstractTuner, estimator: st.AbstractEstimator, dtype: str)
         actuation=lambda x, theta, t: -theta * x,
         cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
     )
-    guard = st.Guard(u_low=-2.0, u_high=2.0, x_limit=10.0, f_limit=10.0)
+    guard = st.Guard(u_low=-2.0, u_high=2.0, x_limit=10.0, f_limit=1e3)
     start = {"x": [1.0], "theta": [1.0], "a_hat": [0.0, 0.0]}
     parts = f"{type(tuner).__name__} + {type(estimator).__name__}"
     return Case("scalar", parts, dtype, st.Controller(system, tuner, estimator), guard, start, 2.0)
@@ -116,13 +117,16 @@ def attack(case: Case, steps: int, seed: int = 1) -> dict[str, int]:
     firmware = Firmware(case.controller, case.guard, state, name="agent")
     driver = Path(__file__).with_name("hostile.c").read_text().replace("REAL", firmware.real)
     function = compilation.build(firmware.whole() + driver).hostile
-    function.argtypes = [ctypes.c_int64, ctypes.c_uint64, *[ctypes.c_void_p] * 6]
+    function.argtypes = [ctypes.c_int64, ctypes.c_uint64, *[ctypes.c_void_p] * 8]
     function.restype = None
-    constraint = getattr(case.controller.tuner, "constraint", st.Unconstrained())
+    theta_set, a_set = (
+        getattr(part, "constraint", None) or st.Unconstrained()
+        for part in (case.controller.tuner, case.controller.estimator)
+    )
     limits = [
         np.broadcast_to(case.scale, (firmware.sizes.q,)),
         *(np.broadcast_to(limit, (firmware.sizes.m,)) for limit in step_limits.control_range(case.guard, dtype)),
-        *(np.asarray(bound) for bound in constraint.bounds(theta)),
+        *(np.asarray(bound) for bound in (*theta_set.bounds(theta), *a_set.bounds(a_hat))),
     ]
     arrays = [np.ascontiguousarray(limit, dtype) for limit in limits]
     counts, total = np.zeros(len(EVENTS), np.int64), np.zeros(len(EVENTS), np.int64)
@@ -150,17 +154,20 @@ def table(rows: list[tuple[Case, dict[str, int], float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=float, default=1e6, help="steps of each controller on the scalar problem")
+    help_steps = "steps on the scalar problem, of all controllers together; a tenth of them on each robot"
+    parser.add_argument("--steps", type=float, default=1e7, help=help_steps)
     parser.add_argument("--problem", choices=("scalar", "arm", "quadrotor"), action="append")
     parser.add_argument("--dtype", choices=DTYPES, action="append")
     given = parser.parse_args()
     rows = []
     problems = tuple(given.problem or ("scalar", "arm", "quadrotor"))
     with jax.enable_x64(True):
-        for case in cases(problems, tuple(given.dtype or DTYPES)):
-            steps = int(given.steps if case.problem == "scalar" else given.steps / 10)
+        drawn = list(cases(problems, tuple(given.dtype or DTYPES)))
+        shares = collections.Counter(case.problem for case in drawn)
+        for number, case in enumerate(drawn):
+            steps = round(given.steps / (1 if case.problem == "scalar" else 10) / shares[case.problem])
             begin = time.perf_counter()
-            counts = attack(case, steps)
+            counts = attack(case, steps, seed=1 + number * 10**12)
             rows.append((case, counts, time.perf_counter() - begin))
             print(table(rows[-1:]).splitlines()[1], flush=True)
     print(table(rows))
