@@ -23,7 +23,7 @@ test-slow: $(READY)
 playground: playground/dist/index.html
 
 playground/node_modules/.ready: playground/package.json playground/package-lock.json
-	cd playground && npm install --no-audit --no-fund --no-save --silent
+	cd playground && npm ci --no-audit --no-fund --silent
 	touch $@
 
 PLAYGROUND_PYTHON := $(shell find src -name '*.py' -o -name '*.in' -o -name '*.c')

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import robot_controllers
 
 import selftune as st
 from selftune import models, policies, references
@@ -100,7 +101,7 @@ def main() -> None:
     textbook = rules.ziegler_nichols(rules.ultimate_of(loop.plant), derivative=True)
     gains = {"nominal": {"kp": 20.0, "ki": 20.0, "kd": 0.2}, "zieglerNichols": textbook}
     (folder / "motor_gains.json").write_text(json.dumps(gains) + "\n")
-    about = {"nature": nature, "period": 1_000, "paper": recorded}
+    about = {"nature": nature, "period": 1_000, "paper": recorded, "robots": robot_controllers.write(folder)}
     (HERE / "tests" / "recorded.json").write_text(json.dumps(about) + "\n")
 
 
