@@ -53,9 +53,10 @@ def _arm(folder: Path) -> dict[str, Any]:
             "waves": [{"turns": turns, "cosine": -size, "sine": 0 * size}],
         },
         "gains": {name: robot.detuned(factor) for name, factor in STARTS.items()},
+        "settings": _settings(robot),
     }
     _export_robot(robot, plant.reset(), folder / "robot_arm", numbers)
-    return _drive(robot, plant, np.random.default_rng([SEED, 1]).standard_normal((RECORDED + 2, 4))[1:], arm_plant.HEAVY)
+    return _drive(robot, plant, np.random.default_rng([SEED, 1]).standard_normal((RECORDED + 1, 4)), arm_plant.HEAVY)
 
 
 def _quadrotor(folder: Path) -> dict[str, Any]:
@@ -85,6 +86,7 @@ def _quadrotor(folder: Path) -> dict[str, Any]:
             "waves": [{"turns": [1, 2, 1], "cosine": [0, 0, 0], "sine": size}],
         },
         "gains": {name: robot.detuned(factor) for name, factor in STARTS.items()},
+        "settings": _settings(robot),
     }
     _export_robot(robot, measured, folder / "robot_quadrotor", numbers)
     noise = np.random.default_rng([SEED, 2]).standard_normal((RECORDED + 1, 12))
@@ -138,9 +140,9 @@ def _file(folder: Path) -> dict[str, Any]:
     rows = np.asarray(loop.reference.rows(jax.random.key(0), RECORDED + 1, robot.dt, 3 * joints), float)
     measured, controls, states = plant.reset(), [], []
     for t in range(RECORDED):
+        states.append(plant.truth)
         controls.append(agent.act(measured, reference=rows[t]))
         measured = plant.step(controls[-1])
-        states.append(plant.truth)
     noise = np.random.default_rng([SEED, 8]).standard_normal((RECORDED + 1, 2 * joints))
     theta = [number for leaf in jax.tree.leaves(agent.theta) for number in np.ravel(leaf)]
     return _record(noise, controls, states, theta, heavy) | {"reference": _plain(rows[::50])}
@@ -153,6 +155,23 @@ def _export_robot(robot: base.Robot, measured: np.ndarray, folder: Path, numbers
         robot.controller(), folder, **start, dtype="float64", name=folder.name, guard=guard, overwrite=True
     )
     _write_numbers(folder, numbers)
+
+
+def _settings(robot: base.Robot) -> dict[str, Any]:
+    """Return the numbers of a robot's controller that a TOML file for `selftune run` needs."""
+    scenario = robot.make_scenario(2, jax.random.key(SEED))
+    return {
+        "x0": scenario.x0,
+        "theta_low": robot.theta_box.low,
+        "theta_high": robot.theta_box.high,
+        "a_low": robot.a_box.low,
+        "a_high": robot.a_box.high,
+        "a_hat": robot.a_hat,
+        "scale": np.broadcast_to(np.asarray(robot.a_scale) ** 2, robot.a_hat.shape),
+        "learning_rate": robot.learning_rate,
+        "estimator_rate": robot.estimator_rate,
+        "guard": dict(robot.guard),
+    }
 
 
 def _write_numbers(folder: Path, numbers: dict[str, Any]) -> None:

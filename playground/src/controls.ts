@@ -75,10 +75,14 @@ export function button(text: string, pressed: () => void): HTMLButtonElement {
   return made;
 }
 
-/** Three sentences that say what a panel shows. */
-export function about(...sentences: string[]): HTMLElement {
+/** The address of the guide. The documentation site serves the playground beside its own pages, and changes this address. */
+const guide = () => document.querySelector<HTMLMetaElement>('meta[name="guide"]')!.content;
+
+/** Three sentences that say what a panel shows, and a link to a page of the guide. */
+export function about(page: string, ...sentences: string[]): HTMLElement {
   const summary = element("summary", {}, "What am I looking at?");
-  return element("details", { class: "about", open: "" }, summary, element("p", {}, sentences.join(" ")));
+  const link = element("a", { href: `${guide()}${page}` }, "More in the guide.");
+  return element("details", { class: "about", open: "" }, summary, element("p", {}, `${sentences.join(" ")} `, link));
 }
 
 export function download(name: string, text: string): void {

@@ -182,6 +182,7 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
     { class: "heading" },
     element("h2", {}, "A PID that keeps itself tuned"),
     about(
+      "loops/",
       "Two equal motors turn a shaft to the same angles: one PID tunes its three gains while it runs, the other keeps its gains.",
       "Pull at the shaft with the load, change the inertia or the friction, and watch Kp, Ki and Kd move; nobody chose a learning rate.",
       "Both controllers are the C code that selftune exports for a microcontroller, with its guard, compiled to WebAssembly.",

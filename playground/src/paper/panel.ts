@@ -148,6 +148,7 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
     { class: "heading" },
     element("h2", {}, "One gain, an unknown force, no reset"),
     about(
+      "how-it-works/",
       "A controller u = −θx − φ(x)â holds x near zero for 200,000 steps, while noise pushes x and the unknown force φ(x)a* jumps from time to time.",
       "While it runs, the controller learns the force (its estimate is â) and improves its own gain θ by M-GAPS, the algorithm of the paper.",
       "Compare it with a controller that learns the force but keeps its first gain, and with the best constant gain, which nobody knows in advance.",
