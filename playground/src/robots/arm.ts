@@ -40,7 +40,7 @@ export const armPanel = robotPanel({
     { label: "ζ₁", colour: "--best" },
     { label: "ζ₂", colour: "--fixed" },
   ],
-  estimate: { title: "Payload, kg", labels: ["true", "estimated"], truth: ({ payload }) => payload, found: (a) => a[0]! },
+  estimate: { title: "Payload, kg", labels: ["true", "estimated, with other errors of the model"], truth: ({ payload }) => payload, found: (a) => a[0]! },
   knobs: [
     { name: "payload", label: "Payload", low: 0, high: 1, step: 0.05, show: (v) => `${v.toFixed(2)} kg` },
     { name: "disturbance", label: "Disturbing torque", low: 0, high: 1, step: 0.05, show: (v) => `${shortNumber(v * numbers.disturbance[0]!)} N·m` },

@@ -44,9 +44,9 @@ export const filePanel = robotPanel({
     { label: "ζ elbow", colour: "--best", dashed: true },
     { label: "ζ wrist", colour: "--fixed", dashed: true },
   ],
-  estimate: { title: "Payload, kg", labels: ["true", "estimated"], truth: ({ payload }) => payload, found: (a) => a[0]! },
+  estimate: { title: "Payload, kg", labels: ["true", "estimated, with other errors of the model"], truth: ({ payload }) => payload, found: (a) => a[0]! },
   knobs: [
-    { name: "payload", label: "Payload", low: 0, high: Number((1.5 * numbers.heavy).toFixed(1)), step: 0.05, show: (v) => `${v.toFixed(2)} kg` },
+    { name: "payload", label: "Payload", low: 0, high: Number((2.5 * numbers.heavy).toFixed(1)), step: 0.01, show: (v) => `${v.toFixed(2)} kg` },
     { name: "disturbance", label: "Disturbing torque", low: 0, high: 1, step: 0.05, show: (v) => `${shortNumber(v * numbers.disturbance[0]!)} N·m` },
   ],
   defaults: { payload: Number(numbers.payload.toFixed(2)), disturbance: 0, wind: 0 },

@@ -61,7 +61,10 @@ const STARTS: Record<Starts, string> = {
   nominal: "the usual feedback",
   stiff: "four times the usual feedback",
 };
+/** The seconds of a push by the button. */
 const SHOVE = 0.15;
+/** Before this time, an RMS has too few values. */
+const FIRST = 0.5;
 
 export function robotPanel(options: RobotOptions): Panel {
   return (place, given) => show(options, place, given);
@@ -173,7 +176,7 @@ function show(options: RobotOptions, place: HTMLElement, given: URLSearchParams)
     const [own, fixed] = pilots!;
     const time = seconds();
     guard.take(own.controller.decisions(), time);
-    columns.error.push(() => [time, own.error / size, fixed.error / size]);
+    if (time >= FIRST) columns.error.push(() => [time, own.error / size, fixed.error / size]);
     columns.gains.push(() => [time, ...options.gains(own.controller)]);
     columns.estimate.push(() => [time, options.estimate.found(own.controller.state.a_hat), options.estimate.truth(values)]);
     columns.cost.push(() => [time, ...means] as number[]);

@@ -44,7 +44,7 @@ export const quadrotorPanel = robotPanel({
     { label: "ζ tilt", colour: "--fixed", dashed: true },
   ],
   estimate: {
-    title: "Payload, g", labels: ["true", "estimated"],
+    title: "Payload, g", labels: ["true", "estimated, with other errors of the model"],
     truth: ({ payload }) => 1000 * payload, found: (a) => (1000 * a[5]!) / numbers.gravity,
   },
   knobs: [
@@ -58,7 +58,7 @@ export const quadrotorPanel = robotPanel({
   pull: { stiffness: 0.5, most: 0.25 },
   shove: [0.25, 0.15, 0],
   stage: (mujoco, plant) => ({
-    view: { target: [0, 0, -0.12], distance: 3.6, azimuth: -68, elevation: 26, floor: -0.6 },
+    view: { target: [0, 0, -0.1], distance: 4.8, azimuth: -80, elevation: 26, floor: -0.6 },
     shape: (colour, shown, ghost) => new QuadrotorShape(mujoco, plant.model, colour, shown, ghost),
     hasGhost: true,
     payloadRadius: 0.2,
