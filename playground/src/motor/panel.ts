@@ -3,6 +3,7 @@ import cHeader from "../controllers/motor_pid/motor_pid.h?url";
 import { load } from "../controllers/motor_pid/motor_pid.mjs";
 import textbook from "../controllers/motor_gains.json";
 import { about, button, choice, download, element, slider } from "../controls";
+import { History } from "../history";
 import { Plot, shortNumber } from "../plot";
 import { withDefaults, writeAddress } from "../settings";
 import { pythonScript } from "./python";
@@ -20,9 +21,8 @@ const RANGES = {
   speed: [0.5, 50] as [number, number],
   seed: [0, 99_999] as [number, number],
 };
-/** The plot of the angle shows this many seconds; that of gains and cost keeps this many points. */
+/** The plot of the angle shows this many seconds. */
 const SHOWN = 8;
-const KEPT = 1200;
 
 function startGains(start: string): Gains {
   const { kp, ki, kd } = textbook.nominal;
@@ -71,10 +71,9 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
   let before = 0;
   let owed = 0;
   const recent: number[][] = [[], [], [], []];
-  const slow: number[][] = [[], [], [], []];
-  const costs: number[][] = [[], [], []];
+  const slow = new History(4, 20);
+  const costs = new History(3, 20);
   const means = { own: NaN, rival: NaN };
-  let every = 20;
 
   const world = (): World => values;
   const remember = () => history.replaceState(null, "", writeAddress("motor", values));
@@ -98,8 +97,9 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
     rival.controller.freeze();
     setLearning(learns);
     step = owed = 0;
-    every = 20;
-    for (const columns of [recent, slow, costs]) columns.forEach((column) => (column.length = 0));
+    recent.forEach((column) => (column.length = 0));
+    slow.clear();
+    costs.clear();
     means.own = means.rival = NaN;
     remember();
   }
@@ -113,17 +113,11 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
     means.own = Number.isNaN(means.own) ? own!.cost : means.own + weight * (own!.cost - means.own);
     means.rival = Number.isNaN(means.rival) ? rival!.cost : means.rival + weight * (rival!.cost - means.rival);
     if (step % 4 === 0) push(recent, SHOWN / (4 * PERIOD), time, reference, own!.angle, rival!.angle);
-    if (step % every === 0) {
+    slow.push(() => {
       const { kp, ki, kd } = own!.gains;
-      slow.forEach((column, i) => column.push([time, kp, ki, kd][i]!));
-      costs.forEach((column, i) => column.push([time, means.own, means.rival][i]!));
-      if (slow[0]!.length > KEPT) {
-        every *= 2; // keep every second point, so that the whole run stays visible
-        for (const columns of [slow, costs]) {
-          columns.forEach((column) => column.splice(0, column.length, ...column.filter((_, i) => i % 2 === 0)));
-        }
-      }
-    }
+      return [time, kp, ki, kd];
+    });
+    costs.push(() => [time, means.own, means.rival]);
     step++;
   }
 
@@ -142,8 +136,8 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
 
   function draw(): void {
     plots.angle.show(recent);
-    plots.gains.show(slow);
-    plots.cost.show(costs);
+    plots.gains.show(slow.columns);
+    plots.cost.show(costs.columns);
     const reference = referenceAt(step, values.seed);
     dials.own.turn(own!.angle, reference);
     dials.rival.turn(rival!.angle, reference);

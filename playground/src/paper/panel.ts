@@ -41,6 +41,7 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
     gain: new Plot({ title: "Gain θ", along, series: three, range: [0, null] }),
     cost: new Plot({ title: "Mean cost of a step", along, series: three, logarithmic: true }),
     regret: new Plot({ title: "Static regret: cost beyond the best static gain", along, series: two }),
+    local: new Plot({ title: "Local regret: Σ |∇F(θ)|² of the exact model", along, series: two }),
     mismatch: new Plot({ title: "Model error |φ(x)(â − a*)|", along, series: two, range: [0, null] }),
     error: new Plot({ title: "Tracking error |x|", along, series: three, range: [0, null] }),
   };
@@ -80,7 +81,7 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
     verdict.textContent = `The controller could not be loaded: ${event.message || "see the browser's console"}`;
   });
 
-  function showRuns(learning: Trace, fixed: Trace, best: { gain: number; trace: Trace } | null): void {
+  function showRuns(learning: Trace, fixed: Trace, best: Extract<Answer, { kind: "best" }> | null): void {
     const x = learning.step;
     const none = Array.from(x, () => null);
     const far = every(x, COARSE);
@@ -96,10 +97,12 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
     text += `Learning costs ${percent(share)} of the fixed gain's cost`;
     if (best === null) {
       plots.regret.show([x, none, none]);
+      plots.local.show([x, none, none]);
       text += ".";
     } else {
       const difference = (trace: Trace) => trace.cumulative.map((sum, row) => sum - best.trace.cumulative[row]!);
       plots.regret.show([x, difference(learning), difference(fixed)]);
+      plots.local.show([x, best.local.learning, best.local.fixed]);
       const beyond = learning.total / best.trace.total - 1;
       const where = beyond >= 0 ? "more" : "less";
       text += `, and ${percent(Math.abs(beyond))} ${where} than the best static gain, ${shortNumber(best.gain)}, which is known only in hindsight.`;
