@@ -6,7 +6,7 @@ import { about, button, choice, download, element, slider } from "../controls";
 import { History } from "../history";
 import { Plot, shortNumber } from "../plot";
 import { withDefaults, writeAddress } from "../settings";
-import { pythonScript } from "./python";
+import { pythonScript, tomlFile } from "./python";
 import { Drive, PERIOD, referenceAt, type Gains, type World } from "./simulation";
 
 const STARTS = { low: "ten times too low", nominal: "good for the model", high: "ki ten times too high" };
@@ -167,6 +167,7 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
       "div",
       { class: "buttons" },
       button("Python", () => download("motor_pid.py", pythonScript(startGains(values.start), values))),
+      button("TOML", () => download("motor_pid.toml", tomlFile())),
       element("a", { href: cSource, download: "motor_pid.c" }, "C"),
       element("a", { href: cHeader, download: "motor_pid.h" }, "C header"),
     ),

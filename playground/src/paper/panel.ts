@@ -3,7 +3,7 @@ import cHeader from "../controllers/paper_mgaps/paper_mgaps.h?url";
 import { about, button, choice, download, element, slider } from "../controls";
 import { Plot, shortNumber } from "../plot";
 import { withDefaults, writeAddress } from "../settings";
-import { pythonScript } from "./python";
+import { pythonScript, tomlFile } from "./python";
 import type { Settings, Trace } from "./simulation";
 import type { Answer, Question, Rule } from "./worker";
 
@@ -142,6 +142,7 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
       "div",
       { class: "buttons" },
       button("Python", () => download("paper_example.py", pythonScript(settings(), values.rule as Rule))),
+      button("TOML", () => download("paper_example.toml", tomlFile(settings(), values.rule as Rule))),
       element("a", { href: cSource, download: "paper_mgaps.c" }, "C"),
       element("a", { href: cHeader, download: "paper_mgaps.h" }, "C header"),
     ),
