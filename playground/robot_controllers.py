@@ -151,9 +151,7 @@ def _file(folder: Path) -> dict[str, Any]:
 def _export_robot(robot: base.Robot, measured: np.ndarray, folder: Path, numbers: dict[str, Any]) -> None:
     guard = st.Guard(**robot.guard)
     start: dict[str, Any] = {"x": measured, "theta": robot.theta, "a_hat": robot.a_hat}
-    st.export_web(
-        robot.controller(), folder, **start, dtype="float64", name=folder.name, guard=guard, overwrite=True
-    )
+    st.export_web(robot.controller(), folder, **start, dtype="float64", name=folder.name, guard=guard, overwrite=True)
     _write_numbers(folder, numbers)
 
 

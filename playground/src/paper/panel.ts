@@ -40,8 +40,8 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
   const plots = {
     gain: new Plot({ title: "Gain θ", along, series: three, range: [0, null] }),
     cost: new Plot({ title: "Mean cost of a step", along, series: three, logarithmic: true }),
-    regret: new Plot({ title: "Static regret: cost beyond the best static gain", along, series: two }),
-    local: new Plot({ title: "Local regret: Σ |∇F(θ)|² of the exact model", along, series: two }),
+    regret: new Plot({ title: "Static regret: cost beyond the best static gain", along, series: two, logarithmic: true }),
+    local: new Plot({ title: "Local regret: Σ |∇F(θ)|² of the exact model", along, series: two, logarithmic: true }),
     mismatch: new Plot({ title: "Model error |φ(x)(â − a*)|", along, series: two, range: [0, null] }),
     error: new Plot({ title: "Tracking error |x|", along, series: three, range: [0, null] }),
   };
@@ -101,9 +101,10 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
       plots.local.show([x, none, none]);
       text += ".";
     } else {
-      const difference = (trace: Trace) => trace.cumulative.map((sum, row) => sum - best.trace.cumulative[row]!);
+      // The axis is logarithmic: a run that has cost less than the best static gain so far leaves a gap.
+      const difference = (trace: Trace) => Array.from(trace.cumulative, (sum, row) => positive(sum - best.trace.cumulative[row]!));
       plots.regret.show([x, difference(learning), difference(fixed)]);
-      plots.local.show([x, best.local.learning, best.local.fixed]);
+      plots.local.show([x, Array.from(best.local.learning, positive), Array.from(best.local.fixed, positive)]);
       const beyond = learning.total / best.trace.total - 1;
       const where = beyond >= 0 ? "more" : "less";
       text += `, and ${percent(Math.abs(beyond))} ${where} than the best static gain, ${shortNumber(best.gain)}, which is known only in hindsight.`;
@@ -174,4 +175,5 @@ const means = (values: Float64Array, count: number) =>
     values.subarray(i * count, (i + 1) * count).reduce((sum, value) => sum + value, 0) / count,
   );
 
+const positive = (value: number): number | null => (value > 0 ? value : null);
 const percent = (share: number): string => `${Number((100 * share).toPrecision(2))} %`;

@@ -47,6 +47,7 @@ export const armPanel = robotPanel({
   ],
   defaults: { payload: numbers.payload, disturbance: 0, wind: 0 },
   world: ({ payload, disturbance }) => ({ payload, disturbance, wind: 0 }),
+  tracked: "tool",
   unit: ["mm", 1e-3],
   sensor: { index: 0, name: "angle of joint 1" },
   pull: { stiffness: 60, most: 25 },

@@ -51,6 +51,7 @@ export const filePanel = robotPanel({
   ],
   defaults: { payload: Number(numbers.payload.toFixed(2)), disturbance: 0, wind: 0 },
   world: ({ payload, disturbance }) => ({ payload, disturbance, wind: 0 }),
+  tracked: "tool",
   unit: ["mm", 1e-3],
   sensor: { index: 1, name: "angle of the shoulder" },
   pull: { stiffness: 150, most: 60 },

@@ -43,6 +43,8 @@ export interface RobotOptions {
   knobs: Knob[];
   defaults: Omit<Settings, "start" | "speed" | "seed">;
   world: (values: Settings) => Omit<World, "push">;
+  /** The thing that follows the path. */
+  tracked: string;
   /** The unit of the error, and its size in metres. */
   unit: [string, number];
   /** The number of the measurement that is unplugged, and its name. */
@@ -86,7 +88,7 @@ function show(options: RobotOptions, place: HTMLElement, given: URLSearchParams)
   const [unit, size] = options.unit;
   const [truthLabel, foundLabel] = options.estimate.labels;
   const plots = {
-    error: new Plot({ title: `Error of the tool, ${unit}, RMS of a lap`, along: "seconds", series: two, logarithmic: true }),
+    error: new Plot({ title: `Error of the ${options.tracked}, ${unit}, RMS of a lap`, along: "seconds", series: two, logarithmic: true }),
     gains: new Plot({ title: options.gainsTitle, along: "seconds", series: options.series, logarithmic: true }),
     estimate: new Plot({
       title: options.estimate.title, along: "seconds",
@@ -214,7 +216,7 @@ function show(options: RobotOptions, place: HTMLElement, given: URLSearchParams)
     const compared = ratio >= 1 ? `${shortNumber(ratio)} times smaller` : `${shortNumber(1 / ratio)} times larger`;
     const falls = [own.crashes, fixed.crashes].map((count) => (count ? `, ${count} ${count === 1 ? "crash" : "crashes"}` : ""));
     verdict.textContent =
-      `After ${seconds().toFixed(0)} s, the tool is ${shortNumber(mine)} ${unit} from its path with tuning${falls[0]}, ` +
+      `After ${seconds().toFixed(0)} s, the ${options.tracked} is ${shortNumber(mine)} ${unit} from its path with tuning${falls[0]}, ` +
       `and ${shortNumber(theirs)} ${unit} with fixed gains${falls[1]}. ` +
       `The cost, which tuning minimizes, is ${compared}.`;
     verdict.dataset.steps = `${step}`;

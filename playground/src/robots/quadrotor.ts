@@ -53,6 +53,7 @@ export const quadrotorPanel = robotPanel({
   ],
   defaults: { payload: 0, disturbance: 0, wind: 0 },
   world: ({ payload, wind }) => ({ payload, wind, disturbance: 0 }),
+  tracked: "quadrotor",
   unit: ["cm", 1e-2],
   sensor: { index: 0, name: "position x" },
   pull: { stiffness: 0.5, most: 0.25 },

@@ -51,7 +51,8 @@ def server(folder: Path, port: int) -> http.server.ThreadingHTTPServer:
 
 def play(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The built playground.", show_default="playground/dist of the checkout")
+        Path,
+        typer.Argument(metavar="DIR", help="The built playground.", show_default="playground/dist of the checkout"),
     ] = BUILT,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8010,
     quiet: Quiet = False,
@@ -61,10 +62,9 @@ def play(
     It needs a checkout of the repository in which make playground has built the files. Ctrl-C stops the server.
     """
     screen = Screen(quiet, as_json=False)
-    with refusing():
-        with server(folder, port) as made:
-            screen.show(f"playground   http://{HOST}:{made.server_port}/   (Ctrl-C stops it)")
-            try:
-                made.serve_forever()
-            except KeyboardInterrupt:
-                screen.note("stopped")
+    with refusing(), server(folder, port) as made:
+        screen.show(f"playground   http://{HOST}:{made.server_port}/   (Ctrl-C stops it)")
+        try:
+            made.serve_forever()
+        except KeyboardInterrupt:
+            screen.note("stopped")
