@@ -75,6 +75,8 @@ export function button(text: string, pressed: () => void): HTMLButtonElement {
   return made;
 }
 
+const WIDE = "(min-width: 761px)";
+
 /** The address of the guide. The documentation site serves the playground beside its own pages, and changes this address. */
 const guide = () => document.querySelector<HTMLMetaElement>('meta[name="guide"]')!.content;
 
@@ -82,7 +84,14 @@ const guide = () => document.querySelector<HTMLMetaElement>('meta[name="guide"]'
 export function about(page: string, ...sentences: string[]): HTMLElement {
   const summary = element("summary", {}, "What am I looking at?");
   const link = element("a", { href: `${guide()}${page}` }, "More in the guide.");
-  return element("details", { class: "about", open: "" }, summary, element("p", {}, `${sentences.join(" ")} `, link));
+  const opened: Record<string, string> = matchMedia(WIDE).matches ? { open: "" } : {};
+  return element("details", { class: "about", ...opened }, summary, element("p", {}, `${sentences.join(" ")} `, link));
+}
+
+/** On wide pages the controls stand beside everything else; on a phone, between the view and the rest. */
+export function layout(heading: HTMLElement, controls: HTMLElement, view: HTMLElement[], rest: HTMLElement[]): HTMLElement {
+  const [above, below] = [element("div", { class: "view" }, ...view), element("div", { class: "rest" }, ...rest)];
+  return element("section", { class: "panel" }, heading, above, controls, below);
 }
 
 export function download(name: string, text: string): void {

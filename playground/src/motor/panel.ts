@@ -2,7 +2,7 @@ import cSource from "../controllers/motor_pid/motor_pid.c?url";
 import cHeader from "../controllers/motor_pid/motor_pid.h?url";
 import { load } from "../controllers/motor_pid/motor_pid.mjs";
 import textbook from "../controllers/motor_gains.json";
-import { about, button, choice, download, element, slider } from "../controls";
+import { about, button, choice, download, element, layout, slider } from "../controls";
 import { History } from "../history";
 import { Plot, shortNumber } from "../plot";
 import { withDefaults, writeAddress } from "../settings";
@@ -184,9 +184,8 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
     ),
   );
   const shown = element("div", { class: "dials" }, dials.own.element, dials.rival.element);
-  place.append(
-    element("section", { class: "panel" }, heading, controls, element("div", {}, verdict, shown, element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element)))),
-  );
+  const drawn = element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element));
+  place.append(layout(heading, controls, [verdict, shown], [drawn]));
 
   let stopped = false;
   Promise.all([load(), load()]).then(

@@ -1,6 +1,6 @@
 import cSource from "../controllers/paper_mgaps/paper_mgaps.c?url";
 import cHeader from "../controllers/paper_mgaps/paper_mgaps.h?url";
-import { about, button, choice, download, element, slider } from "../controls";
+import { about, button, choice, download, element, layout, slider } from "../controls";
 import { Plot, shortNumber } from "../plot";
 import { withDefaults, writeAddress } from "../settings";
 import { pythonScript, tomlFile } from "./python";
@@ -160,9 +160,8 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
       "Compare it with a controller that learns the force but keeps its first gain, and with the best constant gain, which nobody knows in advance.",
     ),
   );
-  place.append(
-    element("section", { class: "panel" }, heading, controls, element("div", {}, verdict, element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element)))),
-  );
+  const drawn = element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element));
+  place.append(layout(heading, controls, [verdict], [drawn]));
   ask();
   return () => worker.terminate();
 }

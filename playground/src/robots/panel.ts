@@ -1,5 +1,5 @@
 /** A panel with two robots in MuJoCo: one tunes itself, the other keeps its gains. */
-import { about, button, choice, download, element, slider } from "../controls";
+import { about, button, choice, download, element, layout, slider } from "../controls";
 import { History } from "../history";
 import type { Panel } from "../main";
 import { Plot, shortNumber, type Series } from "../plot";
@@ -261,9 +261,7 @@ function show(options: RobotOptions, place: HTMLElement, given: URLSearchParams)
   );
   const heading = element("div", { class: "heading" }, element("h2", {}, options.heading), about(options.guide, ...options.sentences));
   const drawn = element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element));
-  place.append(
-    element("section", { class: "panel" }, heading, controls, element("div", {}, verdict, stagePlace, guard.element, drawn)),
-  );
+  place.append(layout(heading, controls, [verdict, stagePlace], [guard.element, drawn]));
   remember();
 
   async function begin(): Promise<void> {
