@@ -6,12 +6,16 @@ import numbers from "../controllers/robot_file.json";
 import { shortNumber } from "../plot";
 import { ghostOrSolid } from "./arm";
 import { JointPlant } from "./joint_plant";
+import type { MjModel } from "./mujoco";
 import { robotPanel } from "./panel";
 import type { RobotController } from "./pilot";
 import { fileScript, fileToml } from "./scripts";
 import { ModelShape } from "./stage";
 
 type FileController = RobotController & { state: { theta_log_frequency: Float64Array; theta_log_damping: Float64Array } };
+
+/** The robot as its file draws it; MuJoCo keeps it as long as the page. */
+let drawn: MjModel | null = null;
 
 export const filePanel = robotPanel({
   name: "file",
@@ -57,10 +61,11 @@ export const filePanel = robotPanel({
   pull: { stiffness: 150, most: 60 },
   shove: [40, 40, 0],
   stage: (mujoco) => {
-    const drawn = mujoco.MjModel.from_xml_string(numbers.drawn);
+    drawn ??= mujoco.MjModel.from_xml_string(numbers.drawn);
+    const model = drawn;
     return {
       view: { target: [0.22, 0, 0.34], distance: 2.4, azimuth: -55, elevation: 16, floor: 0 },
-      shape: (colour, shown, ghost) => new ModelShape(mujoco, drawn, ghostOrSolid(colour, shown, ghost)),
+      shape: (colour, shown, ghost) => new ModelShape(mujoco, model, ghostOrSolid(colour, shown, ghost)),
       hasGhost: true,
       payloadRadius: 0.06,
       payloadBelow: 0,

@@ -112,6 +112,7 @@ function show(options: RobotOptions, place: HTMLElement, given: URLSearchParams)
   let before = 0;
   let owed = 0;
   let told = 0;
+  let pulledHalf = 0;
   let pull: { joint: number; from: Vector; to: Vector; point: Vector | null } | null = null;
   let shoved = 0;
   const columns = { error: new History(3, 25), gains: new History(1 + options.series.length, 25), estimate: new History(3, 25), cost: new History(3, 25) };
@@ -186,8 +187,6 @@ function show(options: RobotOptions, place: HTMLElement, given: URLSearchParams)
     shoved = Math.max(0, shoved - own.plant.dt);
     step++;
   }
-
-  let pulledHalf = 0;
 
   function animate(now: number): void {
     if (!runs || stopped) return;

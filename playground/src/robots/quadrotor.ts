@@ -4,7 +4,7 @@ import cSource from "../controllers/robot_quadrotor/robot_quadrotor.c?url";
 import cHeader from "../controllers/robot_quadrotor/robot_quadrotor.h?url";
 import { load } from "../controllers/robot_quadrotor/robot_quadrotor.mjs";
 import numbers from "../controllers/robot_quadrotor.json";
-import type { MainModule, MjModel } from "./mujoco";
+import type { MjModel } from "./mujoco";
 import { robotPanel } from "./panel";
 import type { RobotController } from "./pilot";
 import { QuadrotorPlant } from "./quadrotor_plant";
@@ -58,9 +58,9 @@ export const quadrotorPanel = robotPanel({
   sensor: { index: 0, name: "position x" },
   pull: { stiffness: 0.5, most: 0.25 },
   shove: [0.25, 0.15, 0],
-  stage: (mujoco, plant) => ({
+  stage: (_, plant) => ({
     view: { target: [0, 0, -0.1], distance: 4.8, azimuth: -80, elevation: 26, floor: -0.6 },
-    shape: (colour, shown, ghost) => new QuadrotorShape(mujoco, plant.model, colour, shown, ghost),
+    shape: (colour, shown, ghost) => new QuadrotorShape(plant.model, colour, shown, ghost),
     hasGhost: true,
     payloadRadius: 0.2,
     payloadBelow: 0.075,
@@ -74,7 +74,7 @@ export const quadrotorPanel = robotPanel({
 class QuadrotorShape implements Shape {
   readonly group = new three.Group();
 
-  constructor(_: MainModule, model: MjModel, colour: three.Color, shown: Colours, ghost: boolean) {
+  constructor(model: MjModel, colour: three.Color, shown: Colours, ghost: boolean) {
     const clear = ghost ? { transparent: true, opacity: 0.22, depthWrite: false } : {};
     const shell = new three.MeshStandardMaterial({ color: colour, roughness: 0.5, ...clear });
     const frame = ghost ? shell : new three.MeshStandardMaterial({ color: shown.metal, roughness: 0.5 });
@@ -103,4 +103,6 @@ class QuadrotorShape implements Shape {
     this.group.position.set(x, y, z);
     this.group.quaternion.set(a, b, c, w);
   }
+
+  free(): void {}
 }

@@ -77,7 +77,7 @@ constraint = { name = "Box", low = ${text(about.theta_low)}, high = ${text(about
 [estimator]
 name = "GradientEstimator"
 learning_rate = ${about.estimator_rate}
-scale = ${text(about.scale)}
+preconditioner = ${text(about.scale)}
 normalized = true
 constraint = { name = "Box", low = ${text(about.a_low)}, high = ${text(about.a_high)} }
 

@@ -20,6 +20,8 @@ export interface View {
 export interface Shape {
   readonly group: three.Group;
   pose(qpos: number[]): void;
+  /** Give back what MuJoCo holds for the shape. */
+  free(): void;
 }
 
 export type Colours = Record<"learning" | "fixed" | "best" | "grid" | "card" | "text" | "muted" | "metal", three.Color>;
@@ -171,6 +173,14 @@ class Half {
   forget(): void {
     this.#points = [];
   }
+
+  free(): void {
+    this.shape.free();
+    this.ghost?.free();
+    this.scene.traverse((one) => {
+      if (one instanceof three.Mesh) one.geometry.dispose();
+    });
+  }
 }
 
 function line(points: number[], color: three.Color, linewidth: number, dashed: boolean): Line2 {
@@ -295,11 +305,14 @@ export class Stage {
   free(): void {
     this.#dark.removeEventListener("change", this.#make);
     this.#observer.disconnect();
+    this.#halves?.forEach((half) => half.free());
+    this.#halves = null;
     this.#renderer.dispose();
     this.#renderer.forceContextLoss();
   }
 
   #build(): void {
+    this.#halves?.forEach((half) => half.free());
     const shown = colours();
     const { shape, furniture, hasGhost, path, view } = this.options;
     const sparse = path.filter((_, i) => i % 10 === 0);
