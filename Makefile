@@ -28,18 +28,21 @@ playground/node_modules/.ready: playground/package.json playground/package-lock.
 	touch $@
 
 PLAYGROUND_PYTHON := $(shell find src -name '*.py' -o -name '*.in' -o -name '*.c')
-playground/tests/recorded.json: $(READY) $(wildcard playground/*.py playground/robots/*) $(PLAYGROUND_PYTHON)
+playground/tests/recorded.json: $(READY) playground/make_controllers.py $(PLAYGROUND_PYTHON)
 	$(BIN)/python playground/make_controllers.py
 
+playground/tests/recorded_robots.json: $(READY) playground/robot_controllers.py playground/robots/bench_arm.xml $(PLAYGROUND_PYTHON)
+	$(BIN)/python playground/robot_controllers.py
+
 PLAYGROUND_PAGES := $(shell find playground/src -path playground/src/controllers -prune -o -type f -print)
-playground/dist/index.html: playground/node_modules/.ready playground/tests/recorded.json playground/index.html $(PLAYGROUND_PAGES)
+playground/dist/index.html: playground/node_modules/.ready playground/tests/recorded.json playground/tests/recorded_robots.json playground/index.html $(PLAYGROUND_PAGES)
 	cd playground && npm run --silent build
 
-# The numbers of the panels against runs of the Python library; neither a browser nor the built page is needed.
+# The numbers of the paper's panel and of the PID's panel against runs of the Python library; no browser is needed.
 test-playground-numbers: playground/node_modules/.ready playground/tests/recorded.json
-	cd playground && npm run --silent test
+	cd playground && npm run --silent test:quick
 
-# Also the downloaded scripts, by Python, and the page, in headless Chromium.
+# Also the robots, the downloaded scripts, by Python, and the page, in headless Chromium.
 test-playground: playground
 	cd playground && SELFTUNE_PYTHON=$(abspath $(BIN)/python) npm run --silent test
 	cd playground && npm run --silent test:browser

@@ -1,4 +1,4 @@
-"""Export the controllers of the playground as WebAssembly, and record Python runs that its tests compare with.
+"""Export the controllers of the paper's panel and of the PID's panel, and record Python runs for the tests.
 
 Run it from the root of the repository: `python playground/make_controllers.py`. It writes `src/controllers/`, one
 folder for each controller, and `tests/recorded.json`.
@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import robot_controllers
 
 import selftune as st
 from selftune import models, policies, references
@@ -106,7 +105,7 @@ def main() -> None:
     textbook = rules.ziegler_nichols(rules.ultimate_of(loop.plant), derivative=True)
     gains = {"nominal": {"kp": 20.0, "ki": 20.0, "kd": 0.2}, "zieglerNichols": textbook}
     (folder / "motor_gains.json").write_text(json.dumps(gains) + "\n")
-    about = {"nature": nature, "period": 1_000, "paper": recorded, "robots": robot_controllers.write(folder)}
+    about = {"nature": nature, "period": 1_000, "paper": recorded}
     (HERE / "tests" / "recorded.json").write_text(json.dumps(about) + "\n")
 
 

@@ -1,4 +1,7 @@
-"""The robots of the playground: their controllers, the numbers of their plants, and recorded runs.
+"""Export the robots of the playground: their controllers, the numbers of their plants, and recorded runs.
+
+Run it from the root of the repository: `python playground/robot_controllers.py`. It writes
+`src/controllers/robot_*` and `tests/recorded_robots.json`. It takes some minutes, because the controller of the robot from its file is large.
 
 The physics of a panel is the plant's own MJCF. The page computes what `selftune.robots` computes around MuJoCo: delay,
 noise, wind and payload. So the numbers come from the plants, and the tests compare the page's runs with these runs.
@@ -25,9 +28,11 @@ RECORDED = 1500
 """The number of steps of a recorded run. Its payload changes halfway."""
 
 
-def write(folder: Path) -> dict[str, Any]:
-    """Export the three robots to a folder, and return their recorded runs."""
-    return {"arm": _arm(folder), "quadrotor": _quadrotor(folder), "file": _file(folder)}
+def main() -> None:
+    jax.config.update("jax_enable_x64", True)
+    folder = HERE / "src" / "controllers"
+    recorded = {"arm": _arm(folder), "quadrotor": _quadrotor(folder), "file": _file(folder)}
+    (HERE / "tests" / "recorded_robots.json").write_text(json.dumps(recorded) + "\n")
 
 
 def _arm(folder: Path) -> dict[str, Any]:
@@ -196,3 +201,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return np.asarray(value).tolist() if not isinstance(value, str) else value
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ import { QuadrotorPlant, type QuadrotorNumbers } from "../src/robots/quadrotor_p
 
 const here = (name: string) => new URL(`../${name}`, import.meta.url);
 const json = async (name: string) => JSON.parse(await readFile(here(name), "utf8"));
-const recorded = (await json("tests/recorded.json")).robots;
+const recorded = await json("tests/recorded_robots.json");
 const mujoco = await start();
 const calm: World = { payload: 0, disturbance: 0, wind: 0, push: null };
 
