@@ -1,7 +1,8 @@
 """Export the robots of the playground: their controllers, the numbers of their plants, and recorded runs.
 
 Run it from the root of the repository: `python playground/robot_controllers.py`. It writes
-`src/controllers/robot_*` and `tests/recorded_robots.json`. It takes some minutes, because the controller of the robot from its file is large.
+`src/controllers/robot_*` and `tests/recorded_robots.json`. It takes some minutes, because the controller of the robot
+from its file is large.
 
 The physics of a panel is the plant's own MJCF. The page computes what `selftune.robots` computes around MuJoCo: delay,
 noise, wind and payload. So the numbers come from the plants, and the tests compare the page's runs with these runs.
