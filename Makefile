@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 
-.PHONY: reproduce test playground test-playground test-slow test-robots-from-files test-versions test-docs docs docs-serve pictures firmware bits proof check format bench wheel lock clean
+.PHONY: reproduce test playground test-playground test-playground-numbers test-slow test-robots-from-files test-versions test-docs docs docs-serve pictures firmware bits proof check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -14,6 +14,7 @@ reproduce: $(READY)
 test: $(READY)
 	$(BIN)/pytest -n auto -m "not slow and not bits"
 	XLA_FLAGS= $(BIN)/pytest -n auto -m "bits and not slow"
+	if command -v npm >/dev/null; then $(MAKE) test-playground-numbers; else echo "the playground is not tested: there is no npm"; fi
 
 test-slow: $(READY)
 	$(BIN)/pytest -m "slow and not bits"
@@ -23,17 +24,25 @@ test-slow: $(READY)
 playground: playground/dist/index.html
 
 playground/node_modules/.ready: playground/package.json playground/package-lock.json
-	cd playground && npm install --no-audit --no-fund --no-save --silent
+	cd playground && npm ci --no-audit --no-fund --silent
 	touch $@
 
 PLAYGROUND_PYTHON := $(shell find src -name '*.py' -o -name '*.in' -o -name '*.c')
-playground/src/controllers/motor_gains.json: $(READY) playground/make_controllers.py $(PLAYGROUND_PYTHON)
+playground/tests/recorded.json: $(READY) playground/make_controllers.py $(PLAYGROUND_PYTHON)
 	$(BIN)/python playground/make_controllers.py
 
+playground/tests/recorded_robots.json: $(READY) playground/robot_controllers.py playground/robots/bench_arm.xml $(PLAYGROUND_PYTHON)
+	$(BIN)/python playground/robot_controllers.py
+
 PLAYGROUND_PAGES := $(shell find playground/src -path playground/src/controllers -prune -o -type f -print)
-playground/dist/index.html: playground/node_modules/.ready playground/src/controllers/motor_gains.json playground/index.html $(PLAYGROUND_PAGES)
+playground/dist/index.html: playground/node_modules/.ready playground/tests/recorded.json playground/tests/recorded_robots.json playground/index.html $(PLAYGROUND_PAGES)
 	cd playground && npm run --silent build
 
+# The numbers of the paper's panel and of the PID's panel against runs of the Python library; no browser is needed.
+test-playground-numbers: playground/node_modules/.ready playground/tests/recorded.json
+	cd playground && npm run --silent test:quick
+
+# Also the robots, the downloaded scripts, by Python, and the page, in headless Chromium.
 test-playground: playground
 	cd playground && SELFTUNE_PYTHON=$(abspath $(BIN)/python) npm run --silent test
 	cd playground && npm run --silent test:browser

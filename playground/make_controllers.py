@@ -1,4 +1,4 @@
-"""Export the controllers of the playground as WebAssembly, and record Python runs that its tests compare with.
+"""Export the controllers of the paper's panel and of the PID's panel, and record Python runs for the tests.
 
 Run it from the root of the repository: `python playground/make_controllers.py`. It writes `src/controllers/`, one
 folder for each controller, and `tests/recorded.json`.
@@ -94,6 +94,11 @@ def main() -> None:
         )
         run = st.simulate(controller, scenario, **start)
         recorded[name] = {"theta": run.theta[:, 0].tolist(), "total": float(jnp.sum(run.cost))}
+        if isinstance(controller.tuner, st.MGAPS):
+            regret = st.local_regret(
+                controller.system, scenario, run.theta, learning_rate=1e-4, constraint=paper.Settings().constraint
+            )
+            recorded[name]["local"] = (regret.projected_gradient[::5, 0] ** 2).tolist()
     nature = {"a_star": np.asarray(scenario.a_star)[::1_000].tolist(), "w": np.asarray(scenario.w)[:, 0].tolist()}
     loop = motor_loop()
     loop.export_web(folder / "motor_pid", dtype="float64", name="motor_pid", overwrite=True)

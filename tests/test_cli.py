@@ -61,6 +61,7 @@ def done(config):
         ("commission",),
         ("tune",),
         ("export",),
+        ("play",),
         ("report",),
         ("compare",),
         ("info",),

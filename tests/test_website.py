@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from website import check, publish
+from website import check, playground, publish
 from website.pages import link_names, outside_links
 from website.places import DOCS, REPOSITORY
 
@@ -74,3 +74,20 @@ def test_versions(site, tmp_path_factory):
     assert "latest/" in (folder / "index.html").read_text()
     with pytest.raises(SystemExit, match="VERSION"):
         publish.publish(folder, "../x", site)
+
+
+def test_the_built_playground_is_part_of_the_site(tmp_path):
+    site, built = tmp_path / "site", tmp_path / "dist"
+    page = site / "playground" / "index.html"
+    page.parent.mkdir(parents=True)
+    link = f"<a {playground.INSTRUCTIONS}>Open the playground</a>"
+    (site / "index.html").write_text('<a href="playground/">playground</a>')
+    page.write_text(f'{link}<a href="../">start</a>')
+    assert not playground.add(site, built)
+    (built / "assets").mkdir(parents=True)
+    (built / "assets" / "main.js").write_text("")
+    source = (playground.ROOT / "playground" / "index.html").read_text(encoding="utf-8")
+    (built / "index.html").write_text(source.replace("/src/main.ts", "./assets/main.js"))
+    assert playground.add(site, built)
+    assert 'content="../../"' in (site / "playground" / "app" / "index.html").read_text()
+    assert check.problems(site) == []

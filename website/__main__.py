@@ -1,7 +1,7 @@
 """Build the site: python -m website
 
 1. The pages of docs/, the reference and the tutorials, which are run, are assembled in build/pages.
-2. Zensical makes build/site, and stops at a broken link.
+2. Zensical makes build/site, and stops at a broken link. The playground is added if `make playground` has built it.
 3. The finished site is checked: links, anchors, pages that no link reaches, files from other servers, public names.
 """
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import check, notebooks, pages, reference
+from . import check, notebooks, pages, playground, reference
 from .places import PAGES, ROOT, SITE, WEBSITE
 
 CONFIG = ROOT / "build" / "zensical.toml"
@@ -29,6 +29,8 @@ def main() -> None:
     CONFIG.write_text(text, encoding="utf-8")
     zensical = [str(Path(sys.executable).with_name("zensical")), "build", "--clean", "--strict"]
     subprocess.run([*zensical, "--config-file", str(CONFIG)], check=True)
+    if not playground.add():
+        print("the site has no playground: make playground builds it")
     problems += check.problems() + [f"{name} is not in the reference" for name in undocumented(api)]
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)

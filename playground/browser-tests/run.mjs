@@ -1,7 +1,7 @@
 // The playground in headless Chromium: every panel works, nothing is logged as an error, and no request leaves this machine.
 // Run it after `npm run build`: node browser-tests/run.mjs [folder for screenshots]
 import assert from "node:assert/strict";
-import { createReadStream, existsSync, mkdirSync } from "node:fs";
+import { createReadStream, existsSync, mkdirSync, statSync } from "node:fs";
 import { createServer } from "node:http";
 import { extname, join, normalize } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -10,13 +10,15 @@ import { chromium } from "playwright-core";
 const ROOT = fileURLToPath(new URL("../dist/", import.meta.url));
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".wasm": "application/wasm" };
 const BROWSERS = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
+const PANELS = ["paper", "motor", "arm", "quadrotor", "file"];
 const pictures = process.argv[2];
 
 const server = createServer((request, response) => {
   const path = normalize(new URL(request.url, "http://localhost").pathname);
   const file = join(ROOT, path.endsWith("/") ? `${path}index.html` : path);
   if (!file.startsWith(ROOT) || !existsSync(file)) return response.writeHead(404).end();
-  response.writeHead(200, { "content-type": TYPES[extname(file)] ?? "application/octet-stream" });
+  const type = TYPES[extname(file)] ?? "application/octet-stream";
+  response.writeHead(200, { "content-type": type, "content-length": statSync(file).size });
   return createReadStream(file).pipe(response);
 });
 await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -25,7 +27,11 @@ const executablePath = process.env.CHROMIUM ?? BROWSERS.find(existsSync);
 if (!executablePath) throw new Error("no Chromium was found: install it, or set CHROMIUM to its path");
 const browser = await chromium.launch({
   executablePath,
-  args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+  // SwiftShader draws the robots on machines without a graphics card.
+  args: [
+    ...["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"],
+    ...["--disable-background-networking", "--disable-component-update", "--disable-sync"],
+  ],
 });
 
 let failures = 0;
@@ -56,7 +62,8 @@ test("the paper's panel tells that learning beats the fixed gain", async (page) 
   assert.ok(share < 60, text);
   const end = Number(/ends at ([\d.]*\d)/.exec(text)[1]);
   assert.ok(end > 4 && end < 8, text);
-  assert.equal(await page.locator(".plot canvas").count(), 5);
+  assert.equal(await page.locator(".plot canvas").count(), 6);
+  assert.ok(Number(await page.textContent(".gauge output")) < 1);
 });
 
 test("a slider changes the run and the address, by the keyboard alone", async (page) => {
@@ -86,6 +93,111 @@ test("the Python script downloads", async (page) => {
   assert.equal(download.suggestedFilename(), "paper_example.py");
 });
 
+test("200,000 steps and their plots are quick", async (page) => {
+  await settled(page);
+  const times = [];
+  for (let i = 0; i < 5; i++) {
+    const before = await page.textContent(".verdict");
+    await slide(page, "noise", i % 2 ? "ArrowRight" : "ArrowLeft", 1);
+    await settled(page, before);
+    times.push(Number(await page.getAttribute(".verdict", "data-milliseconds")));
+  }
+  const best = Math.min(...times); // other programs may slow the machine down
+  console.log(`      two runs of 200,000 steps, and their plots: ${best} ms`);
+  assert.ok(best < 300, `${times} ms`);
+});
+
+test("the paper's panel is small, and does not load the robots", async (page) => {
+  const sizes = new Map();
+  page.on("response", async (response) => sizes.set(response.url(), (await response.body().catch(() => "")).length));
+  await page.reload();
+  await settled(page);
+  const total = [...sizes.values()].reduce((sum, size) => sum + size, 0);
+  const paint = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
+  console.log(`      ${(total / 1000).toFixed(0)} kB without compression, first paint after ${paint.toFixed(0)} ms`);
+  assert.ok(total < 500_000, `${total} bytes`);
+  assert.ok(paint < 1000, `${paint} ms`);
+  assert.ok(![...sizes.keys()].some((url) => url.includes("mujoco")));
+});
+
+test("a setting downloads as TOML and as C", async (page) => {
+  await settled(page);
+  for (const [text, name] of [["TOML", "paper_example.toml"], ["C", "paper_mgaps.c"]]) {
+    const link = page.locator(".buttons > *").filter({ hasText: new RegExp(`^${text}$`) });
+    const [download] = await Promise.all([page.waitForEvent("download"), link.click()]);
+    assert.equal(download.suggestedFilename(), name);
+  }
+});
+
+const number = (page, name) => page.evaluate((key) => Number(document.querySelector(".verdict").dataset[key]), name);
+/** Wait until a robot has run for so many steps. */
+const ran = (page, steps) =>
+  page.waitForFunction((count) => Number(document.querySelector(".verdict")?.dataset.steps) > count, steps, { timeout: 120_000 });
+
+for (const [name, steps] of [["arm", 1500], ["quadrotor", 3500], ["file", 2500]]) {
+  test(`the robot "${name}" tunes itself`, async (page) => {
+    const sizes = new Map();
+    page.on("response", (response) => sizes.set(response.url(), Number(response.headers()["content-length"] ?? 0)));
+    await page.goto(`${home}#${name}?speed=8${name === "quadrotor" ? "&wind=3" : ""}`);
+    await ran(page, steps);
+    assert.ok((await number(page, "ratio")) > 1.3, await page.textContent(".verdict"));
+    const total = [...sizes.values()].reduce((sum, size) => sum + size, 0);
+    console.log(`      ${(total / 1e6).toFixed(1)} MB without compression`);
+    assert.ok(total > 1e6 && total < 15e6, `${total} bytes`);
+    assert.equal(await page.locator(".plot canvas").count(), 4);
+  });
+}
+
+test("a payload changes the estimate, by the keyboard alone", async (page) => {
+  await page.goto(`${home}#arm?speed=8&start=nominal`);
+  await ran(page, 1500);
+  const light = await number(page, "estimate");
+  await slide(page, "payload", "End", 1);
+  await ran(page, 4000);
+  const heavy = await number(page, "estimate");
+  assert.ok(heavy > light + 0.4, `${light} kg, then ${heavy} kg`);
+  assert.match(page.url(), /payload=1/);
+});
+
+test("the guard rejects a sensor that is unplugged", async (page) => {
+  await page.goto(`${home}#arm?speed=2`);
+  await ran(page, 300);
+  const unplug = page.getByRole("button", { name: /Unplug/ });
+  await unplug.click();
+  await page.waitForFunction(() => document.querySelector(".events").textContent.includes("measurement was rejected"));
+  await page.waitForFunction(() => document.querySelector(".events").textContent.includes("safe control"), null, { timeout: 60_000 });
+  await unplug.click();
+  assert.equal(await unplug.getAttribute("aria-pressed"), "false");
+});
+
+test("the mouse pulls both robots", async (page) => {
+  await page.goto(`${home}#arm?start=nominal&speed=8`);
+  await ran(page, 1500);
+  await page.getByRole("button", { name: "Pause" }).click();
+  const before = Number(/tool is ([\d.]+)/.exec(await page.textContent(".verdict"))[1]);
+  const box = await page.locator(".stage canvas").boundingBox();
+  // The column does not move, so look for the arm: the cursor says where it is.
+  let grabbed = null;
+  for (let y = 0.2; y < 0.8 && !grabbed; y += 0.02) {
+    for (let x = 0.24; x < 0.42 && !grabbed; x += 0.01) {
+      const [px, py] = [box.x + x * box.width, box.y + y * box.height];
+      await page.mouse.move(px, py);
+      const cursor = await page.evaluate(() => document.querySelector(".stage canvas").style.cursor);
+      if (cursor === "grab") grabbed = [px, py];
+    }
+  }
+  assert.ok(grabbed, "no robot under the mouse");
+  await page.mouse.move(...grabbed);
+  await page.mouse.down();
+  await page.mouse.move(grabbed[0] + 80, grabbed[1] - 120, { steps: 5 });
+  await page.getByRole("button", { name: "Go on" }).focus();
+  await page.keyboard.press("Enter");
+  await ran(page, (await number(page, "steps")) + 400);
+  await page.mouse.up();
+  const [own, fixed] = [...(await page.textContent(".verdict")).matchAll(/([\d.]+) mm/g)].map(([, size]) => Number(size));
+  assert.ok(own > 2 * before && fixed > 2 * before, `${before} mm, then ${own} mm and ${fixed} mm`);
+});
+
 test("the motor tunes itself, and stops when learning is off", async (page) => {
   await page.goto(`${home}#motor?speed=50`);
   const gain = async () => Number(/Kp ([\d.]+)/.exec(await page.textContent(".verdict"))?.[1] ?? NaN);
@@ -110,19 +222,26 @@ test("panels change by their links, and the old one stops", async (page) => {
   assert.equal(await page.locator(".panel").count(), 1);
 });
 
-test("every input has a label", async (page) => {
-  await settled(page);
-  const unnamed = await page.evaluate(() =>
-    [...document.querySelectorAll("input, select, meter")].filter(
-      (one) => !one.labels?.length && !one.getAttribute("aria-labelledby"),
-    ).length,
-  );
-  assert.equal(unnamed, 0);
+test("every input has a label, in every panel", async (page) => {
+  for (const panel of PANELS) {
+    await page.goto(`${home}#${panel}`);
+    await page.waitForSelector(".plot canvas");
+    await named(page, panel);
+  }
 });
 
+async function named(page, panel) {
+  const unnamed = await page.evaluate(() =>
+    [...document.querySelectorAll("input, select, meter, button, a, canvas[tabindex], progress")].filter(
+      (one) => !one.labels?.length && !one.getAttribute("aria-labelledby") && !one.ariaLabel && !one.textContent.trim(),
+    ).length,
+  );
+  assert.equal(unnamed, 0, panel);
+}
+
 test("a phone's width has no sideways scrolling", async (page) => {
-  for (const panel of ["#paper", "#motor"]) {
-    await page.goto(home + panel);
+  for (const panel of PANELS) {
+    await page.goto(`${home}#${panel}`);
     await page.waitForSelector(".plot canvas");
     const extra = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     assert.ok(extra <= 0, `${panel} is ${extra} pixels too wide`);
@@ -151,23 +270,25 @@ async function run({ name, body, options }) {
   await context.close();
 }
 
-for (const one of tests) await run(one);
+const chosen = tests.filter(({ name }) => name.includes(process.env.ONLY ?? ""));
+for (const one of chosen) await run(one);
 if (pictures) {
   mkdirSync(pictures, { recursive: true });
   for (const [width, height] of [[1280, 900], [800, 1000], [360, 740]]) {
     for (const colorScheme of ["light", "dark"]) {
       const page = await browser.newPage({ viewport: { width, height }, colorScheme });
-      await page.goto(`${home}#paper?gain=1`);
-      await settled(page);
-      await page.screenshot({ path: join(pictures, `paper-${width}-${colorScheme}.png`), fullPage: true });
-      await page.goto(`${home}#motor?speed=50`);
-      await page.waitForFunction(() => /After (\d+) s/.exec(document.querySelector(".verdict").textContent)?.[1] > 40);
-      await page.screenshot({ path: join(pictures, `motor-${width}-${colorScheme}.png`), fullPage: true });
+      for (const panel of PANELS) {
+        await page.goto(`${home}#${panel}${panel === "paper" ? "" : "?speed=8"}${panel === "quadrotor" ? "&wind=3" : ""}`);
+        if (panel === "paper") await settled(page);
+        else if (panel !== "motor") await ran(page, 3000);
+        else await page.waitForFunction(() => /After (\d+) s/.exec(document.querySelector(".verdict")?.textContent)?.[1] > 40);
+        await page.screenshot({ path: join(pictures, `${panel}-${width}-${colorScheme}.png`), fullPage: true });
+      }
       await page.close();
     }
   }
 }
 await browser.close();
 server.close();
-console.log(`${tests.length - failures} passed, ${failures} failed`);
+console.log(`${chosen.length - failures} passed, ${failures} failed`);
 process.exit(failures ? 1 : 0);

@@ -75,10 +75,23 @@ export function button(text: string, pressed: () => void): HTMLButtonElement {
   return made;
 }
 
-/** Three sentences that say what a panel shows. */
-export function about(...sentences: string[]): HTMLElement {
+const WIDE = "(min-width: 761px)";
+
+/** The address of the guide. The documentation site serves the playground beside its own pages, and changes this address. */
+const guide = () => document.querySelector<HTMLMetaElement>('meta[name="guide"]')!.content;
+
+/** Three sentences that say what a panel shows, and a link to a page of the guide. */
+export function about(page: string, ...sentences: string[]): HTMLElement {
   const summary = element("summary", {}, "What am I looking at?");
-  return element("details", { class: "about", open: "" }, summary, element("p", {}, sentences.join(" ")));
+  const link = element("a", { href: `${guide()}${page}` }, "More in the guide.");
+  const opened: Record<string, string> = matchMedia(WIDE).matches ? { open: "" } : {};
+  return element("details", { class: "about", ...opened }, summary, element("p", {}, `${sentences.join(" ")} `, link));
+}
+
+/** On wide pages the controls stand beside everything else; on a phone, between the view and the rest. */
+export function layout(heading: HTMLElement, controls: HTMLElement, view: HTMLElement[], rest: HTMLElement[]): HTMLElement {
+  const [above, below] = [element("div", { class: "view" }, ...view), element("div", { class: "rest" }, ...rest)];
+  return element("section", { class: "panel" }, heading, above, controls, below);
 }
 
 export function download(name: string, text: string): void {

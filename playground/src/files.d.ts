@@ -6,3 +6,7 @@ declare module "*.h?url" {
   const address: string;
   export default address;
 }
+declare module "*.wasm?url" {
+  const address: string;
+  export default address;
+}

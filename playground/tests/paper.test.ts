@@ -1,7 +1,7 @@
 import { readFile } from "node:fs/promises";
 import { describe, expect, it } from "vitest";
 import { Controller } from "../src/controllers/paper_mgaps/paper_mgaps.mjs";
-import { bestStaticGain, drawNature, simulate, type Nature } from "../src/paper/simulation";
+import { bestStaticGain, drawNature, localRegret, simulate, type Nature } from "../src/paper/simulation";
 
 async function controllerOf(name: string): Promise<Controller> {
   const url = new URL(`../src/controllers/${name}/${name}.wasm`, import.meta.url);
@@ -27,6 +27,13 @@ describe("the paper's example", () => {
       expect(trace.total / recorded.paper[name].total).toBeCloseTo(1, 9);
     });
   }
+
+  it("has the local regret of Python's run", async () => {
+    const trace = simulate(await controllerOf("paper_mgaps"), nature, 1, true);
+    const every = 5;
+    const sum = recorded.paper.mgaps.local.reduce((total: number, size: number) => total + every * size, 0);
+    expect(localRegret(nature, trace, 1e-4, every).at(-1)! / sum).toBeCloseTo(1, 5);
+  });
 
   it("does not move a gain that does not learn", async () => {
     const trace = simulate(await controllerOf("paper_mgaps"), nature, 2, false);

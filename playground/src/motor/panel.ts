@@ -2,10 +2,11 @@ import cSource from "../controllers/motor_pid/motor_pid.c?url";
 import cHeader from "../controllers/motor_pid/motor_pid.h?url";
 import { load } from "../controllers/motor_pid/motor_pid.mjs";
 import textbook from "../controllers/motor_gains.json";
-import { about, button, choice, download, element, slider } from "../controls";
+import { about, button, choice, download, element, layout, slider } from "../controls";
+import { History } from "../history";
 import { Plot, shortNumber } from "../plot";
 import { withDefaults, writeAddress } from "../settings";
-import { pythonScript } from "./python";
+import { pythonScript, tomlFile } from "./python";
 import { Drive, PERIOD, referenceAt, type Gains, type World } from "./simulation";
 
 const STARTS = { low: "ten times too low", nominal: "good for the model", high: "ki ten times too high" };
@@ -20,9 +21,8 @@ const RANGES = {
   speed: [0.5, 50] as [number, number],
   seed: [0, 99_999] as [number, number],
 };
-/** The plot of the angle shows this many seconds; that of gains and cost keeps this many points. */
+/** The plot of the angle shows this many seconds. */
 const SHOWN = 8;
-const KEPT = 1200;
 
 function startGains(start: string): Gains {
   const { kp, ki, kd } = textbook.nominal;
@@ -71,10 +71,9 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
   let before = 0;
   let owed = 0;
   const recent: number[][] = [[], [], [], []];
-  const slow: number[][] = [[], [], [], []];
-  const costs: number[][] = [[], [], []];
+  const slow = new History(4, 20);
+  const costs = new History(3, 20);
   const means = { own: NaN, rival: NaN };
-  let every = 20;
 
   const world = (): World => values;
   const remember = () => history.replaceState(null, "", writeAddress("motor", values));
@@ -98,8 +97,9 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
     rival.controller.freeze();
     setLearning(learns);
     step = owed = 0;
-    every = 20;
-    for (const columns of [recent, slow, costs]) columns.forEach((column) => (column.length = 0));
+    recent.forEach((column) => (column.length = 0));
+    slow.clear();
+    costs.clear();
     means.own = means.rival = NaN;
     remember();
   }
@@ -113,17 +113,11 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
     means.own = Number.isNaN(means.own) ? own!.cost : means.own + weight * (own!.cost - means.own);
     means.rival = Number.isNaN(means.rival) ? rival!.cost : means.rival + weight * (rival!.cost - means.rival);
     if (step % 4 === 0) push(recent, SHOWN / (4 * PERIOD), time, reference, own!.angle, rival!.angle);
-    if (step % every === 0) {
+    slow.push(() => {
       const { kp, ki, kd } = own!.gains;
-      slow.forEach((column, i) => column.push([time, kp, ki, kd][i]!));
-      costs.forEach((column, i) => column.push([time, means.own, means.rival][i]!));
-      if (slow[0]!.length > KEPT) {
-        every *= 2; // keep every second point, so that the whole run stays visible
-        for (const columns of [slow, costs]) {
-          columns.forEach((column) => column.splice(0, column.length, ...column.filter((_, i) => i % 2 === 0)));
-        }
-      }
-    }
+      return [time, kp, ki, kd];
+    });
+    costs.push(() => [time, means.own, means.rival]);
     step++;
   }
 
@@ -142,8 +136,8 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
 
   function draw(): void {
     plots.angle.show(recent);
-    plots.gains.show(slow);
-    plots.cost.show(costs);
+    plots.gains.show(slow.columns);
+    plots.cost.show(costs.columns);
     const reference = referenceAt(step, values.seed);
     dials.own.turn(own!.angle, reference);
     dials.rival.turn(rival!.angle, reference);
@@ -173,6 +167,7 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
       "div",
       { class: "buttons" },
       button("Python", () => download("motor_pid.py", pythonScript(startGains(values.start), values))),
+      button("TOML", () => download("motor_pid.toml", tomlFile())),
       element("a", { href: cSource, download: "motor_pid.c" }, "C"),
       element("a", { href: cHeader, download: "motor_pid.h" }, "C header"),
     ),
@@ -182,15 +177,15 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
     { class: "heading" },
     element("h2", {}, "A PID that keeps itself tuned"),
     about(
+      "loops/",
       "Two equal motors turn a shaft to the same angles: one PID tunes its three gains while it runs, the other keeps its gains.",
       "Pull at the shaft with the load, change the inertia or the friction, and watch Kp, Ki and Kd move; nobody chose a learning rate.",
       "Both controllers are the C code that selftune exports for a microcontroller, with its guard, compiled to WebAssembly.",
     ),
   );
   const shown = element("div", { class: "dials" }, dials.own.element, dials.rival.element);
-  place.append(
-    element("section", { class: "panel" }, heading, controls, element("div", {}, verdict, shown, element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element)))),
-  );
+  const drawn = element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element));
+  place.append(layout(heading, controls, [verdict, shown], [drawn]));
 
   let stopped = false;
   Promise.all([load(), load()]).then(

@@ -25,16 +25,42 @@ def motor(inertia):
     )
 
 
-loop = st.Loop(
-    motor(1.0),
-    policies.PID(kp=${number(gains.kp)}, ki=${number(gains.ki)}, kd=${number(gains.kd)}, u_min=-24.0, u_max=24.0),
-    st.Tracking(effort=0.01, effort_rate=1e-5),
-    references.Steps(hold=1.0, low=-1.5, high=1.5),
-    noise=1e-3,
-)
-run = loop.simulate(steps=12_000, seed=0, plant=motor(${number(world.inertia)}))
-print(run)
-print({name: round(float(gain), 3) for name, gain in loop.gains(run.final.state.theta).items()})
-loop.plot(run).savefig("motor_pid.png")
+def make():
+    """Return the control loop; motor_pid.toml names this function."""
+    return st.Loop(
+        motor(1.0),
+        policies.PID(kp=${number(gains.kp)}, ki=${number(gains.ki)}, kd=${number(gains.kd)}, u_min=-24.0, u_max=24.0),
+        st.Tracking(effort=0.01, effort_rate=1e-5),
+        references.Steps(hold=1.0, low=-1.5, high=1.5),
+        noise=1e-3,
+    )
+
+
+def main():
+    loop = make()
+    run = loop.simulate(steps=12_000, seed=0, plant=motor(${number(world.inertia)}))
+    print(run)
+    print({name: round(float(gain), 3) for name, gain in loop.gains(run.final.state.theta).items()})
+    loop.plot(run).savefig("motor_pid.png")
+
+
+if __name__ == "__main__":
+    main()
+`;
+}
+
+/** The loop for `selftune run`, against its own model. */
+export function tomlFile(): string {
+  return `# selftune run motor_pid.toml
+# The playground also gives motor_pid.py, which must lie beside this file. Its loop has its own tuner, estimator and guard.
+
+[system]
+make = "motor_pid:make"
+
+[scenario]
+steps = 12_000
+
+[run]
+seeds = 1
 `;
 }

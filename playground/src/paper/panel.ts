@@ -1,9 +1,9 @@
 import cSource from "../controllers/paper_mgaps/paper_mgaps.c?url";
 import cHeader from "../controllers/paper_mgaps/paper_mgaps.h?url";
-import { about, button, choice, download, element, slider } from "../controls";
+import { about, button, choice, download, element, layout, slider } from "../controls";
 import { Plot, shortNumber } from "../plot";
 import { withDefaults, writeAddress } from "../settings";
-import { pythonScript } from "./python";
+import { pythonScript, tomlFile } from "./python";
 import type { Settings, Trace } from "./simulation";
 import type { Answer, Question, Rule } from "./worker";
 
@@ -40,7 +40,8 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
   const plots = {
     gain: new Plot({ title: "Gain θ", along, series: three, range: [0, null] }),
     cost: new Plot({ title: "Mean cost of a step", along, series: three, logarithmic: true }),
-    regret: new Plot({ title: "Static regret: cost beyond the best static gain", along, series: two }),
+    regret: new Plot({ title: "Static regret: cost beyond the best static gain", along, series: two, logarithmic: true }),
+    local: new Plot({ title: "Local regret: Σ |∇F(θ)|² of the exact model", along, series: two, logarithmic: true }),
     mismatch: new Plot({ title: "Model error |φ(x)(â − a*)|", along, series: two, range: [0, null] }),
     error: new Plot({ title: "Tracking error |x|", along, series: three, range: [0, null] }),
   };
@@ -68,10 +69,11 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
 
   worker.addEventListener("message", ({ data }: MessageEvent<Answer>) => {
     if (data.id !== id) return;
+    const received = performance.now();
     if (data.kind === "runs") {
       runs = data;
       showRuns(data.learning, data.fixed, null);
-      verdict.dataset.milliseconds = data.milliseconds.toFixed(0);
+      verdict.dataset.milliseconds = (data.milliseconds + performance.now() - received).toFixed(0);
     } else if (runs !== null) {
       showRuns(runs.learning, runs.fixed, data);
     }
@@ -80,7 +82,7 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
     verdict.textContent = `The controller could not be loaded: ${event.message || "see the browser's console"}`;
   });
 
-  function showRuns(learning: Trace, fixed: Trace, best: { gain: number; trace: Trace } | null): void {
+  function showRuns(learning: Trace, fixed: Trace, best: Extract<Answer, { kind: "best" }> | null): void {
     const x = learning.step;
     const none = Array.from(x, () => null);
     const far = every(x, COARSE);
@@ -96,10 +98,13 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
     text += `Learning costs ${percent(share)} of the fixed gain's cost`;
     if (best === null) {
       plots.regret.show([x, none, none]);
+      plots.local.show([x, none, none]);
       text += ".";
     } else {
-      const difference = (trace: Trace) => trace.cumulative.map((sum, row) => sum - best.trace.cumulative[row]!);
+      // The axis is logarithmic: a run that has cost less than the best static gain so far leaves a gap.
+      const difference = (trace: Trace) => Array.from(trace.cumulative, (sum, row) => positive(sum - best.trace.cumulative[row]!));
       plots.regret.show([x, difference(learning), difference(fixed)]);
+      plots.local.show([x, Array.from(best.local.learning, positive), Array.from(best.local.fixed, positive)]);
       const beyond = learning.total / best.trace.total - 1;
       const where = beyond >= 0 ? "more" : "less";
       text += `, and ${percent(Math.abs(beyond))} ${where} than the best static gain, ${shortNumber(best.gain)}, which is known only in hindsight.`;
@@ -139,6 +144,7 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
       "div",
       { class: "buttons" },
       button("Python", () => download("paper_example.py", pythonScript(settings(), values.rule as Rule))),
+      button("TOML", () => download("paper_example.toml", tomlFile(settings(), values.rule as Rule))),
       element("a", { href: cSource, download: "paper_mgaps.c" }, "C"),
       element("a", { href: cHeader, download: "paper_mgaps.h" }, "C header"),
     ),
@@ -148,14 +154,14 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
     { class: "heading" },
     element("h2", {}, "One gain, an unknown force, no reset"),
     about(
+      "how-it-works/",
       "A controller u = −θx − φ(x)â holds x near zero for 200,000 steps, while noise pushes x and the unknown force φ(x)a* jumps from time to time.",
       "While it runs, the controller learns the force (its estimate is â) and improves its own gain θ by M-GAPS, the algorithm of the paper.",
       "Compare it with a controller that learns the force but keeps its first gain, and with the best constant gain, which nobody knows in advance.",
     ),
   );
-  place.append(
-    element("section", { class: "panel" }, heading, controls, element("div", {}, verdict, element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element)))),
-  );
+  const drawn = element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element));
+  place.append(layout(heading, controls, [verdict], [drawn]));
   ask();
   return () => worker.terminate();
 }
@@ -168,4 +174,5 @@ const means = (values: Float64Array, count: number) =>
     values.subarray(i * count, (i + 1) * count).reduce((sum, value) => sum + value, 0) / count,
   );
 
+const positive = (value: number): number | null => (value > 0 ? value : null);
 const percent = (share: number): string => `${Number((100 * share).toPrecision(2))} %`;

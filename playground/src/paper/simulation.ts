@@ -135,3 +135,44 @@ export function bestStaticGain(controller: Controller, nature: Nature, evaluatio
   }
   return left.trace.total <= right.trace.total ? left : right;
 }
+
+/** Θ of the tuners. */
+const LOWEST_GAIN = 0;
+const HIGHEST_GAIN = 50;
+/** Past that counts less than this share is left out. */
+const FORGOTTEN = 1e-6;
+
+/**
+ * The gradient of the surrogate cost at a step: the derivative in θ of the cost that θ would have there, had it been used
+ * from the beginning, with the exact model.
+ */
+export function surrogateGradient(nature: Nature, step: number, gain: number): number {
+  const keep = 1 - DELTA * gain;
+  const remembered = keep > 0 ? Math.ceil(Math.log(FORGOTTEN) / Math.log(keep)) : 1;
+  let x = 0;
+  let y = 0; // the derivative of x in θ
+  for (let t = Math.max(0, step - remembered); t < step; t++) {
+    y = keep * y - DELTA * x;
+    x = keep * x + nature.disturbances[t]!;
+  }
+  const a = nature.parameters[Math.floor(step / nature.period)]!;
+  const u = -gain * x - (a[0]! + a[1]! * Math.sin(x) + a[2]! * Math.sin(2 * x));
+  const slope = -x - (gain + a[1]! * Math.cos(x) + 2 * a[2]! * Math.cos(2 * x)) * y;
+  return 2 * x * y + 0.2 * u * slope;
+}
+
+/** The local regret Σ |∇F(θ)|², with the projected gradient, up to each row of a run; from every `every`-th step. */
+export function localRegret(nature: Nature, trace: Trace, learningRate: number, every: number): Float64Array {
+  const width = trace.step[1]! - trace.step[0]!;
+  let sum = 0;
+  return trace.gain.map((gain, row) => {
+    const next = trace.gain[row + 1] ?? gain;
+    for (let t = row * width; t < (row + 1) * width; t += every) {
+      const theta = gain + ((t - row * width) / width) * (next - gain);
+      const moved = theta - learningRate * surrogateGradient(nature, t, theta);
+      const projected = (theta - Math.min(Math.max(moved, LOWEST_GAIN), HIGHEST_GAIN)) / learningRate;
+      sum += Math.min(every, width) * projected ** 2;
+    }
+    return sum;
+  });
+}

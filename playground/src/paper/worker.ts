@@ -2,7 +2,7 @@
 import { load as loadGaussNewton } from "../controllers/paper_gauss_newton/paper_gauss_newton.mjs";
 import { load as loadMgaps, type Controller } from "../controllers/paper_mgaps/paper_mgaps.mjs";
 import { load as loadFaster } from "../controllers/paper_mgaps_faster/paper_mgaps_faster.mjs";
-import { bestStaticGain, drawNature, simulate, type Settings, type Trace } from "./simulation";
+import { bestStaticGain, drawNature, localRegret, simulate, type Settings, type Trace } from "./simulation";
 
 export type Rule = "mgaps" | "mgaps_faster" | "gauss_newton";
 
@@ -14,7 +14,11 @@ export interface Question {
 
 export type Answer =
   | { id: number; kind: "runs"; learning: Trace; fixed: Trace; milliseconds: number }
-  | { id: number; kind: "best"; gain: number; trace: Trace };
+  | { id: number; kind: "best"; gain: number; trace: Trace; local: Record<"learning" | "fixed", Float64Array> };
+
+/** The local regret takes the gradient of every so many steps, with the paper's η. */
+const EVERY = 50;
+const LEARNING_RATE = 1e-4;
 
 const controllers: Promise<Record<Rule, Controller>> = (async () => ({
   mgaps: await loadMgaps(),
@@ -40,5 +44,7 @@ addEventListener("message", async ({ data }: MessageEvent<Question>) => {
   await pause();
   if (newest !== id) return;
   const { gain, trace } = bestStaticGain(loaded.mgaps, nature);
-  postMessage({ id, kind: "best", gain, trace } satisfies Answer);
+  const regret = (run: Trace) => localRegret(nature, run, LEARNING_RATE, EVERY);
+  const local = { learning: regret(learning), fixed: regret(fixed) };
+  postMessage({ id, kind: "best", gain, trace, local } satisfies Answer);
 });

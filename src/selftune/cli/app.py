@@ -12,6 +12,7 @@ from . import (
     export_command,
     info_command,
     new_command,
+    play_command,
     report_command,
     reproduce_command,
     run_command,
@@ -68,6 +69,7 @@ app.command(epilog="Examples:  selftune tune   |   selftune tune panda.xml --sec
     tune_command.tune
 )
 app.command(epilog="Example:  selftune export cart/cart.py:controller -o results/cart-c")(export_command.export)
+app.command(epilog="Examples:  selftune play   |   selftune play playground/dist --port 0")(play_command.play)
 app.command(epilog="Example:  selftune report results/paper")(report_command.report)
 app.command(
     epilog="Examples:  selftune compare results/cart results/cart-gaps   |   "

@@ -84,13 +84,14 @@ class ArmPlant(Plant):
         strength = high / arm.limits[0]
         damping, friction = draw.uniform(0.1, 0.3, n) * strength, draw.uniform(0.2, 0.5, n) * strength
         self._offset = draw.normal(0.0, 0.03, n)
-        self._disturbance = 0.1 * high * np.array([1.0, -1.0, 0.6])[:n] * draw.uniform(0.8, 1.2, n)
+        self.disturbance = 0.1 * high * np.array([1.0, -1.0, 0.6])[:n] * draw.uniform(0.8, 1.2, n)
         self._condition, self._seed, self._half = condition, seed, steps / 2
         self._limits = -high, high
         self._wanted = _lap(arm)
         self._noise_scale, self._bounds = np.repeat([[ANGLE_NOISE, RATE_NOISE], [ERROR_LIMIT, RATE_LIMIT]], n, axis=1)
         self._follow = 1 - math.exp(-DT / LAG)
-        self.model = mujoco.MjModel.from_xml_string(mjcf(arm, masses, LIGHT, damping=damping, friction=friction))
+        self.xml = mjcf(arm, masses, LIGHT, damping=damping, friction=friction)
+        self.model = mujoco.MjModel.from_xml_string(self.xml)
         self.data = mujoco.MjData(self.model)
         self.reset()
 
@@ -143,7 +144,7 @@ class ArmPlant(Plant):
         if self._condition == "payload" and self._steps < self._half + 1:
             self._set_payload(HEAVY)
         if self._condition == "disturbance":
-            self.data.qfrc_applied[:] = self._disturbance
+            self.data.qfrc_applied[:] = self.disturbance
 
     def _set_payload(self, mass: float) -> None:
         self.model.body("payload").mass = mass

@@ -162,11 +162,11 @@ class FileArmPlant:
             links.append(link._replace(mass=factor * link.mass, inertia=inertia))
         viscous = draw.uniform(*mismatch.viscous, robot.joints) * rated / lengths
         dry = draw.uniform(*mismatch.dry, robot.joints) * rated
-        text = mjcf(robot, tuple(links), lag=mismatch.slower * robot.lag, payload=max(self.payload[0], 1e-9))
-        self.model = mujoco.MjModel.from_xml_string(text)
-        self._order = np.array([self.model.joint(f"joint{i}").dofadr[0] for i in range(robot.joints)])
-        self.model.dof_damping[self._order] += viscous
-        self.model.dof_frictionloss[self._order] += dry
+        self.xml = mjcf(robot, tuple(links), lag=mismatch.slower * robot.lag, payload=max(self.payload[0], 1e-9))
+        self.model = mujoco.MjModel.from_xml_string(self.xml)
+        self.order = np.array([self.model.joint(f"joint{i}").dofadr[0] for i in range(robot.joints)])
+        self.model.dof_damping[self.order] += viscous
+        self.model.dof_frictionloss[self.order] += dry
         self._substeps = round(robot.dt / self.model.opt.timestep)
         self._noise = mismatch.noise * robot_rules.measurement_noise(robot)[: 2 * robot.joints]
         self.data = mujoco.MjData(self.model)
@@ -178,11 +178,11 @@ class FileArmPlant:
         self.steps = 0
         self.load(self.payload[0])
         mujoco.mj_resetData(self.model, self.data)
-        self.data.qpos[self._order] = self.robot.home
+        self.data.qpos[self.order] = self.robot.home
         mujoco.mj_forward(self.model, self.data)
         limits = np.array(self.robot.torque_limits)
         self.data.act[:] = np.clip(
-            self.data.qfrc_bias[self._order] - self.data.qfrc_passive[self._order], -limits, limits
+            self.data.qfrc_bias[self.order] - self.data.qfrc_passive[self.order], -limits, limits
         )
         self._torque = self.data.act.copy()
         self._past = deque([self._motion()] * (self.mismatch.delay + 1), maxlen=self.mismatch.delay + 1)
@@ -226,7 +226,7 @@ class FileArmPlant:
         mujoco.mj_setConst(self.model, mujoco.MjData(self.model))  # with separate data, because it overwrites them
 
     def _motion(self) -> np.ndarray:
-        return np.concatenate([self.data.qpos[self._order], self.data.qvel[self._order]])
+        return np.concatenate([self.data.qpos[self.order], self.data.qvel[self.order]])
 
     def _measurement(self) -> np.ndarray:
         noise = self._noise * self._draw.standard_normal(self._noise.size)

@@ -74,15 +74,16 @@ class QuadrotorPlant(Plant):
             raise ArgumentError("condition", "'calm', 'wind' or 'payload'", f"{condition!r}")
         self._condition, self._seed, self._half = condition, seed, steps // 2
         draw = np.random.default_rng([seed, 1])
-        self._mass = 0.033 * draw.uniform(0.97, 1.03)
-        self._moments = np.array(MOMENTS) * draw.uniform(1.0, 1.1, 3)
-        self._model = mujoco.MjModel.from_xml_string(xml(self._mass, tuple(self._moments), ROTOR_LAG))
-        self._model.actuator_gainprm[:, 0] = draw.uniform(0.99, 1.01, 4)
-        self._data, self._scratch = mujoco.MjData(self._model), mujoco.MjData(self._model)
-        self._linear_drag = 0.01 * draw.uniform(0.8, 1.2, 3)
-        self._square_drag = 0.004 * draw.uniform(0.8, 1.2)
+        self.mass = 0.033 * draw.uniform(0.97, 1.03)
+        self.moments = np.array(MOMENTS) * draw.uniform(1.0, 1.1, 3)
+        self.xml = xml(self.mass, tuple(self.moments), ROTOR_LAG)
+        self.model = mujoco.MjModel.from_xml_string(self.xml)
+        self.model.actuator_gainprm[:, 0] = draw.uniform(0.99, 1.01, 4)
+        self._data, self._scratch = mujoco.MjData(self.model), mujoco.MjData(self.model)
+        self.linear_drag = 0.01 * draw.uniform(0.8, 1.2, 3)
+        self.square_drag = 0.004 * draw.uniform(0.8, 1.2)
         heading, strength = draw.uniform(0, 2 * np.pi), draw.uniform(2.0, 3.0)
-        self._wind = strength * np.array([np.cos(heading), np.sin(heading), 0.1])
+        self.wind = strength * np.array([np.cos(heading), np.sin(heading), 0.1])
         self._start = start()
         self._start[:3] += draw.normal(0, 0.02, 3)
         self._turn = 2 * np.pi / LAP * np.array([1, 2, 1])
@@ -90,23 +91,23 @@ class QuadrotorPlant(Plant):
     def reset(self) -> np.ndarray:
         self._draw = np.random.default_rng([self._seed, 2])
         self._load(0.0)
-        mujoco.mj_resetData(self._model, self._data)
+        mujoco.mj_resetData(self.model, self._data)
         self._data.qpos[:3], self._data.qvel[:3] = self._start[:3], self._start[3:6]
-        self._data.act[:] = self._mass * GRAVITY / 4
+        self._data.act[:] = self.mass * GRAVITY / 4
         self._t, self._gust, self._filtered = 0, np.zeros(3), self._start[12:].copy()
-        mujoco.mj_forward(self._model, self._data)
+        mujoco.mj_forward(self.model, self._data)
         self._late = self._sense()
         return np.concatenate([self._late, self._filtered])
 
     def step(self, u: np.ndarray) -> np.ndarray:
-        model, data = self._model, self._data
+        model, data = self.model, self._data
         if self._condition == "payload" and self._t == self._half:
-            self._load(PAYLOAD * self._mass)
+            self._load(PAYLOAD * self.mass)
         air = self._air()
         data.ctrl[:] = MIXER @ u
         for _ in range(round(DT / PHYSICS)):
             flow = air - data.qvel[:3]
-            data.xfrc_applied[1, :3] = (self._linear_drag + self._square_drag * np.sqrt(flow @ flow)) * flow
+            data.xfrc_applied[1, :3] = (self.linear_drag + self.square_drag * np.sqrt(flow @ flow)) * flow
             mujoco.mj_step(model, data)
         self._filtered += (1 - np.exp(-DT / LAG)) * (u - self._filtered)
         self._t += 1
@@ -118,7 +119,7 @@ class QuadrotorPlant(Plant):
 
     @property
     def truth(self) -> np.ndarray:
-        wrench = WRENCH @ (self._model.actuator_gainprm[:, 0] * self._data.act)
+        wrench = WRENCH @ (self.model.actuator_gainprm[:, 0] * self._data.act)
         return np.concatenate([self._body(), wrench])
 
     @property
@@ -141,9 +142,9 @@ class QuadrotorPlant(Plant):
             return np.zeros(3)
         blowing = int(self._t * DT / TOGGLE) % 2 == 0
         self._gust += -DT * self._gust + 0.6 * np.sqrt(2 * DT) * self._draw.standard_normal(3)
-        return (self._wind + self._gust) if blowing else 0.2 * self._gust
+        return (self.wind + self._gust) if blowing else 0.2 * self._gust
 
     def _load(self, payload: float) -> None:
-        self._model.body_mass[1] = self._mass + payload
-        self._model.body_inertia[1] = self._moments * (1 + 0.2 * payload / self._mass)
-        mujoco.mj_setConst(self._model, self._scratch)
+        self.model.body_mass[1] = self.mass + payload
+        self.model.body_inertia[1] = self.moments * (1 + 0.2 * payload / self.mass)
+        mujoco.mj_setConst(self.model, self._scratch)
