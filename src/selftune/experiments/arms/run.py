@@ -53,7 +53,7 @@ class Settings:
     """The first seed. The rules were tried on lower seeds."""
     starts: tuple[float, ...] = (0.25, 0.5, 2.0)
     """The factors on the feedback gains of the rules."""
-    seconds: float = 60.0
+    seconds: float = 40.0
     rows: int = 120
     """The number of time intervals whose mean cost is stored."""
     tries: int = 20
