@@ -111,25 +111,3 @@ def test_tool_path_reaches_its_points(robot):
     np.testing.assert_allclose(found, circle, atol=1e-5)
     with pytest.raises(st.ArgumentError, match="points within the reach"):
         robot_rules.tool_path(robot, circle + 5.0)
-
-
-def test_friction_of_joints_on_one_axis_is_not_too_stiff_for_the_model():
-    """Two joints on one vertical axis, and a light link between: the model with friction forgets its rates. With the
-    usual smoothing of dry friction, 0.1 rad/s, an error of the rates would grow a hundredfold in each step."""
-    lower = models.Link("lower", axis=(0.0, 0.0, 1.0), mass=0.5, center=(0.0, 0.0, 0.1), inertia=1e-3 * np.eye(3))
-    swing = models.Link("swing", parent=0, axis=(0.0, 1.0, 0.0), position=(0.0, 0.0, 0.3), mass=1.0)
-    swing = swing._replace(center=(0.0, 0.0, 0.3), inertia=tuple(map(tuple, 1e-3 * np.eye(3))))
-    upper = models.Link("upper", parent=1, axis=(0.0, 0.0, 1.0), position=(0.0, 0.0, 0.3), mass=1.0)
-    upper = upper._replace(center=(0.2, 0.0, 0.1), inertia=tuple(map(tuple, 1e-3 * np.eye(3))))
-    arm = models.RobotArm(models.RigidBody((lower, swing, upper)), torque_limits=(30.0, 60.0, 30.0))
-    assert arm.slip[1] == 0.1
-    assert arm.slip[0] > 0.2
-    a = np.zeros(10)
-    a[4:7] = 0.25 * np.asarray(arm.a_constraint.high)[4:7]  # the friction of the plants is a quarter of the largest
-    rates = jax.jacobian(lambda v: _after(arm, v, jnp.asarray(a)))(jnp.zeros(3))
-    assert np.max(np.abs(np.linalg.eigvals(np.asarray(rates)))) <= 1.001
-
-
-def _after(arm, rates, a):
-    x = jnp.concatenate([jnp.asarray(arm.home), rates, jnp.asarray(arm.hold)])
-    return arm.dynamics(x, jnp.asarray(arm.hold), arm.residual(x, a, 0), 0)[3:6]

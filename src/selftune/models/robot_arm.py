@@ -24,10 +24,6 @@ POSITION_ERROR = 0.02
 """The error of a hinge that counts as 1, in radians; that of a slide is this number times the arm's reach."""
 SLIP = 0.1
 """The rate of a hinge (rad/s) at which dry friction is nearly at its full value; for a slide, times the reach."""
-STIFF = 2.0
-"""The largest share of a joint's rate that the largest dry friction may take away in one period of the model, with all
-other joints free. Beyond 2, the model swings from step to step. Where the axes of joints lie on one line, as in an arm
-that stands upright, a joint turns very little mass, and the rate v of the friction is larger than the one above."""
 FRICTION, OFFSET = 0.1, 0.25
 """The largest friction and the largest offset of a joint's torque, as shares of its rated torque."""
 CARRIED = 0.5
@@ -97,8 +93,6 @@ class RobotArm(AbstractModel):
     """The largest distance of the tool from a joint's axis (m); the travel of the slides counts too."""
     hold: tuple[float, ...] = eqx.field(static=True)
     """The torques that hold the arm at home."""
-    slip: tuple[float, ...] = eqx.field(static=True)
-    """The rates v at which dry friction is nearly at its full value, rad/s or m/s."""
     name: str = eqx.field(static=True)
     notes: tuple[str, ...] = eqx.field(static=True)
 
@@ -137,7 +131,6 @@ class RobotArm(AbstractModel):
             needed = RATED * (weight + np.array(self.lengths) * (BRISK * inertia + drag))
             rated_torques = np.minimum(self.torque_limits, needed)
         self.rated_torques = _row("rated_torques", arguments.variances("rated_torques", rated_torques), j)
-        self.slip = _slip(body, self)
         if payload_limit is None:
             payload_limit = CARRIED * float(np.min(np.array(self.rated_torques) / np.maximum(lift, 1e-9)))
         self.payload_limit = float(arguments.positive("payload_limit", payload_limit))
@@ -299,7 +292,8 @@ class RobotArm(AbstractModel):
         q, rate, _ = jnp.split(x, 3)
         viscous, coulomb, offset = jnp.split(a[1:], 3)
         wanted = t.reference[2 * j :].astype(x.dtype) if isinstance(t, LoopContext) else jnp.zeros_like(q)
-        friction = viscous * rate + coulomb * jnp.tanh(rate / jnp.asarray(self.slip, x.dtype))
+        slip = jnp.asarray(SLIP * np.array(self.lengths), x.dtype)
+        friction = viscous * rate + coulomb * jnp.tanh(rate / slip)
         return offset - friction - a[0] * self.body.payload_torque(q, rate, wanted)
 
     def output(self, x: Float[Array, " n"]) -> Array:
@@ -344,14 +338,6 @@ def _sizes(body: RigidBody, low: Any, high: Any, home: Any) -> tuple[float, np.n
     reach = float(max([*arms[~slides], travel]))
     sizes = (np.max(np.abs(part), axis=0) for part in (weights, inertias))
     return (reach if reach > 1e-3 else 1.0), 9.81 * arms, *sizes
-
-
-def _slip(body: RigidBody, robot: RobotArm) -> tuple[float, ...]:
-    with jax.ensure_compile_time_eval():
-        mass = np.asarray(body.mass_matrix(jnp.asarray(robot.home)), float)
-    free = np.diag(np.linalg.inv(mass))  # the acceleration of each joint by one N·m, with all other joints free
-    stable = robot.dt * free * FRICTION * np.array(robot.rated_torques) / STIFF
-    return tuple(map(float, np.maximum(SLIP * np.array(robot.lengths), stable)))
 
 
 def _row(name: str, value: Any, size: int) -> tuple[float, ...]:
