@@ -108,7 +108,7 @@ def drive(
 
 
 @eqx.filter_jit
-def _joint_costs(cost: JointTracking, x: np.ndarray, u: np.ndarray, reference: np.ndarray) -> Array:
+def _joint_costs(cost: JointTracking, x: Any, u: Any, reference: Any) -> Array:
     return jax.vmap(cost.by_joint)(x, u, reference)
 
 
