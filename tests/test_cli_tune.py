@@ -38,6 +38,11 @@ def test_robots_that_are_installed(monkeypatch, tmp_path):
     listed = invoke("tune", "--json")
     assert listed.exit_code == 0
     assert [(row["robot"], row["joints"]) for row in json.loads(listed.stdout)["robots"]] == [("two links", 2)]
+    assert "mine/arm" in invoke("tune").stdout
+    assert installed.find("mine/arm") == tmp_path / "arm.xml"
+    wrong = invoke("tune", "mine/amr")
+    assert wrong.exit_code == 2
+    assert "mine/arm" in wrong.stderr
     monkeypatch.setattr(installed, "files", lambda: iter(()))
     assert "no robots found" in invoke("tune").stdout
 

@@ -12,8 +12,10 @@ from .screen import Screen, new_table, refusing
 
 def tune(
     robot: Annotated[
-        Path | None,
-        typer.Argument(metavar="ROBOT", help="An MJCF (.xml) or URDF file. Without: list the robots found."),
+        str | None,
+        typer.Argument(
+            metavar="ROBOT", help="An MJCF (.xml) or URDF file, or a name of the list. Without: list the robots found."
+        ),
     ] = None,
     payload: Annotated[
         float | None,
@@ -60,7 +62,7 @@ def tune(
                 limits = None if not torque_limit else torque_limit[0] if len(torque_limit) == 1 else torque_limit
                 faults = _tune(
                     screen,
-                    robot,
+                    _file(robot),
                     options | {"torque_limits": limits},
                     {
                         "seconds": seconds,
@@ -139,16 +141,27 @@ def _tune(
     return faults + (["the robot crashed while it learned"] if tuned.run.crashed else [])
 
 
+def _file(robot: str) -> Path:
+    """Return the path of a file, or of a robot of the list."""
+    path = Path(robot)
+    if path.exists() or path.suffix or "/" not in robot:
+        return path  # if there is no such file, the reader of files says so
+    from ..foundation import extras
+
+    return extras.load("robots.installed", asked_for="selftune tune", extra="robots").find(robot)
+
+
 def _offer(screen: Screen) -> None:
     """Print the robots that are installed with other packages."""
     from ..foundation import extras
 
     installed = extras.load("robots.installed", asked_for="selftune tune", extra="robots")
-    table = new_table("robots on this machine: selftune tune FILE", "package", "robot", "joints", "file")
+    table = new_table("robots on this machine: selftune tune NAME", "name", "robot", "joints")
     rows = []
     for package, path, name, joints in installed.robots():
-        rows.append({"package": package, "robot": name, "joints": joints, "file": str(path)})
-        table.add_row(package, escape(name), str(joints), escape(str(path)))
+        short = installed.short_name(package, path)
+        rows.append({"name": short, "package": package, "robot": name, "joints": joints, "file": str(path)})
+        table.add_row(escape(short), escape(name), str(joints))
     if rows:
         screen.show(table)
     else:

@@ -543,7 +543,7 @@ class _Work:
             self.add("dry run", "ok", text, steps=len(log), cost=mean)
         self._saturation(log)
         self._sampling(log)
-        ahead = forecast(self.loop, log, made, self._horizon(len(log)))
+        ahead = forecast(self.loop, log, made, self._horizon(len(log)), with_effects=True)
         self._control_effect(log, ahead)
         self._mismatch("model", log, made, ahead)
 
@@ -585,7 +585,8 @@ class _Work:
     def _control_effect(self, log: PlantLog, ahead: Forecast) -> None:
         """Compare the effect of each control with the model's: a regression of the measured on the predicted effect."""
         scales = self._scales()
-        error = (log.measurement[ahead.horizon :] - ahead.predicted) / scales
+        error = (log.measurement[ahead.starts + ahead.horizon] - ahead.predicted) / scales
+        assert ahead.effects is not None
         noise = np.asarray(self.loop.noise, float) / scales
         ratios, correlations = [], []
         for effect in ahead.effects / scales:
@@ -628,8 +629,9 @@ class _Work:
         """Return the prediction errors, from row `since` on: RMS in the unit of each measured signal."""
         noise = np.asarray(self.loop.noise, float)
         one = _rms((log.measurement[1:] - made.predicted)[since:])
-        many = _rms((log.measurement[ahead.horizon :] - ahead.predicted)[since:])
-        motion = _rms((log.measurement[ahead.horizon :] - log.measurement[: -ahead.horizon])[since:])
+        counts, later = ahead.starts >= since, log.measurement[ahead.starts + ahead.horizon]
+        many = _rms((later - ahead.predicted)[counts])
+        motion = _rms((later - log.measurement[ahead.starts])[counts])
         scales = self._scales()
         share = float(np.linalg.norm(many / scales) / np.linalg.norm(np.maximum(motion / scales, REST)))
         over = [float(e / n) if n > 0 else math.inf for e, n in zip(one, noise, strict=True)]

@@ -127,6 +127,12 @@ class JointTracking(AbstractStateCost):
     change: Any = eqx.field(converter=lambda v: arguments.variances("change", v))
 
     def __call__(self, x: Float[Array, " n"], u: Float[Array, " m"], reference: Float[Array, " r"]) -> Float[Array, ""]:
+        return jnp.sum(self.by_joint(x, u, reference)) / u.size
+
+    def by_joint(
+        self, x: Float[Array, " n"], u: Float[Array, " m"], reference: Float[Array, " r"]
+    ) -> Float[Array, " m"]:
+        """Return the terms of the sum, one for each joint; the cost is their mean."""
         j = u.size
         q, rate, torque = jnp.split(x, 3)
         terms = (
@@ -134,7 +140,7 @@ class JointTracking(AbstractStateCost):
             (reference[j : 2 * j] - rate, self.rate),
             (u - torque, self.change),
         )
-        total = jnp.zeros((), u.dtype)
+        total = jnp.zeros_like(u)
         for value, scale in terms:
-            total = total + jnp.sum((value / scale.astype(u.dtype)) ** 2)
-        return total / j
+            total = total + (value / scale.astype(u.dtype)) ** 2
+        return total

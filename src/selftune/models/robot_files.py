@@ -66,7 +66,7 @@ def read(
     notes: list[str] = []
     with _warnings_as(notes):
         spec, is_urdf = _parsed(Path(path))
-        model = _compiled(spec, is_urdf, notes)
+        model = _compiled(spec, is_urdf, notes, path)
     return _Reader(model, Path(path), notes).read(fixed, joints, tool)
 
 
@@ -84,7 +84,7 @@ def _warnings_as(notes: list[str]) -> Iterator[None]:
 def compiled(path: str | os.PathLike[str]) -> Any:
     """Return the file as MuJoCo compiles it, without meshes that only have a shape."""
     with _warnings_as([]):
-        return _compiled(*_parsed(Path(path)), [])
+        return _compiled(*_parsed(Path(path)), [], path)
 
 
 def _parsed(path: Path) -> tuple[Any, bool]:
@@ -116,11 +116,10 @@ def _refused(path: Any, error: Exception, hint: str = "") -> ArgumentError:
     return ArgumentError("path", "a file that MuJoCo compiles", f"{path}: MuJoCo says: {text}", hint)
 
 
-def _compiled(spec: Any, is_urdf: bool, notes: list[str]) -> Any:
+def _compiled(spec: Any, is_urdf: bool, notes: list[str], path: Any) -> Any:
     """Compile the robot without the parts that only have a look, whose files may be missing."""
     _strip(spec, is_urdf)
     _make_positive(spec, notes)
-    path = spec.modelfiledir or spec.modelname
     for _ in range(3):  # each remedy is tried once
         try:
             return _quietly(spec)

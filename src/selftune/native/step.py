@@ -118,7 +118,7 @@ def _with(way: Callable[..., Linearization], *, traced_once: bool = False) -> Ca
         if kind.linearize is not System.linearize or kind.step is not AbstractSystem.step:
             return controller  # the user's own derivative
         functions = (system.dynamics, system.residual, system.policy, system.cost)
-        dynamics, residual, policy, cost = map(_jitted, functions) if traced_once else functions
+        dynamics, residual, policy, cost = map(_traced_once, functions) if traced_once else functions
         same = _Relinearized(
             dynamics,
             residual,
@@ -134,10 +134,14 @@ def _with(way: Callable[..., Linearization], *, traced_once: bool = False) -> Ca
     return prepare
 
 
-def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `jax.jit(function)` inside a plain function: Equinox warns of a field whose value is a function of JAX."""
+def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that JAX traces once for each shape of its arguments."""
     jitted = jax.jit(function)
-    return lambda *arguments: jitted(*arguments)
+
+    def call(*arguments: Any) -> Any:  # Equinox warns of modules with a jitted function as a field
+        return jitted(*arguments)
+
+    return call
 
 
 def _noted(way: Callable[..., Linearization], is_used: list[bool]) -> Callable[..., Linearization]:

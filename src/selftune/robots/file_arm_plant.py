@@ -168,6 +168,9 @@ class FileArmPlant:
         self.model.dof_damping[self.order] += viscous
         self.model.dof_frictionloss[self.order] += dry
         self._substeps = round(robot.dt / self.model.opt.timestep)
+        # The numbers of the robot that each step needs: attributes of an Equinox module take microseconds to read.
+        self._limits, self._share = np.array(robot.torque_limits), float(robot.filtered_torque(0.0, 1.0))
+        self._bounds = np.concatenate([CRASH_ANGLE * lengths, CRASH_RATE * lengths])
         self._noise = mismatch.noise * robot_rules.measurement_noise(robot)[: 2 * robot.joints]
         self.data = mujoco.MjData(self.model)
         self.reset()
@@ -180,10 +183,8 @@ class FileArmPlant:
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[self.order] = self.robot.home
         mujoco.mj_forward(self.model, self.data)
-        limits = np.array(self.robot.torque_limits)
-        self.data.act[:] = np.clip(
-            self.data.qfrc_bias[self.order] - self.data.qfrc_passive[self.order], -limits, limits
-        )
+        hold = self.data.qfrc_bias[self.order] - self.data.qfrc_passive[self.order]
+        self.data.act[:] = np.clip(hold, -self._limits, self._limits)
         self._torque = self.data.act.copy()
         self._past = deque([self._motion()] * (self.mismatch.delay + 1), maxlen=self.mismatch.delay + 1)
         self._last = self._measurement()
@@ -197,11 +198,10 @@ class FileArmPlant:
         """Apply the commands for one period, and return the next measurement, (3j,)."""
         if self.payload_step is not None and self.steps == self.payload_step:
             self.load(self.payload[1])
-        limits = np.array(self.robot.torque_limits)
-        command = np.clip(u, -limits, limits)
+        command = np.minimum(np.maximum(u, -self._limits), self._limits)
         self.data.ctrl[:] = command
         mujoco.mj_step(self.model, self.data, nstep=self._substeps)
-        self._torque = self.robot.filtered_torque(self._torque, command)
+        self._torque = self._torque + self._share * (command - self._torque)
         self.steps += 1
         self._past.append(self._motion())
         self._last = self._measurement()
@@ -214,10 +214,8 @@ class FileArmPlant:
 
     def has_crashed(self, reference: np.ndarray) -> bool:
         """Return whether the robot is far from its reference; NaN counts too."""
-        lengths = np.array(self.robot.lengths)
-        bounds = np.concatenate([CRASH_ANGLE * lengths, CRASH_RATE * lengths])
         motion = self._past[-1]
-        return not np.all(np.abs(motion - reference[: motion.size]) < bounds)
+        return not (np.abs(motion - reference[: motion.size]) < self._bounds).all()
 
     def load(self, mass: float) -> None:
         """Set the mass at the tool."""

@@ -5,13 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import Array
 
 from ..foundation import arguments
 from ..loop import robot_rules
 from ..loop.commissioning import Commissioned, commission
 from ..loop.control_loop import Loop
+from ..loop.tracking import JointTracking
 from ..models.robot_arm import RobotArm
 from ..policies.computed_torque import ComputedTorque
 from ..realtime.agent import Agent
@@ -29,8 +32,8 @@ class Drive:
     """The true state, (T, 3j)."""
     u: np.ndarray
     reference: np.ndarray
-    cost: np.ndarray
-    """The cost of each step at the true state, (T,)."""
+    joint_cost: np.ndarray
+    """The cost of each step and joint at the true state, (T, j)."""
     times: np.ndarray
     """The times of the rows of θ, â and payload, in seconds."""
     theta: dict[str, np.ndarray]
@@ -43,6 +46,11 @@ class Drive:
     last_theta: Any
     last_a_hat: Any
     crashed: bool
+
+    @property
+    def cost(self) -> np.ndarray:
+        """The cost of each step at the true state, (T,): the mean over the joints."""
+        return self.joint_cost.mean(axis=1)
 
     @property
     def error(self) -> np.ndarray:
@@ -60,16 +68,15 @@ def drive(
     progress: Callable[[int, int], Any] | None = None,
 ) -> Drive:
     """Let an agent drive a plant from its home position, for `steps` steps or until it crashes."""
-    robot = plant.robot
-    j, every = robot.joints, max(1, steps // ROWS)
-    reference = np.asarray(loop.reference.rows(jax.random.key(0), steps + 1, robot.dt, 3 * j), float)
+    j, dt, every = plant.robot.joints, plant.robot.dt, max(1, steps // ROWS)
+    reference = np.asarray(loop.reference.rows(jax.random.key(0), steps + 1, dt, 3 * j), float)
     x, u = np.zeros((steps, 3 * j)), np.zeros((steps, j))
     times, theta, a_hat, payload = [], [], [], []
     decisions: Counter[str] = Counter()
     measured, crashed, done = plant.reset(), False, 0
     for t in range(steps):
         if t % every == 0:
-            times.append(t * robot.dt)
+            times.append(t * dt)
             theta.append(agent.theta)
             a_hat.append(np.asarray(agent.a_hat, float))
             payload.append(plant.carried)
@@ -83,14 +90,14 @@ def drive(
         done = t + 1
         if crashed := plant.has_crashed(reference[t + 1]):
             break
-    gains = [loop.gains(one) for one in theta]
+    gains = jax.vmap(loop.gains)(jax.tree.map(lambda *rows: np.stack(rows), *theta))
     return Drive(
         x=x[:done],
         u=u[:done],
         reference=reference[:done],
-        cost=_costs(loop, x, u, reference[:-1])[:done],
+        joint_cost=np.asarray(_joint_costs(loop.cost, x, u, reference[:-1]))[:done],
         times=np.array(times),
-        theta={name: np.array([np.asarray(one[name], float) for one in gains]) for name in gains[0]},
+        theta={name: np.asarray(rows, float) for name, rows in gains.items()},
         a_hat=np.array(a_hat),
         payload=np.array(payload),
         decisions=dict(decisions),
@@ -100,8 +107,9 @@ def drive(
     )
 
 
-def _costs(loop: Loop, x: np.ndarray, u: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    return np.asarray(jax.jit(jax.vmap(loop.cost))(x, u, reference))
+@eqx.filter_jit
+def _joint_costs(cost: JointTracking, x: Any, u: Any, reference: Any) -> Array:
+    return jax.vmap(cost.by_joint)(x, u, reference)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..foundation.errors import ArgumentError
+from ..foundation.suggestions import nearest
 from ..models import robot_files
 
 PLACES = {
@@ -32,6 +33,21 @@ def files() -> Iterator[tuple[str, Path]]:
     for package, (_, _, pattern) in PLACES.items():
         for folder in folders(package):
             yield from ((package, path) for path in sorted(folder.glob(pattern)))
+
+
+def short_name(package: str, path: Path) -> str:
+    """Return the name of a file for the command, such as "robosuite/panda"."""
+    return f"{package}/{path.parent.name if path.stem == 'robot' else path.stem}"
+
+
+def find(name: str) -> Path:
+    """Return the file with this short name."""
+    names = {short_name(package, path): path for package, path in files()}
+    if name not in names:
+        given = f"{name}: no such file or robot{nearest(name, names)}"
+        hint = "`selftune tune` lists the robots that are installed"
+        raise ArgumentError("path", "a file, or the name of an installed robot", given, hint)
+    return names[name]
 
 
 def robots() -> Iterator[tuple[str, Path, str, int]]:

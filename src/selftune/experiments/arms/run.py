@@ -53,19 +53,18 @@ class Settings:
     """The first seed. The rules were tried on lower seeds."""
     starts: tuple[float, ...] = (0.25, 0.5, 2.0)
     """The factors on the feedback gains of the rules."""
-    seconds: float = 60.0
+    seconds: float = 40.0
     rows: int = 120
     """The number of time intervals whose mean cost is stored."""
-    tries: int = 40
-    """How many static gains the search tries, each for `short` seconds."""
-    short: float = 12.0
+    tries: int = 20
+    """How many static gains the search tries at most, each in a short run."""
     limit: float = 1.2
     """The largest allowed cost in the last quarter of a run, as a multiple of that of the best static gains."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "rows", "tries"):
             arguments.count(name, getattr(self, name))
-        for name in ("seconds", "short", "limit"):
+        for name in ("seconds", "limit"):
             arguments.positive(name, getattr(self, name))
         if not self.robots or not self.starts:
             raise InputError("robots, starts: expected at least one of each")
@@ -172,5 +171,5 @@ def one_task(settings: Settings, task: "Task") -> dict[str, np.ndarray]:
 
     robot, seed = task
     arrays = layout(settings).empty_task()
-    fill_arrays(settings, load(settings.robots[robot]), settings.first_seed + seed, arrays)
+    fill_arrays(settings, settings.robots[robot], settings.first_seed + seed, arrays)
     return arrays

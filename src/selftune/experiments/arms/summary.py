@@ -1,5 +1,6 @@
 """The summary of the arms' comparison: a row for each robot and start, and the checks."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,10 @@ class ArmRow(BaseModel):
     """The ratio of the start gains held fixed, the mean over the seeds that did not fail."""
     recovered: int
     """The number of seeds whose last quarter costs at most the limit."""
+    fixed_recovered: int
+    """The same for the start gains, held fixed."""
+    lost: int
+    """The number of seeds on which the fixed start gains recover, and learning does not."""
 
 
 class ArmsSummary(BaseModel):
@@ -61,8 +66,9 @@ def _row(here: xr.Dataset, settings: Settings, robot: str, start: float) -> ArmR
     tuned, fixed, static = (here.sel(algorithm=name) for name in (TUNED, FIXED, STATIC))
     good, held = ((one.result_code == result_codes.OK).values for one in (tuned, fixed))
     ratio = tuned.last_cost.values / static.last_cost.values
-    others = (fixed.last_cost.values / static.last_cost.values)[held]
-    used = ratio[good]
+    held_ratio = fixed.last_cost.values / static.last_cost.values
+    used, others = ratio[good], held_ratio[held]
+    recovers, would = good & (ratio <= settings.limit), held & (held_ratio <= settings.limit)
     return ArmRow(
         robot=robot,
         start=start,
@@ -72,7 +78,9 @@ def _row(here: xr.Dataset, settings: Settings, robot: str, start: float) -> ArmR
         last=interval(used) if used.size else None,
         worst=float(np.max(used)) if used.size else None,
         fixed=float(np.mean(others)) if others.size else None,
-        recovered=int(np.sum(used <= settings.limit)),
+        recovered=int(recovers.sum()),
+        fixed_recovered=int(would.sum()),
+        lost=int((would & ~recovers).sum()),
     )
 
 
@@ -82,11 +90,13 @@ def _checks(rows: list[ArmRow], settings: Settings) -> list[Check]:
         label = f"{row.robot}, from {row.start:g}:"
         if row.start >= 1:
             share = Interval(mean=row.recovered / row.runs, low=None, high=None)
-            # Wherever fixed gains survive, learning must recover.
-            expected = (row.runs - row.fixed_failed) / row.runs
-            holds = share.mean >= expected if settings.is_full else None
+            # Where the fixed gains recover, learning must, too; elsewhere, in most of the runs.
+            hard = row.runs - row.fixed_recovered
+            of_hard = row.recovered - (row.fixed_recovered - row.lost)
+            holds = row.lost == 0 and 2 * of_hard >= hard if settings.is_full else None
+            least = (row.fixed_recovered + math.ceil(hard / 2)) / row.runs
             found.append(
-                Check(name=f"{label} share that recovers", expected=f"≥ {expected:g}", measured=share, holds=holds)
+                Check(name=f"{label} share that recovers", expected=f"≥ {least:g}", measured=share, holds=holds)
             )
             continue
         measured = row.last or Interval(mean=float("nan"), low=None, high=None)
