@@ -24,7 +24,7 @@ CRASHED = 1e3
 
 def fill_arrays(settings: Settings, robot: RobotArm, seed: int, arrays: dict[str, np.ndarray]) -> None:
     with jax.enable_x64(True):
-        loop = Loop(robot, ComputedTorque(), noise=robot_rules.measurement_noise(robot))
+        loop = Loop(robot, ComputedTorque())
         agent = loop.agent()
         work = _Work(settings, robot, loop, agent, seed)
         ends = []
