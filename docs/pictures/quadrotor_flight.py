@@ -1,7 +1,7 @@
 """A quadrotor of `selftune.robots` with a payload: a video of a lap with its first gains, and of one after tuning.
 
 MuJoCo simulates both flights, with lags, noise and a delay that the model does not know, and draws them off screen.
-Before its first lap here, the quadrotor flew for 16 s without and 20 s with the payload.
+Before this lap, the quadrotor flew for 20 s without and for 16 s with the payload.
 """
 
 # MuJoCo's bindings have no stubs.
@@ -32,8 +32,8 @@ DRONE = """<body name="{name}" mocap="true"><geom type="box" size="0.032 0.024 0
 SCENE = """<mujoco><visual><global offwidth="{width}" offheight="{height}" fovy="38"/>
     <headlight ambient="0.6 0.6 0.6" diffuse="0.3 0.3 0.3" specular="0 0 0"/><map znear="0.02" zfar="60"/></visual>
   <asset><texture type="skybox" builtin="gradient" rgb1="0.97 0.98 1" rgb2="0.80 0.86 0.93" width="64" height="64"/>
-    <texture name="floor" type="2d" builtin="checker" rgb1="0.90 0.91 0.93" rgb2="0.86 0.87 0.90" width="64" height="64"/>
-    <material name="floor" texture="floor" texrepeat="2 2" texuniform="true" specular="0"/></asset>
+    <texture name="floor" type="2d" builtin="checker" rgb1="0.90 0.91 0.93" rgb2="0.86 0.87 0.90" width="64"
+      height="64"/><material name="floor" texture="floor" texrepeat="2 2" texuniform="true" specular="0"/></asset>
   <worldbody><light pos="0 0 5" dir="0 0 -1" diffuse="0.3 0.3 0.3"/>
     <geom type="plane" size="8 8 0.1" pos="0 0 -0.9" material="floor"/>{drones}</worldbody></mujoco>"""
 
