@@ -1,7 +1,7 @@
-"""An arm of `selftune.robots`: a lap with gains that are too low, and a lap after it has tuned itself.
+"""An arm of `selftune.robots`: a lap with its first gains and nothing learned, and a lap after learning.
 
 MuJoCo simulates the arm, with friction, slower motors, noise and a payload that the model does not know. The errors of
-the joints are drawn ten times as large as they are. The grey arm shows the wanted motion.
+the joints are drawn five times as large as they are. The grey arm shows the wanted motion.
 """
 
 import logging
@@ -14,7 +14,7 @@ from selftune.robots.base import drive
 
 from .svg import Colours, Drawing
 
-LAPS, LARGER, PIXELS, EVERY = 15, 10.0, 230.0, 10
+LAPS, LARGER, PIXELS, EVERY = 15, 5.0, 330.0, 10
 LENGTHS = arm.ARMS[2].lengths
 
 
@@ -23,9 +23,10 @@ def laps() -> dict[str, tuple[np.ndarray, np.ndarray, float]]:
     logging.getLogger("selftune").setLevel(logging.ERROR)  # the guard limits the first steps
     robot = arm.make(2)
     steps, found = LAPS * robot.lap, {}
-    for name, tuner in {"first gains": st.Fixed(), "tuned": st.GaussNewton(constraint=robot.theta_box)}.items():
+    learning = st.GaussNewton(constraint=robot.theta_box), st.AutoEstimator(constraint=robot.a_box)
+    for name, parts in {"without learning": (st.Fixed(), st.Frozen()), "after learning": learning}.items():
         plant = robot.make_plant("payload", 0, steps)
-        controller = robot.controller(tuner, st.AutoEstimator(constraint=robot.a_box))
+        controller = robot.controller(*parts)
         guard, theta = st.Guard(**robot.guard), robot.detuned(0.25)
         agent = st.Agent(controller, x=plant.reset(), theta=theta, a_hat=robot.a_hat, guard=guard)
         made = drive(robot, agent, plant, steps, stride=100)
@@ -59,16 +60,18 @@ def moving(angles: np.ndarray, colour: str, width: float, opacity: float) -> str
 
 
 def draw(colours: Colours, found: dict[str, tuple[np.ndarray, np.ndarray, float]]) -> Drawing:
-    picture = Drawing(860, 430, "An arm with its first gains and after it has tuned itself", colours)
-    shown = zip(found.items(), (230, 630), (colours.orange, colours.blue), strict=True)
+    picture = Drawing(860, 430, "An arm without learning and after learning", colours)
+    shown = zip(found.items(), (120, 540), (colours.orange, colours.blue), strict=True)
     for (name, (wanted, error, millimetres)), centre, colour in shown:
-        picture.text(centre, 30, f"{name}: error of the tool {millimetres:.0f} mm", size=16, colour=colour, bold=True)
-        picture.raw(f'<g transform="translate({centre} 150)">')
+        picture.text(
+            centre + 90, 30, f"{name}: error of the tool {millimetres:.0f} mm", size=16, colour=colour, bold=True
+        )
+        picture.raw(f'<g transform="translate({centre} 140)">')
         picture.raw(moving(wanted[::EVERY], colours.muted, 16, 0.35))
         picture.raw(moving((wanted + LARGER * error)[::EVERY], colour, 8, 1.0))
         picture.raw("</g>")
     remark = (
-        f"lap {LAPS}, with a payload that came in the middle of the run; errors are drawn {LARGER:.0f} times as large"
+        f"lap {LAPS}, the payload grew in the middle of the run; errors are drawn {LARGER:.0f} times as large"
     )
     picture.text(430, 415, remark, size=14, colour=colours.muted)
     return picture
