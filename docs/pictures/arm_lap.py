@@ -70,8 +70,6 @@ def draw(colours: Colours, found: dict[str, tuple[np.ndarray, np.ndarray, float]
         picture.raw(moving(wanted[::EVERY], colours.muted, 16, 0.35))
         picture.raw(moving((wanted + LARGER * error)[::EVERY], colour, 8, 1.0))
         picture.raw("</g>")
-    remark = (
-        f"lap {LAPS}, the payload grew in the middle of the run; errors are drawn {LARGER:.0f} times as large"
-    )
+    remark = f"lap {LAPS}, the payload grew in the middle of the run; errors are drawn {LARGER:.0f} times as large"
     picture.text(430, 415, remark, size=14, colour=colours.muted)
     return picture

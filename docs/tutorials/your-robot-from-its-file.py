@@ -50,7 +50,7 @@ assert robot.joints == 2 and robot.torque_limits == (30.0, 15.0) and robot.notes
 
 # %% [markdown]
 # The last line lists the numbers that no file contains: the payload at the tool, and the friction and the offset of each joint. The
-# estimator learns them while the arm runs. `print(robot.outputs)` names the parts of a measurement: positions, rates, torques.
+# estimator learns them while the arm runs. `robot.outputs` names the parts of a measurement: positions, rates, torques.
 #
 # ## The loop
 # `ComputedTorque` makes each joint move like a mass on a spring with a damper. Its gains are a natural frequency (rad/s) and a damping
