@@ -105,7 +105,7 @@ PAGES_WITH_CODE = [
 ]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 # To sample the constants of a certificate and to compile exported C takes long. `make docs` runs all tutorials, too.
-LONG = {"python-to-microcontroller.py", "regret-and-certificates.py"}
+LONG = {"python-to-microcontroller.py", "regret-and-certificates.py", "your-robot-from-its-file.py"}
 
 
 # A warning is an error, except the one that pyproject.toml explains.

@@ -17,7 +17,24 @@ from ..tuners.gauss_newton import GaussNewton
 
 
 class ControllerState(eqx.Module):
-    """The values that the next step needs: θ, â, the states of tuner and estimator, and the policy's memory."""
+    """The values that the next step needs: θ, â, the states of tuner and estimator, and the policy's memory.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> state = run.final.state  # after the last step
+        >>> state.theta.shape, bool(abs(state.a_hat[0] - 1) < 0.1)
+        ((1,), True)
+    """
 
     theta: PyTree
     a_hat: PyTree
@@ -28,7 +45,23 @@ class ControllerState(eqx.Module):
 
 
 class Info(eqx.Module):
-    """The report of one step, for people and metrics: the values used at step t."""
+    """The report of one step, for people and metrics: the values used at step t.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> agent = st.Agent(controller, x=jnp.ones(1), theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> u = agent.act(jnp.ones(1), 0)
+        >>> print(agent.info.u, agent.info.cost, agent.info.tuner.gradient)
+        [-0.] 1.0 [0.]
+    """
 
     u: Float[Array, " m"]
     cost: Float[Array, ""]

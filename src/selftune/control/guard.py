@@ -19,7 +19,15 @@ from ..foundation.errors import ArgumentError
 
 
 class Decision(enum.IntFlag):
-    """The decisions of a guard at one step; several can apply at the same step."""
+    """The decisions of a guard at one step; several can apply at the same step.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> decisions = st.Decision(5)  # a number from `run.guard`
+        >>> print(decisions, st.Decision.LIMITED in decisions)
+        refused, limited True
+    """
 
     REFUSED = 1
     """The measurement, or the observation of the residual, was not used, because it or a number computed from it is not

@@ -23,7 +23,15 @@ SPIKE = 5
 
 
 class GuardRule(NamedTuple):
-    """One setting of a suggested guard: its name, its value, and the rule that gives the value."""
+    """One setting of a suggested guard: its name, its value, and the rule that gives the value.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> rule = st.GuardRule(setting="x_limit", value=(20.0,), rule="10 × the scale 2")
+        >>> print(f"{rule.setting} = {rule.value}: {rule.rule}")
+        x_limit = (20.0,): 10 × the scale 2
+    """
 
     setting: str
     value: Any
@@ -32,7 +40,26 @@ class GuardRule(NamedTuple):
 
 @dataclass(frozen=True)
 class GuardSuggestion:
-    """The result of `suggest_guard`; `print` it for a table of settings, values and rules."""
+    """The result of `suggest_guard`; `print` it for a table of settings, values and rules.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> suggestion = st.suggest_guard(run)
+        >>> print(suggestion.rules[0].setting)
+        x_limit
+        >>> suggestion.guard.x_limit == suggestion.rules[0].value
+        True
+    """
 
     guard: Guard
     rules: tuple[GuardRule, ...]

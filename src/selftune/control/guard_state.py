@@ -33,7 +33,24 @@ class GuardState(eqx.Module):
 
 
 class GuardInfo(eqx.Module):
-    """The guard's report of one step, for people and metrics."""
+    """The guard's report of one step, for people and metrics.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> guard = st.Guard(u_low=-1.0, u_high=1.0)
+        >>> agent = st.Agent(controller, x=jnp.ones(1), theta=jnp.zeros(1), a_hat=jnp.zeros(1), guard=guard)
+        >>> u = agent.act(jnp.array([jnp.nan]), 0)
+        >>> print(st.Decision(int(agent.info.guard.decisions)))
+        refused
+    """
 
     decisions: Int[Array, ""]
     """The sum of `Decision`s."""

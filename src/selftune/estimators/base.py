@@ -11,7 +11,23 @@ from ..problem.system import AbstractSystem
 
 
 class EstimatorInfo(eqx.Module):
-    """An estimator's report of one step, for people and metrics."""
+    """An estimator's report of one step, for people and metrics.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.System(
+        ...     dynamics=lambda x, u, f, t: x + u + f,
+        ...     residual=lambda x, a, t: a,
+        ...     policy=lambda x, theta, f, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> estimator = st.GradientEstimator(0.1)
+        >>> x, a_hat = jnp.zeros(1), jnp.ones(1)
+        >>> _, _, info = estimator.update(system, x, jnp.full(1, 3.0), a_hat, 0, estimator.init(system, x, a_hat))
+        >>> print(info.innovation)  # 3 was observed, 1 was predicted
+        [2.]
+    """
 
     innovation: Float[Array, " k"]
     r"""The innovation $\tilde f_t - f_t(x_t, \hat a_t)$: the observed residual minus the estimated one."""
@@ -19,7 +35,20 @@ class EstimatorInfo(eqx.Module):
 
 class AbstractEstimator(eqx.Module):
     r"""EST of the meta-framework (Algorithm "Meta-Framework"): it holds only settings; the state is passed from call to
-    call."""
+    call.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> class LastObservation(st.AbstractEstimator):  # for a residual f = a
+        ...     def init(self, system, x, a_hat, t=0):
+        ...         return None
+        ...     def update(self, system, x, f_obs, a_hat, t, state):
+        ...         return f_obs, state, st.EstimatorInfo(innovation=f_obs - a_hat)
+        >>> a_hat, _, info = LastObservation().update(None, jnp.zeros(1), jnp.ones(1), jnp.zeros(1), 0, None)
+        >>> print(a_hat, info.innovation)
+        [1.] [1.]
+    """
 
     __repr__ = settings_text.show
 

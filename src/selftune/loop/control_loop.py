@@ -90,7 +90,8 @@ class Loop(eqx.Module):
       the others stay at rest. The joints of a robot swing around their home position (`robot_rules.joint_path`). An
       agent gets its reference at each call: `agent.act(measurement, reference=r)`.
     - `noise`: the standard deviation of the sensor noise, a number or one for each output, in the output's units. By
-      default 1/1000 of the output's scale. Simulations and the default observer use it.
+      default 1/1000 of the output's scale, and for a robot `robot_rules.measurement_noise`. Simulations and the
+      default observer use it.
     - `observer`: an observer of `selftune.policies`, which estimates the state from the outputs. It is needed if the
       state has other components than the outputs. By default it is a stationary Kalman filter for this noise and for
       disturbances at the plant's input of 5 % of the control's scale.
@@ -160,6 +161,8 @@ class Loop(eqx.Module):
         self.cost = cost.scaled_to(outputs, controls) if isinstance(cost, Tracking) else cost
         self.reference = _default_reference(plant) if reference is None else as_reference(reference)
         scales = states if full_state else outputs
+        if noise is None and isinstance(plant, RobotArm):
+            noise = robot_rules.measurement_noise(plant)[: len(scales)]
         given = [NOISE * scale for scale in scales] if noise is None else noise
         self.noise = jnp.array(arguments.fit_shape("noise", arguments.real_array("noise", given), (len(scales),)))
         if (raw := arguments.known(self.noise)) and np.any(raw[0] < 0):

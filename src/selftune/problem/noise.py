@@ -18,6 +18,20 @@ class AbstractProcess(eqx.Module):
 
     `process(key, steps, shape)` returns an array (steps, \*shape). `process.stream(key, shape)` represents the same
     numbers without storing them. Randomness is counter-based: the draw of step t depends only on `key` and t.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> class Coin(st.AbstractProcess):  # +1 or -1
+        ...     def draw(self, key, t, shape, dtype):
+        ...         return jax.random.rademacher(jax.random.fold_in(key, t), shape, dtype)
+        ...     def start(self, key, shape, dtype):
+        ...         return None  # no memory
+        ...     def advance(self, state, draw):
+        ...         return draw, None
+        >>> w = Coin()(jax.random.key(0), 100, 2)
+        >>> w.shape, bool((jnp.abs(w) == 1).all())
+        ((100, 2), True)
     """
 
     __repr__ = settings_text.show
@@ -69,7 +83,16 @@ class _Memoryless(AbstractProcess):
 
 
 class Stream(eqx.Module):
-    """A process with its key and shape, from which a simulation draws step by step; see `AbstractProcess.stream`."""
+    """A process with its key and shape, from which a simulation draws step by step; see `AbstractProcess.stream`.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> w = st.Gaussian(0.1).stream(jax.random.key(0), 1)
+        >>> scenario = st.Scenario(jnp.zeros(1), a_star=st.Constant(1.0).stream(jax.random.key(1), 1), w=w, steps=10**6)
+        >>> len(scenario)  # a million steps, and no array of this length
+        1000000
+    """
 
     __repr__ = settings_text.show
 

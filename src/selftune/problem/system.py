@@ -42,6 +42,22 @@ class AbstractSystem(eqx.Module):
 
     `step`, `control`, `linearize` and `sensitivity` are functions of the **loop state**: the state x of the plant,
     followed by the numbers of the policy's memory. `join` and `split` convert. Without a memory, the loop state is x.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> isinstance(system, st.AbstractSystem)
+        True
+        >>> x, theta, a = jnp.ones(1), jnp.full(1, 0.5), jnp.zeros(1)
+        >>> x_next, cost = system.step(x, theta, a, 0)
+        >>> print(round(float(x_next[0]), 3), cost)  # 0.8 x - 0.5 x, and x²
+        0.3 1.0
     """
 
     __repr__ = settings_text.show

@@ -22,6 +22,23 @@ class History(RunFields):
     if only a part of the state is measured, `x` is the estimated state and `measured` the measurement. `guard`
     has the decisions at `act`. If a measurement was refused, only `x`, `u`, `theta`, `a_hat` and `guard` of its row are
     meaningful.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> agent = st.Agent(controller, x=jnp.ones(1), theta=jnp.zeros(1), a_hat=jnp.zeros(1), history=100)
+        >>> for t in range(10):
+        ...     u = agent.act(jnp.ones(1), t)
+        >>> last = agent.history(5)
+        >>> print(last.step, last.x.shape)
+        [5 6 7 8 9] (5, 1)
     """
 
     recorded: dict[str, Any]

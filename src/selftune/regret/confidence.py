@@ -12,7 +12,16 @@ _COLUMNS = 1024
 
 
 class Bands(eqx.Module):
-    """The mean over seeds and its interval, with the shape of one seed's values."""
+    """The mean over seeds and its interval, with the shape of one seed's values.
+
+    !!! Example
+
+        >>> import jax, jax.numpy as jnp, selftune as st
+        >>> costs = jnp.array([[1.0, 4.0], [3.0, 4.0]])  # two seeds, two steps
+        >>> band = st.bands(costs, key=jax.random.key(0))
+        >>> print(band.mean, band.low[1], band.high[1])  # both seeds agree at the second step
+        [2. 4.] 4.0 4.0
+    """
 
     __repr__ = settings_text.show
 

@@ -11,7 +11,24 @@ from . import _text, run_inputs
 
 
 class ModelMismatch(eqx.Module):
-    """The errors of the model along a run; row t belongs to step t."""
+    """The errors of the model along a run; row t belongs to step t.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> found = st.model_mismatch(system, scenario, run)
+        >>> print(found.mismatch[0], bool(found.mismatch[-1] < 0.1))  # at first a is off by 1
+        1.0 True
+    """
 
     __repr__ = settings_text.show
 

@@ -14,7 +14,22 @@ from . import _text, run_inputs
 
 
 class PathLengths(eqx.Module):
-    """How much the environment varies over a scenario."""
+    """How much the environment varies over a scenario.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.System(
+        ...     dynamics=lambda x, u, f, t: x + u + f,
+        ...     residual=lambda x, a, t: a,
+        ...     policy=lambda x, theta, f, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> steps = st.Scenario(jnp.zeros(1), a_star=jnp.array([[0.0], [0.0], [3.0], [2.0]]), w=jnp.zeros((4, 1)))
+        >>> found = st.path_lengths(system, steps)
+        >>> print(found.a_star, found.w)  # a* moves by 3, then by 1
+        4.0 0.0
+    """
 
     __repr__ = settings_text.show
 

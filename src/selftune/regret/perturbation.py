@@ -16,7 +16,24 @@ from . import _text, run_inputs
 
 
 class Perturbations(eqx.Module):
-    """The effect of the inexact model on the updates of θ; row t belongs to step t."""
+    """The effect of the inexact model on the updates of θ; row t belongs to step t.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> found = st.perturbations(system, scenario, run, tuner=controller.tuner)
+        >>> found.norm.shape, bool(found.norm[-1] < found.norm.max())  # they fade as the model is learned
+        ((50,), True)
+    """
 
     __repr__ = settings_text.show
 

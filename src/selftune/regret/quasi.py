@@ -10,7 +10,25 @@ from . import _text, run_inputs
 
 
 class QuasiRegret(eqx.Module):
-    """The cost minus the cost of a reference run; row t belongs to step t."""
+    """The cost minus the cost of a reference run; row t belongs to step t.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> fixed = st.simulate(st.Controller(system, st.Fixed(), st.Known()), scenario, theta=jnp.zeros(1))
+        >>> found = st.quasi_regret(run, fixed)
+        >>> bool(jnp.allclose(found.cumulative[-1], found.difference.sum()))
+        True
+    """
 
     __repr__ = settings_text.show
 

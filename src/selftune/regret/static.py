@@ -21,7 +21,26 @@ _AGREE = 1e-6
 
 
 class StaticRegret(eqx.Module):
-    """The cost of a run minus the cost of the best fixed θ in hindsight."""
+    """The cost of a run minus the cost of the best fixed θ in hindsight.
+
+    !!! Example
+
+        >>> import jax
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> box = st.Box(0.0, 1.0)
+        >>> found = st.static_regret(system, scenario, run, constraint=box, key=jax.random.key(0), starts=2)
+        >>> bool(found.regret > 0), bool(found.converged.all())
+        (True, True)
+    """
 
     __repr__ = settings_text.show
 

@@ -45,7 +45,24 @@ class AutoWindow:
 
 
 class Surrogate(eqx.Module):
-    """F_t(θ_t) and ∇F_t(θ_t); row t belongs to step t."""
+    """F_t(θ_t) and ∇F_t(θ_t); row t belongs to step t.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> found = st.surrogate(system, scenario, run.theta)
+        >>> print(found.value[0], found.gradient.shape)  # F_0 = x_0²
+        1.0 (50, 1)
+    """
 
     __repr__ = settings_text.show
 

@@ -173,7 +173,7 @@ def tune(
     """
     arguments.instance("robot", robot, RobotArm)
     seconds = float(arguments.positive("seconds", seconds))
-    loop = Loop(robot, ComputedTorque(), noise=robot_rules.measurement_noise(robot))
+    loop = Loop(robot, ComputedTorque())
     theta = loop.constraint.project(robot_rules.detuned(loop.theta, start))
     payload = robot_rules.payloads(robot) if payload is None else payload
     steps = round(seconds / robot.dt)

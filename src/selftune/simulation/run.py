@@ -27,6 +27,24 @@ class Result(eqx.Module):
 
     A field beyond `code` and `step` is None if it cannot be computed: for a batch of runs (except `costs`), while JAX
     traces, or if the run did not record the numbers that it needs.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> print(run.result.ok, run.result.message)
+        True ok
+        >>> first, last = run.result.costs  # the mean costs of the first and of the last tenth of the run
+        >>> bool(last < first)
+        True
     """
 
     OK = result_codes.OK
@@ -83,7 +101,25 @@ class Result(eqx.Module):
 
 
 class Final(eqx.Module):
-    """The state after the last step of a run; `simulate(..., resume=...)` continues from it."""
+    """The state after the last step of a run; `simulate(..., resume=...)` continues from it.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> more = st.Scenario(run.final.x, a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> longer = st.simulate(controller, more, resume=run.final)
+        >>> int(run.final.t), int(longer.final.t)
+        (50, 100)
+    """
 
     x: Float[Array, " n"]
     state: PyTree
@@ -98,6 +134,23 @@ class Run(RunFields, eqx.Module):
 
     The fields are those of `RunFields`. Reading a field that was not recorded raises `AttributeError`. After a failure,
     do not use `final` and the rows past `result.step`: their numbers are meaningless.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(0.01), st.GradientEstimator(0.1))
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> run.x.shape, run.theta.shape, run.cost.shape  # row t belongs to step t
+        ((50, 1), (50, 1), (50,))
+        >>> bool(run.cost[-10:].mean() < run.cost[:10].mean())
+        True
     """
 
     recorded: dict[str, PyTree]
@@ -251,7 +304,25 @@ class Run(RunFields, eqx.Module):
 
 
 class SimulationError(RuntimeError):
-    """The error of a run that failed. `run` is the run up to the failure."""
+    """The error of a run that failed. `run` is the run up to the failure.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.zeros((400, 1)), w=jnp.zeros((400, 1)))
+        >>> controller = st.Controller(system, st.Fixed(), st.Known())
+        >>> try:
+        ...     st.simulate(controller, scenario, theta=jnp.full(1, -3.0))  # an unstable gain
+        ... except st.SimulationError as error:
+        ...     print(error.run.result.ok, int(error.run.result.step))
+        False 13
+    """
 
     def __init__(self, run: Run):
         super().__init__(f"simulate: {run.result.message}")

@@ -53,7 +53,15 @@ class Range:
 
 @dataclass(frozen=True)
 class Design:
-    """The points of a sweep: the `names` of the settings, and their values at each point."""
+    """The points of a sweep: the `names` of the settings, and their values at each point.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> design = st.random_design({"noise": st.Range(0.0, 1.0), "tuner": ["MGAPS", "GAPS"]}, points=3, seed=0)
+        >>> design.kind, design.names, len(design.points)
+        ('random', ('noise', 'tuner'), 3)
+    """
 
     kind: str
     names: tuple[str, ...]

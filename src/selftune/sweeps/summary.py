@@ -69,6 +69,15 @@ class Best(BaseModel):
 
     With one seed the spread is unknown: `fair`, `chance` and the ends of the intervals are None, and every other
     setting is a rival.
+
+    !!! Example
+
+        >>> import numpy as np, xarray as xr, selftune as st
+        >>> cost = np.array([[3.0, 3.1], [1.0, 1.1], [2.0, 2.2]])  # three learning rates, two seeds
+        >>> sweep = xr.Dataset({"mean_cost": (("learning_rate", "seed"), cost)}, {"learning_rate": [0.001, 0.01, 0.1]})
+        >>> found = st.best(sweep)
+        >>> found.setting, round(found.cost.mean, 2), len(found.edge)
+        ({'learning_rate': 0.01}, 1.05, 0)
     """
 
     model_config = ConfigDict(frozen=True)

@@ -82,7 +82,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The theory's statements about a run as rows, with the constants that they use."""
+    """The theory's statements about a run as rows, with the constants that they use; `certify` makes it.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> row = st.theory.Row(
+        ...     name="gap", kind="inequality", statement="gap <= bound", reference="Theorem", measured=0.2, bound=1.5
+        ... )
+        >>> certificate = st.Certificate(rows=(row,), constants=None, contraction=None, derived={})
+        >>> print(certificate.ok, certificate.row("gap").verdict, round(certificate.row("gap").slack, 2))
+        True holds 1.3
+    """
 
     rows: tuple[Row, ...]
     constants: Constants | None

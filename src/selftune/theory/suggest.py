@@ -23,7 +23,26 @@ from .measure import TheoryProblem
 
 @dataclass(frozen=True)
 class LearningRates:
-    r"""Two suggestions for η. Each is the smaller of a limit from the step of θ and a limit from the curvature."""
+    r"""Two suggestions for η. Each is the smaller of a limit from the step of θ and a limit from the curvature.
+
+    !!! Example
+
+        >>> import jax
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> tuner = st.MGAPS(0.01, constraint=st.Box(0.0, 1.0))
+        >>> controller = st.Controller(system, tuner, st.GradientEstimator(0.1))
+        >>> scenario = st.Scenario(jnp.ones(1), a_star=jnp.ones((50, 1)), w=jnp.zeros((50, 1)))
+        >>> run = st.simulate(controller, scenario, theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        >>> rates = st.suggest_learning_rate(controller, scenario, run, key=jax.random.key(0))
+        >>> rates.admissible, bool(rates.measured > 0)  # without `Sets`, only the measured one
+        (None, True)
+    """
 
     admissible: float | None
     r"""$\bar\eta = \min\{\epsilon_\theta / L_F, 1 / (2 \ell_F)\}$ of the theory: safe, and often tiny. None

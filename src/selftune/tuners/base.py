@@ -11,7 +11,24 @@ from ..problem.system import AbstractSystem
 
 
 class TunerInfo(eqx.Module):
-    """A tuner's report of one step, for people and metrics: the values used at step t."""
+    """A tuner's report of one step, for people and metrics: the values used at step t.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: 0.8 * x + v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> tuner, x, theta = st.MGAPS(0.01), jnp.ones(1), jnp.zeros(1)
+        >>> state = tuner.init(system, x, theta)
+        >>> theta, state, _ = tuner.update(system, x, theta, jnp.zeros(1), 0, state)
+        >>> theta, state, info = tuner.update(system, 0.8 * x, theta, jnp.zeros(1), 1, state)
+        >>> print(info.y, info.gradient)  # dx/dθ = -1 after one step, so dh/dθ = 2 x dx/dθ = -1.6
+        [[-1.]] [-1.6]
+    """
 
     gradient: Float[Array, " d"]
     """The gradient (or its estimate) at step t, flat in θ; zeros if the tuner has none."""
@@ -28,6 +45,18 @@ class AbstractTuner(eqx.Module):
     call.
 
     To add a tuner, subclass, declare the settings as fields and implement the two methods: `docs/add-a-tuner.md`.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> class Shrink(st.AbstractTuner):  # halves θ at each step
+        ...     def init(self, system, x, theta):
+        ...         return None
+        ...     def update(self, system, x, theta, a_hat, t, state):
+        ...         return theta / 2, state, st.TunerInfo(gradient=theta / 2, y=None)
+        >>> theta, _, _ = Shrink().update(None, jnp.zeros(1), jnp.ones(2), jnp.zeros(1), 0, None)
+        >>> print(theta)
+        [0.5 0.5]
     """
 
     __repr__ = settings_text.show
