@@ -33,6 +33,7 @@ if _TYPE_CHECKING:
     from .estimators import Known as Known
     from .estimators import NormalizedGradient as NormalizedGradient
     from .export.c_folder import export_c as export_c
+    from .export.fmu_folder import export_fmu as export_fmu
     from .export.web_folder import export_web as export_web
     from .foundation.errors import ArgumentError as ArgumentError
     from .foundation.phases import phase as phase
@@ -140,6 +141,7 @@ _NAMES = {
         "NormalizedGradient"
     ),
     "export.c_folder": "export_c",
+    "export.fmu_folder": "export_fmu",
     "export.web_folder": "export_web",
     "foundation.errors": "ArgumentError",
     "foundation.phases": "phase",

@@ -18,6 +18,7 @@ class Target(enum.StrEnum):
 
     C = "c"
     WEB = "web"
+    FMU = "fmu"
 
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder. An interrupted run there is continued.")]
