@@ -32,6 +32,7 @@ if _TYPE_CHECKING:
     from .estimators import KalmanEstimator as KalmanEstimator
     from .estimators import Known as Known
     from .estimators import NormalizedGradient as NormalizedGradient
+    from .export.arduino_folder import export_arduino as export_arduino
     from .export.c_folder import export_c as export_c
     from .export.fmu_folder import export_fmu as export_fmu
     from .export.web_folder import export_web as export_web
@@ -140,6 +141,7 @@ _NAMES = {
         "RLS AbstractEstimator AutoEstimator EstimatorInfo Frozen GradientEstimator KalmanEstimator Known "
         "NormalizedGradient"
     ),
+    "export.arduino_folder": "export_arduino",
     "export.c_folder": "export_c",
     "export.fmu_folder": "export_fmu",
     "export.web_folder": "export_web",

@@ -8,7 +8,7 @@ import typer
 from .options import Json, Quiet, Target
 from .screen import Screen, refusing
 
-LABELS = {Target.C: "C", Target.WEB: "web", Target.FMU: "FMU"}
+LABELS = {Target.C: "C", Target.WEB: "web", Target.FMU: "FMU", Target.ARDUINO: "Arduino"}
 
 
 def export(
@@ -24,7 +24,7 @@ def export(
         typer.Option(
             "--target",
             help="c: C99 for a microcontroller. web: WebAssembly for browsers and Node.js. fmu: units of FMI 3.0 and "
-            "2.0 for Simulink, OpenModelica and other tools.",
+            "2.0 for Simulink, OpenModelica and other tools. arduino: a library for Arduino and PlatformIO.",
         ),
     ] = Target.C,
     x: Annotated[str | None, typer.Option(help="The first state: 0,0 or JSON. Default: x of the module.")] = None,

@@ -68,6 +68,8 @@ def summary(kind: Target, about: dict[str, Any], folder: Path) -> str:
         return sizes(about)
     if kind is Target.WEB:
         return f"{about['size']:,} bytes of WebAssembly, check it with: node {folder / 'check.mjs'}"
+    if kind is Target.ARDUINO:
+        return f"at most {about['ram']:,} bytes of RAM, check it on the board with: {folder / 'examples/Replay/Replay.ino'}"
     return f"binaries for {', '.join(about['platforms'])}, check them with: python {folder / 'check.py'}"
 
 

@@ -19,6 +19,7 @@ class Target(enum.StrEnum):
     C = "c"
     WEB = "web"
     FMU = "fmu"
+    ARDUINO = "arduino"
 
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder. An interrupted run there is continued.")]

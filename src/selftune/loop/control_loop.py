@@ -18,6 +18,7 @@ from ..control.guard import Guard
 from ..control.run_fields import FIELDS
 from ..estimators.auto import AutoEstimator
 from ..estimators.base import AbstractEstimator
+from ..export.arduino_folder import export_arduino
 from ..export.c_folder import export_c
 from ..export.fmu_folder import export_fmu
 from ..export.web_folder import export_web
@@ -492,6 +493,11 @@ class Loop(eqx.Module):
         """Write the loop's controller as co-simulation units of FMI 3.0 and 2.0, and return the folder; see
         `st.export_fmu`, and `export_c` for the options."""
         return self._export(export_fmu, folder, **options)
+
+    def export_arduino(self, folder: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the loop's controller as a library for Arduino and PlatformIO, and return the folder; see
+        `st.export_arduino`, and `export_c` for the options."""
+        return self._export(export_arduino, folder, **options)
 
     def _export(
         self,
