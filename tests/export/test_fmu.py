@@ -131,6 +131,7 @@ def test_people_see_names_units_and_descriptions(unpacked):
         assert variables["theta.log_kp"].start is not None
         assert float(about.defaultExperiment.stepSize) == DT
         assert next(unit for unit in about.unitDefinitions if unit.name == "rad/s").baseUnit.s == -1
+    about = fmpy.read_model_description(str(unpacked[3]))
     assert float(about.coSimulation.fixedInternalStepSize) == DT
 
 
@@ -174,9 +175,8 @@ def test_the_failsafe_gives_the_safe_control_until_the_switch_clears_it(unit):
     unit.set("safe_control.voltage", 1.5)
     unit.initialize()
     unit.step()
-    for _ in range(201):
-        blind = unit.step(measured=float("nan"))
-    assert (unit.get("code"), blind) == (4, 1.5)
+    blind = [unit.step(measured=float("nan")) for _ in range(201)]
+    assert (unit.get("code"), blind[-1]) == (4, 1.5)
     assert unit.step(measured=0.0) == 1.5  # the latch holds
     unit.set("safe", True)
     unit.step(measured=0.0)

@@ -8,7 +8,11 @@ import typer
 from .options import Json, Quiet, Target
 from .screen import Screen, refusing
 
-LABELS = {Target.C: "C", Target.WEB: "web", Target.FMU: "FMU", Target.ARDUINO: "Arduino"}
+LABELS = {Target.C: "C", Target.WEB: "web", Target.FMU: "FMU", Target.ARDUINO: "Arduino"} | {
+    Target.ROS2: "ROS 2",
+    Target.PX4: "PX4",
+    Target.CRAZYFLIE: "app",
+}
 
 
 def export(
@@ -24,7 +28,8 @@ def export(
         typer.Option(
             "--target",
             help="c: C99 for a microcontroller. web: WebAssembly for browsers and Node.js. fmu: units of FMI 3.0 and "
-            "2.0 for Simulink, OpenModelica and other tools. arduino: a library for Arduino and PlatformIO.",
+            "2.0 for Simulink, OpenModelica and other tools. arduino: a library for Arduino and PlatformIO. "
+            "ros2, px4, crazyflie: a package, a module, an app; compiled in tests, not run.",
         ),
     ] = Target.C,
     x: Annotated[str | None, typer.Option(help="The first state: 0,0 or JSON. Default: x of the module.")] = None,
@@ -32,6 +37,12 @@ def export(
     a_hat: Annotated[str | None, typer.Option(help="â₀. Default: a_hat of the module.")] = None,
     t: Annotated[str | None, typer.Option(help="An example of a step's context t, if t is more than a number.")] = None,
     dt: Annotated[float | None, typer.Option(help="The sampling period in seconds. Default: dt of the module.")] = None,
+    inputs: Annotated[
+        str | None, typer.Option(help="px4, crazyflie: the fields of the inputs, with commas between them.")
+    ] = None,
+    outputs: Annotated[
+        str | None, typer.Option(help="px4, crazyflie: the fields of the controls, with commas between them.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     name: Annotated[str | None, typer.Option(help="The prefix of all names in C. Default: the folder's name.")] = None,
     overwrite: Annotated[
@@ -46,7 +57,8 @@ def export(
         from . import exporting
 
         given = {"x": x, "theta": theta, "a_hat": a_hat, "t": t, "dt": None if dt is None else f"{dt!r}"}
-        about = exporting.export(target, out, given, kind, dtype=dtype, name=name, overwrite=overwrite)
+        fields = exporting.fields(kind, {"inputs": inputs, "outputs": outputs})
+        about = exporting.export(target, out, given, kind, **fields, dtype=dtype, name=name, overwrite=overwrite)
         if kind is Target.C:
             screen.show(exporting.table(about))
         screen.show(f"{exporting.summary(kind, about, out)}\n{LABELS[kind]:8}{out}")

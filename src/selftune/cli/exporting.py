@@ -41,6 +41,17 @@ def export(target: str, folder: Path, given: dict[str, str | None], kind: Target
     return json.loads((folder / MANIFEST).read_bytes())
 
 
+def fields(kind: Target, given: dict[str, str | None]) -> dict[str, list[str]]:
+    """Return the fields of a robot's messages that the controller reads and writes; PX4 and Crazyflie need them."""
+    if kind in (Target.PX4, Target.CRAZYFLIE):
+        if missing := [name for name, text in given.items() if text is None]:
+            raise InputError(f"--{missing[0]}: the target {kind.value} needs the fields of the {missing[0]}")
+        return {name: [field.strip() for field in (text or "").split(",")] for name, text in given.items()}
+    if wrong := [name for name, text in given.items() if text is not None]:
+        raise InputError(f"--{wrong[0]}: only for the targets px4 and crazyflie")
+    return {}
+
+
 def _start(target: str, place: str, module: ModuleType, values: dict[str, Any]) -> dict[str, Any]:
     """Return the start values of a controller: those of options first, then those of the module."""
     found = {key: getattr(module, key) for key in ("x", "theta", "a_hat", "t", "guard", "dt") if hasattr(module, key)}
@@ -69,7 +80,9 @@ def summary(kind: Target, about: dict[str, Any], folder: Path) -> str:
     if kind is Target.WEB:
         return f"{about['size']:,} bytes of WebAssembly, check it with: node {folder / 'check.mjs'}"
     if kind is Target.ARDUINO:
-        return f"at most {about['ram']:,} bytes of RAM, check it on the board with: {folder / 'examples/Replay/Replay.ino'}"
+        return f"at most {about['ram']:,} bytes of RAM, check it on the board with: {folder / 'examples/Replay'}"
+    if kind is not Target.FMU:
+        return f"compiled in selftune's tests, not run: read {folder / 'README.md'} first"
     return f"binaries for {', '.join(about['platforms'])}, check them with: python {folder / 'check.py'}"
 
 

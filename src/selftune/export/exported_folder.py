@@ -16,7 +16,7 @@ from .recorded_firmware import Exported, Options, prepare
 
 MANIFEST = "selftune.json"
 NAMES = re.compile(
-    r"(\w+/){0,3}(Kbuild|Kconfig|Makefile|\w+([.-]\w+)?\."
+    r"(\w+/){0,3}(Kbuild|Kconfig|Makefile|app-config|\w+([.-]\w+)?\."
     r"(c|h|md|txt|wasm|mjs|d\.mts|json|fmu|csv|py|properties|ino|cpp|hpp|xml|yaml|cmake|config))",
     re.ASCII,
 )

@@ -21,6 +21,7 @@ from ..estimators.base import AbstractEstimator
 from ..export.arduino_folder import export_arduino
 from ..export.c_folder import export_c
 from ..export.fmu_folder import export_fmu
+from ..export.glue_folders import export_crazyflie, export_px4, export_ros2
 from ..export.web_folder import export_web
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
@@ -498,6 +499,21 @@ class Loop(eqx.Module):
         """Write the loop's controller as a library for Arduino and PlatformIO, and return the folder; see
         `st.export_arduino`, and `export_c` for the options."""
         return self._export(export_arduino, folder, **options)
+
+    def export_ros2(self, folder: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the loop's controller as a ROS 2 package, and return the folder; see `st.export_ros2`, and `export_c`
+        for the options."""
+        return self._export(export_ros2, folder, **options)
+
+    def export_px4(self, folder: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the loop's controller as a module of PX4, and return the folder; see `st.export_px4`, and `export_c`
+        for the options."""
+        return self._export(export_px4, folder, **options)
+
+    def export_crazyflie(self, folder: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the loop's controller as an app for the Crazyflie, and return the folder; see `st.export_crazyflie`,
+        and `export_c` for the options."""
+        return self._export(export_crazyflie, folder, **options)
 
     def _export(
         self,
