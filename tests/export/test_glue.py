@@ -30,6 +30,9 @@ def loop():
     return motor()
 
 
+EXPORTS = {"px4": st.export_px4, "crazyflie": st.export_crazyflie}
+
+
 @pytest.mark.parametrize("target", FIELDS)
 def test_it_compiles_against_stubs_and_runs_with_them(loop, target, tmp_path):
     folder = getattr(loop, f"export_{target}")(tmp_path / "motor", **FIELDS[target])
@@ -53,6 +56,7 @@ def test_it_compiles_against_stubs_and_runs_with_them(loop, target, tmp_path):
 
 def test_the_package_of_ros2_is_complete(loop, tmp_path):
     folder = loop.export_ros2(tmp_path / "motor")
+    assert callable(st.export_ros2)
     package = ElementTree.parse(folder / "package.xml").getroot()
     assert package.findtext("name") == "motor"
     plugin = ElementTree.parse(folder / "motor_plugin.xml").getroot().find("class")
@@ -74,13 +78,13 @@ def test_the_package_of_ros2_is_complete(loop, tmp_path):
         ("crazyflie", {"dt": 0.0015}, "dt: expected a multiple of 0.001 s"),
     ],
 )
-def test_wrong_fields_are_refused(target, change, message, tmp_path):
+def test_wrong_fields_are_refused(loop, target, change, message, tmp_path):
     if "dt" in change:
         controller, start = start_of("scalar")
         with pytest.raises(ValueError, match=message):
-            st.export_crazyflie(
+            EXPORTS[target](
                 controller, tmp_path / "out", **start, **change, inputs=["sensors->gyro.x"], outputs=["control->thrust"]
             )
         return
     with pytest.raises(ValueError, match=message):
-        getattr(motor(), f"export_{target}")(tmp_path / "motor", **FIELDS[target] | change)
+        getattr(loop, f"export_{target}")(tmp_path / "motor", **FIELDS[target] | change)

@@ -26,7 +26,7 @@ def export(target: str, folder: Path, given: dict[str, str | None], kind: Target
     values: dict[str, Any] = {key: _read(key, text) for key, text in given.items() if text is not None}
     with targets.importable(place) as load:
         module = targets.blaming(target, "cannot be imported", load)
-        found = targets.find(target, module, name, st.Controller | st.Loop, "a selftune.Controller or a selftune.Loop")
+        found = targets.find(target, module, name, st.Controller | st.Loop, "a selftune.Controller or Loop")
         if isinstance(found, st.Loop):
             if wrong := values.keys() - {"theta", "a_hat"}:
                 raise InputError(f"{target}: --{min(wrong)} is not allowed for a Loop, which knows the value")

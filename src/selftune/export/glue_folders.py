@@ -39,6 +39,18 @@ def export_ros2(controller: Controller, folder: str | os.PathLike[str], **option
     selftune's tests compile the package against stub headers; it has not run in ROS 2.
 
     **Arguments:** as in `export_c`. `dt` is required; `Loop` gives it.
+
+    !!! Example
+
+        >>> import tempfile, selftune as st
+        >>> from selftune import models, policies
+        >>> plant = models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)
+        >>> loop = st.Loop(plant, policies.PID(kp=1.0, ki=0.5, u_min=-10.0, u_max=10.0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = loop.export_ros2(f"{folder}/loop")
+        ...     sorted(path.name for path in made.iterdir())
+        ['CMakeLists.txt', 'README.md', 'config', 'launch', 'loop_plugin.xml', 'package.xml', 'selftune.json', 'src',
+        'test']
     """
     return export(_ros2, controller, folder, options)
 
@@ -61,6 +73,20 @@ def export_px4(
       `"vehicle_angular_velocity.xyz[0]"`.
     - `outputs`: for each control, the topic and field, such as `"vehicle_torque_setpoint.xyz[0]"`.
     - The others are those of `export_c`. `dt` is required; `Loop` gives it.
+
+    !!! Example
+
+        >>> import tempfile, selftune as st
+        >>> from selftune import models, policies
+        >>> plant = models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)
+        >>> loop = st.Loop(plant, policies.PID(kp=1.0, ki=0.5, u_min=-10.0, u_max=10.0))
+        >>> rates = ["vehicle_angular_velocity.xyz[0]", "vehicle_rates_setpoint.roll"]
+        >>> fields = {"inputs": rates, "outputs": ["vehicle_torque_setpoint.xyz[0]"]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = loop.export_px4(f"{folder}/loop", **fields)
+        ...     sorted(path.name for path in made.iterdir())
+        ['CMakeLists.txt', 'Kconfig', 'README.md', 'loop.c', 'loop.h', 'loop_module.cpp', 'loop_params.c',
+        'loop_unit.c', 'loop_unit.h', 'selftune.json']
     """
     return export(partial(_px4, list(inputs), list(outputs)), controller, folder, options)
 
@@ -83,6 +109,19 @@ def export_crazyflie(
       `"sensors->gyro.x"`, `"state->attitude.roll"` or `"setpoint->attitudeRate.roll"`. The firmware uses degrees.
     - `outputs`: for each control, a member of `control`, such as `"control->torque[0]"`.
     - The others are those of `export_c`. `dt` is required and must be a multiple of 1 ms; `Loop` gives it.
+
+    !!! Example
+
+        >>> import tempfile, selftune as st
+        >>> from selftune import models, policies
+        >>> plant = models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)
+        >>> loop = st.Loop(plant, policies.PID(kp=1.0, ki=0.5, u_min=-10.0, u_max=10.0))
+        >>> rates = ["sensors->gyro.x", "setpoint->attitudeRate.roll"]
+        >>> fields = {"inputs": rates, "outputs": ["control->torque[0]"]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = loop.export_crazyflie(f"{folder}/loop", **fields)
+        ...     sorted(path.name for path in made.iterdir())
+        ['Kbuild', 'Makefile', 'README.md', 'app-config', 'selftune.json', 'src']
     """
     return export(partial(_crazyflie, list(inputs), list(outputs)), controller, folder, options)
 
