@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 
-.PHONY: reproduce test playground test-playground test-playground-numbers test-slow test-robots-from-files test-versions test-docs docs docs-serve pictures firmware bits proof check format bench wheel lock clean
+.PHONY: reproduce test playground test-playground test-playground-numbers test-slow test-robots-from-files test-versions test-docs docs docs-serve pictures firmware arduino bits proof check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -76,6 +76,11 @@ pictures: $(READY)
 firmware: $(READY)
 	$(BIN)/python -m tests.native.cortex_m4
 	SELFTUNE_NEEDS_ARM=1 $(BIN)/pytest -m slow tests/native/test_firmware_qemu.py
+
+# Exported Arduino libraries: run on simulated AVR boards, and compiled for ARM boards (Debian: gcc-avr avr-libc simavr
+# arduino-core-avr gcc-arm-none-eabi).
+arduino: $(READY)
+	SELFTUNE_NEEDS_AVR=1 $(BIN)/pytest -s -m slow tests/export/test_arduino.py
 
 # Frama-C proves the exported C of two controllers, for all bit patterns (Debian: frama-c-base).
 proof: $(READY)

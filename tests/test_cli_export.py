@@ -160,14 +160,14 @@ class TestModule:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("trees.py",), "trees.py: expected MODULE:CONTROLLER, such as cart/cart.py:controller"),
+            (("trees.py",), "trees.py: expected MODULE:NAME, such as cart/cart.py:controller"),
             (("none.py:controller",), "none.py: no such file"),
             (("none:controller",), "none:controller: cannot be imported (ModuleNotFoundError: No module named 'none')"),
             (("trees.py:controler",), "trees.py:controler: there is no 'controler' (did you mean controller?)"),
             (("trees.py:broken",), "trees.py:broken: failed (trees.py:18: ZeroDivisionError: division by zero)"),
             (
                 ("trees.py:number",),
-                "trees.py:number: expected a selftune.Controller or a function that makes one, got int",
+                "trees.py:number: expected a selftune.Controller or Loop or a function that makes one, got int",
             ),
             (
                 ("trees.py:controller", "--x", "1"),

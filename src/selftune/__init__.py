@@ -32,7 +32,12 @@ if _TYPE_CHECKING:
     from .estimators import KalmanEstimator as KalmanEstimator
     from .estimators import Known as Known
     from .estimators import NormalizedGradient as NormalizedGradient
+    from .export.arduino_folder import export_arduino as export_arduino
     from .export.c_folder import export_c as export_c
+    from .export.fmu_folder import export_fmu as export_fmu
+    from .export.glue_folders import export_crazyflie as export_crazyflie
+    from .export.glue_folders import export_px4 as export_px4
+    from .export.glue_folders import export_ros2 as export_ros2
     from .export.web_folder import export_web as export_web
     from .foundation.errors import ArgumentError as ArgumentError
     from .foundation.phases import phase as phase
@@ -139,7 +144,10 @@ _NAMES = {
         "RLS AbstractEstimator AutoEstimator EstimatorInfo Frozen GradientEstimator KalmanEstimator Known "
         "NormalizedGradient"
     ),
+    "export.arduino_folder": "export_arduino",
     "export.c_folder": "export_c",
+    "export.fmu_folder": "export_fmu",
+    "export.glue_folders": "export_crazyflie export_px4 export_ros2",
     "export.web_folder": "export_web",
     "foundation.errors": "ArgumentError",
     "foundation.phases": "phase",

@@ -18,6 +18,11 @@ class Target(enum.StrEnum):
 
     C = "c"
     WEB = "web"
+    FMU = "fmu"
+    ARDUINO = "arduino"
+    ROS2 = "ros2"
+    PX4 = "px4"
+    CRAZYFLIE = "crazyflie"
 
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder. An interrupted run there is continued.")]

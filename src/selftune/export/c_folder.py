@@ -2,39 +2,25 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import jax
 import numpy as np
 
 from ..control.controller import Controller
-from ..control.guard import Guard
 from ..native.c.emit import literal
 from ..native.c.templates import fill, wrap
 from ..native.firmware import Firmware
-from ..problem.scenario import Scenario
-from . import exported_folder, proof, readme
-from .recorded_firmware import Recording, prepare, record
+from . import proof, readme
+from .exported_folder import Content, export
+from .recorded_firmware import Exported, Options, Recording
 
 TEMPLATES = Path(__file__).with_name("templates")
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 """The largest difference between the C and XLA that the replay allows, relative to the largest number of its kind."""
 
 
-def export_c(
-    controller: Controller,
-    folder: str | os.PathLike[str],
-    *,
-    x: Any,
-    theta: Any,
-    a_hat: Any,
-    t: Any = 0,
-    dtype: str = "float32",
-    name: str | None = None,
-    guard: Guard | None = None,
-    scenario: Scenario | None = None,
-    overwrite: bool = False,
-) -> Path:
+def export_c(controller: Controller, folder: str | os.PathLike[str], **options: Unpack[Options]) -> Path:
     r"""Write a controller as C99 for a microcontroller, and return the folder.
 
     The C uses no heap, no globals, and of libc only exact functions of math.h, such as sqrt. `Agent` runs the same C.
@@ -54,7 +40,10 @@ def export_c(
     - `name`: the prefix of all names in C; by default the folder's name.
     - `scenario`: its first 200 steps are recorded for the replay. By default, the model replaces the plant, with a
       little noise.
-    - `overwrite`: also overwrite files that `export_c` did not write, or that were changed since.
+    - `dt`: the sampling period in seconds. `export_fmu` and other targets with a clock of their own need it.
+    - `signals`: the name and unit of each number, as `models.Signal`, in lists by kind: `"measured"`, `"reference"`,
+      `"u"`, `"theta"` and `"a_hat"`. `Loop` gives them.
+    - `overwrite`: also overwrite files that no export wrote, or that were changed since.
 
     !!! Example
 
@@ -71,23 +60,22 @@ def export_c(
         ...     sorted(path.name for path in made.iterdir())
         ['CMakeLists.txt', 'README.md', 'cart.c', 'cart.h', 'main.c', 'proof.c', 'replay.h', 'selftune.json']
     """
-    folder = Path(folder)
-    before = exported_folder.check(folder, overwrite)
-    firmware = prepare(controller, folder, x=x, theta=theta, a_hat=a_hat, t=t, dtype=dtype, name=name, guard=guard)
-    name, recording = firmware.name, record(firmware, scenario)
+    return export(_content, controller, folder, options)
+
+
+def _content(exported: Exported) -> Content:
+    firmware, name = exported.firmware, exported.name
     texts = {
         f"{name}.h": firmware.header(),
         f"{name}.c": firmware.source(),
-        "replay.h": _replay(firmware, recording),
+        "replay.h": _replay(firmware, exported.recording),
         "main.c": _main(firmware),
         "proof.c": proof.source(firmware),
         "CMakeLists.txt": fill(TEMPLATES / "CMakeLists.txt.in", {"name": name, "upper": name.upper()}),
     }
     costs = readme.costs(firmware, texts)
-    texts["README.md"] = readme.text(firmware, costs, recording.steps, TOLERANCE[firmware.dtype.name])
-    contents = {path: text.encode() for path, text in texts.items()}
-    exported_folder.write(folder, contents, before, {"name": name, "costs": costs})
-    return folder
+    texts["README.md"] = readme.text(firmware, costs, exported.recording.steps, TOLERANCE[firmware.dtype.name])
+    return Content({**texts}, {"costs": costs})
 
 
 def _replay(firmware: Firmware, recording: Recording) -> str:

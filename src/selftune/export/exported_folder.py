@@ -2,16 +2,46 @@
 
 import hashlib
 import json
+import os
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..control.controller import Controller
 from ..foundation.errors import OverwriteError, StoreError
 from ..storage import files
+from .recorded_firmware import Exported, Options, prepare
 
 MANIFEST = "selftune.json"
-NAMES = re.compile(r"\w+\.(c|h|md|txt|wasm|mjs|d\.mts|json)", re.ASCII)
-"""Names of files that an export writes."""
+NAMES = re.compile(
+    r"(\w+/){0,3}(Kbuild|Kconfig|Makefile|app-config|\w+([.-]\w+)?\."
+    r"(c|h|md|txt|wasm|mjs|d\.mts|json|fmu|csv|py|properties|ino|cpp|hpp|xml|yaml|cmake|config))",
+    re.ASCII,
+)
+"""Names of files that an export writes, with those of their folders."""
+
+
+class Content(NamedTuple):
+    """The files of an export by name, and what its manifest says beside the list of files."""
+
+    files: dict[str, str | bytes]
+    about: dict[str, Any]
+
+
+def export(
+    make: Callable[[Exported], Content], controller: Controller, folder: str | os.PathLike[str], options: Options
+) -> Path:
+    """Write the files that `make` returns for a controller, and return the folder. Every export is such a call."""
+    folder = Path(folder)
+    settings: dict[str, Any] = {**options}
+    before = check(folder, bool(settings.pop("overwrite", False)))
+    exported = prepare(controller, folder, **settings)
+    content = make(exported)
+    encoded = {path: text if isinstance(text, bytes) else text.encode() for path, text in content.files.items()}
+    write(folder, encoded, before, {"name": exported.name, **content.about})
+    return folder
 
 
 def check(folder: Path, overwrite: bool) -> dict[str, list[str]]:
@@ -52,6 +82,9 @@ def write(folder: Path, contents: dict[str, bytes], before: dict[str, list[str]]
     for path in before.keys() - sums.keys():  # files of an earlier export under another name
         if _checksum(folder / path) in before[path]:
             (folder / path).unlink()
+            for parent in list(Path(path).parents)[:-1]:
+                with suppress(OSError):  # the folder has other files
+                    (folder / parent).rmdir()
     files.write(folder / MANIFEST, files.as_json(about))
 
 

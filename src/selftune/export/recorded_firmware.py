@@ -1,8 +1,10 @@
 """A controller as firmware, with a recorded run: what every export begins with."""
 
+import dataclasses
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Required, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +17,59 @@ from ..control.controller import Controller
 from ..control.guard import Decision, Guard
 from ..foundation import arguments, jax_settings
 from ..foundation.errors import ArgumentError
-from ..native.firmware import Firmware, check_name
+from ..models.base import Signal
+from ..native.firmware import Field, Firmware, check_name
 from ..problem.noise import Gaussian
 from ..problem.scenario import Scenario
+from ..realtime.engines import Native
 from ..simulation.simulator import simulate
 
 STEPS = 200
 """The longest recorded run."""
 DTYPES = ("float32", "float64")
+SIGNALS = ("measured", "reference", "u", "theta", "a_hat")
+"""The kinds of numbers that may have names and units."""
+
+
+class Options(TypedDict, total=False):
+    """The options of every export; `export_c` describes them."""
+
+    x: Required[Any]
+    theta: Required[Any]
+    a_hat: Required[Any]
+    t: Any
+    dtype: str
+    name: str | None
+    guard: Guard | None
+    scenario: Scenario | None
+    dt: float | None
+    signals: Mapping[str, Sequence[Signal]] | None
+    overwrite: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """What every target writes: a controller as firmware, a recorded run of it, and what people know about its numbers.
+
+    **Arguments:** `dt`, the sampling period in seconds, None if it was not given; `signals`, for some kinds of numbers
+    of `SIGNALS`, the name and unit of each number.
+    """
+
+    firmware: Firmware
+    recording: "Recording"
+    dt: float | None
+    signals: Mapping[str, Sequence[Signal]]
+
+    @property
+    def name(self) -> str:
+        return self.firmware.name
+
+    @property
+    def period(self) -> float:
+        """The sampling period in seconds; raise `ArgumentError` if it was not given."""
+        if self.dt is None:
+            raise ArgumentError("dt", "the sampling period in seconds, because this target needs it", "None")
+        return self.dt
 
 
 def prepare(
@@ -32,12 +79,33 @@ def prepare(
     x: Any,
     theta: Any,
     a_hat: Any,
+    t: Any = 0,
+    dtype: str = "float32",
+    name: str | None = None,
+    guard: Guard | None = None,
+    scenario: Scenario | None = None,
+    dt: float | None = None,
+    signals: Mapping[str, Sequence[Signal]] | None = None,
+) -> Exported:
+    """Check the arguments of an export, and return the firmware, which starts from the given values, with its run."""
+    if dt is not None:
+        dt = float(arguments.number("dt", dt, lambda v: 0 < v < np.inf, "a number of seconds > 0"))
+    firmware = _firmware(controller, folder, x, theta, a_hat, t, dtype, name, guard)
+    checked = _checked_signals({} if signals is None else signals, firmware)
+    return Exported(firmware, record(firmware, scenario), dt, checked)
+
+
+def _firmware(
+    controller: Controller,
+    folder: Path,
+    x: Any,
+    theta: Any,
+    a_hat: Any,
     t: Any,
     dtype: str,
     name: str | None,
     guard: Guard | None,
 ) -> Firmware:
-    """Check the arguments of an export, and return the firmware, which starts from the given values."""
     dtype = _dtype_name(dtype)
     if dtype == "float64" and not jax_settings.read("jax_enable_x64"):
         raise ArgumentError("dtype", "'float32' because JAX's jax_enable_x64 is off", "'float64'")
@@ -87,6 +155,57 @@ def record(firmware: Firmware, scenario: Scenario | None) -> Recording:
         a_hat=_flat(run.a_hat),
         t=None if firmware.is_counted else scenario.t,
     )
+
+
+class Replayed(NamedTuple):
+    """The results of the firmware's C on this machine, for the measurements of a recording; one row for each step."""
+
+    u: np.ndarray
+    theta: np.ndarray
+    """θ before each step, and after the last one: one row more."""
+    a_hat: np.ndarray
+    """The estimate that each step used."""
+
+
+def replay(exported: Exported, *, infer: bool) -> Replayed:
+    """Run the firmware's C on a recording. It learns from the recorded residuals, or with `infer` from the measured
+    states, which a program passes to `observe_state` before `act`."""
+    firmware, recording = exported.firmware, exported.recording
+    engine = Native(firmware.controller, firmware.guard, firmware.state)
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(recording.t)]
+    u, theta, a_hat = [], [_numbers(engine.state().theta)], []
+    for i in range(recording.steps):
+        if infer:
+            engine.observe_state(recording.x[i])
+        a_hat.append(_numbers(engine.state().a_hat))
+        u.append(engine.act(recording.x[i], i if firmware.is_counted else [leaf[i] for leaf in leaves])[0])
+        theta.append(_numbers(engine.state().theta))
+        if not infer:
+            engine.observe(recording.f_obs[i])
+    return Replayed(np.array(u), np.array(theta), np.array(a_hat))
+
+
+def _numbers(tree: Any) -> np.ndarray:
+    return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def copies_of(firmware: Firmware, field: Field) -> list[str]:
+    """Return the members in which the guard keeps earlier values of a part of θ or â."""
+    names = (member.name for member in firmware.state_fields)
+    return [name for name in names if name.startswith("guard_") and name.endswith(f"_{field.name}")]
+
+
+def _checked_signals(signals: Any, firmware: Firmware) -> dict[str, tuple[Signal, ...]]:
+    """Return the signals as tuples; raise `ArgumentError` for other kinds than those of `SIGNALS`, or other numbers."""
+    if not isinstance(signals, Mapping) or not signals.keys() <= set(SIGNALS):
+        raise ArgumentError("signals", f"a dictionary with keys among {', '.join(SIGNALS)}", f"{signals!r}")
+    sizes = firmware.sizes
+    counts = {"measured": sizes.q, "u": sizes.m, "theta": sizes.d, "a_hat": sizes.p}
+    counts["reference"] = sum(field.size for field in firmware.context_fields if field.name == "reference")
+    for kind, given in signals.items():
+        if len(given) != counts[kind] or not all(isinstance(one, Signal) for one in given):
+            raise ArgumentError(f"signals[{kind!r}]", f"{counts[kind]} models.Signal", f"{given!r}")
+    return {kind: tuple(given) for kind, given in signals.items()}
 
 
 def _dtype_name(dtype: Any) -> str:

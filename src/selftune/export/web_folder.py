@@ -3,22 +3,20 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
 
 from ..control import result_codes
 from ..control.controller import Controller
-from ..control.guard import Decision, Guard, Mode
+from ..control.guard import Decision, Mode
 from ..foundation.errors import ArgumentError
 from ..native.c import webassembly
 from ..native.c.templates import fill
 from ..native.firmware import Field, Firmware, struct_type
-from ..problem.scenario import Scenario
-from ..realtime.engines import Native
-from . import exported_folder
-from .recorded_firmware import Recording, prepare, record
+from .exported_folder import Content, export
+from .recorded_firmware import Exported, Options, Recording, copies_of, replay
 
 TEMPLATES = Path(__file__).with_name("templates")
 ARRAYS = {
@@ -33,20 +31,7 @@ ARRAYS = {
 """The typed array of JavaScript for each kind of number."""
 
 
-def export_web(
-    controller: Controller,
-    folder: str | os.PathLike[str],
-    *,
-    x: Any,
-    theta: Any,
-    a_hat: Any,
-    t: Any = 0,
-    dtype: str = "float32",
-    name: str | None = None,
-    guard: Guard | None = None,
-    scenario: Scenario | None = None,
-    overwrite: bool = False,
-) -> Path:
+def export_web(controller: Controller, folder: str | os.PathLike[str], **options: Unpack[Options]) -> Path:
     r"""Write a controller as a WebAssembly module for browsers and Node.js, and return the folder.
 
     The module is compiled from the C of `export_c`, needs nothing from its host, and computes the same bits as `Agent`.
@@ -80,26 +65,25 @@ def export_web(
         >>> print(*names[4:])
         cart.mjs cart.wasm check.mjs replay.json selftune.json web.c
     """
-    folder = Path(folder)
-    before = exported_folder.check(folder, overwrite)
-    firmware = prepare(controller, folder, x=x, theta=theta, a_hat=a_hat, t=t, dtype=dtype, name=name, guard=guard)
-    name = firmware.name
+    return export(_content, controller, folder, options)
+
+
+def _content(exported: Exported) -> Content:
+    firmware, name = exported.firmware, exported.name
     if name in ("web", "check"):
         raise ArgumentError("name", "one that the other files of the export do not use", f"{name!r}")
-    recording = record(firmware, scenario)
     sources = {f"{name}.h": firmware.header(), f"{name}.c": firmware.source(), "web.c": _web_source(firmware)}
     module = webassembly.build(sources)
-    names = {"name": name}
-    texts = sources | {
+    files: dict[str, str | bytes] = {
+        **sources,
+        f"{name}.wasm": module,
         f"{name}.mjs": _javascript(firmware),
         f"{name}.d.mts": _types(firmware),
-        "check.mjs": fill(TEMPLATES / "web_check.mjs.in", names),
-        "replay.json": _replay(firmware, recording),
-        "README.md": _readme(firmware, recording, len(module)),
+        "check.mjs": fill(TEMPLATES / "web_check.mjs.in", {"name": name}),
+        "replay.json": _replay(exported),
+        "README.md": _readme(firmware, exported.recording, len(module)),
     }
-    contents = {path: text.encode() for path, text in texts.items()} | {f"{name}.wasm": module}
-    exported_folder.write(folder, contents, before, {"name": name, "size": len(module)})
-    return folder
+    return Content(files, {"size": len(module)})
 
 
 def _web_source(firmware: Firmware) -> str:
@@ -141,7 +125,7 @@ def _javascript(firmware: Firmware) -> str:
         "info_members": _members(firmware.info_fields),
         "context_members": "null" if firmware.is_counted else _members(firmware.context_fields),
         "real_array": ARRAYS[firmware.dtype.name],
-        "start_members": json.dumps({field.name: _copies(firmware, field) for field in _start_fields(firmware)}),
+        "start_members": json.dumps({field.name: copies_of(firmware, field) for field in _start_fields(firmware)}),
         "about_t": "the number of the step" if firmware.is_counted else "the context of the step, an object",
         "default_t": " = 0" if firmware.is_counted else "",
     }
@@ -150,12 +134,6 @@ def _javascript(firmware: Firmware) -> str:
 
 def _start_fields(firmware: Firmware) -> list[Field]:
     return [*firmware.theta_fields, *firmware.a_hat_fields]
-
-
-def _copies(firmware: Firmware, field: Field) -> list[str]:
-    """Return the members in which the guard keeps earlier values of a part of θ or â."""
-    names = (member.name for member in firmware.state_fields)
-    return [name for name in names if name.startswith("guard_") and name.endswith(f"_{field.name}")]
 
 
 def _codes() -> dict[str, int]:
@@ -209,18 +187,11 @@ def _given_type(field: Field) -> str:
     return f"ArrayLike<{kinds}>" if field.shape else kinds
 
 
-def _replay(firmware: Firmware, recording: Recording) -> str:
-    """Return `replay.json`: the recorded measurements, and the results of the same C on this machine."""
-    engine = Native(firmware.controller, firmware.guard, firmware.state)
+def _replay(exported: Exported) -> str:
+    """Return `replay.json`: the recorded measurements, and the results of the same C on this machine. The text of a
+    number has the digits of a double, so that every bit survives."""
+    firmware, recording = exported.firmware, exported.recording
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(recording.t)]
-    rows: dict[str, list[Any]] = {"u": [], "theta": [], "a_hat": []}
-    for i in range(recording.steps):
-        state = engine.state()
-        rows["theta"].append(_numbers(state.theta))
-        rows["a_hat"].append(_numbers(state.a_hat))
-        t = i if firmware.is_counted else [leaf[i] for leaf in leaves]
-        rows["u"].append(_numbers(engine.act(recording.x[i], t)[0]))
-        engine.observe(recording.f_obs[i])
     contexts = None
     if not firmware.is_counted:
         contexts = [
@@ -230,13 +201,16 @@ def _replay(firmware: Firmware, recording: Recording) -> str:
             }
             for i in range(recording.steps)
         ]
+    replayed = replay(exported, infer=False)
     values = {
         "x": recording.x.tolist(),
         "f_obs": recording.f_obs.tolist(),
         "t": contexts,
         "theta_names": [field.name for field in firmware.theta_fields],
         "a_hat_names": [field.name for field in firmware.a_hat_fields],
-        **rows,
+        "u": replayed.u.tolist(),
+        "theta": replayed.theta[:-1].tolist(),
+        "a_hat": replayed.a_hat.tolist(),
     }
     return json.dumps(values, allow_nan=False) + "\n"
 
@@ -247,11 +221,6 @@ def _named(firmware: Firmware, leaves: list[np.ndarray]) -> list[tuple[Field, np
         (field, leaf.reshape(len(leaf), -1) if field.shape else leaf)
         for field, leaf in zip(firmware.context_fields, leaves, strict=True)
     ]
-
-
-def _numbers(tree: Any) -> list[float]:
-    """Return all numbers of a pytree. Their text in JSON has the digits of a double, so that every bit survives."""
-    return [float(number) for leaf in jax.tree.leaves(tree) for number in np.asarray(leaf).ravel()]
 
 
 def _readme(firmware: Firmware, recording: Recording, size: int) -> str:

@@ -18,7 +18,10 @@ from ..control.guard import Guard
 from ..control.run_fields import FIELDS
 from ..estimators.auto import AutoEstimator
 from ..estimators.base import AbstractEstimator
+from ..export.arduino_folder import export_arduino
 from ..export.c_folder import export_c
+from ..export.fmu_folder import export_fmu
+from ..export.glue_folders import export_crazyflie, export_px4, export_ros2
 from ..export.web_folder import export_web
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
@@ -432,18 +435,8 @@ class Loop(eqx.Module):
             >>> loop.simulate(100, seed=0).to_dataset(names=loop.names).theta.sel(parameter="log kp").shape
             (100,)
         """
-        plant = self.plant
-        parameters = [p.name for p in self.policy.parameters]
-        if self.observer is not None and _tunes_observer(self.observer):
-            parameters = [*(p.name for p in self.observer.parameters), *parameters]
-        return {
-            "x": _with_units(plant.states),
-            "measured": _with_units(plant.states if self.full_state else plant.outputs),
-            "reference": _with_units(plant.references),
-            "u": _with_units(plant.controls),
-            "theta": parameters,
-            "a_hat": _with_units(plant.parameters),
-        }
+        names = {kind: _with_units(given) for kind, given in self._signals().items()}
+        return {"x": _with_units(self.plant.states), **names}
 
     def plot(self, run: Any, **options: Any) -> "Figure":
         """Return a figure of a run, of an agent or of its history, with the names and units of the signals, the time in
@@ -474,22 +467,15 @@ class Loop(eqx.Module):
             settings["fields"] = [name for name in shown if run.recorded.get(name) is not None]
         return run.plot(**(settings | options))
 
-    def export_c(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        controller: Controller | None = None,
-        guard: Guard | None = None,
-        theta: Any = None,
-        a_hat: Any = None,
-        seed: int = 0,
-        **options: Any,
-    ) -> Path:
-        """Write the loop's controller as C99, and return the folder; see `st.export_c`, which has the other `options`.
+    def export_c(self, folder: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the loop's controller as C99, and return the folder; see `st.export_c`.
 
         The C starts as `agent()` starts. At each step, fill a context with the reference, then call `NAME_act`; before
         the next step, call `NAME_observe_state` with the new measurement. The recorded run of the folder has the loop's
-        reference and noise, drawn for `seed`.
+        reference and noise. `options` are those of `st.export_c`, and these, which the other exports have too:
+
+        - `controller`, `guard`, `theta`, `a_hat`: by default those of `agent()`.
+        - `seed`: for the recorded run, by default 0.
 
         !!! Example
 
@@ -502,10 +488,41 @@ class Loop(eqx.Module):
             ...     sorted(path.name for path in made.iterdir())
             ['CMakeLists.txt', 'README.md', 'loop.c', 'loop.h', 'main.c', 'proof.c', 'replay.h', 'selftune.json']
         """
-        return self._export(export_c, folder, controller, guard, theta, a_hat, seed, options)
+        return self._export(export_c, folder, **options)
 
-    def export_web(
+    def export_web(self, folder: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the loop's controller for browsers and Node.js, and return the folder; see `st.export_web`, and
+        `export_c` for the options."""
+        return self._export(export_web, folder, **options)
+
+    def export_fmu(self, folder: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the loop's controller as co-simulation units of FMI 3.0 and 2.0, and return the folder; see
+        `st.export_fmu`, and `export_c` for the options."""
+        return self._export(export_fmu, folder, **options)
+
+    def export_arduino(self, folder: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the loop's controller as a library for Arduino and PlatformIO, and return the folder; see
+        `st.export_arduino`, and `export_c` for the options."""
+        return self._export(export_arduino, folder, **options)
+
+    def export_ros2(self, folder: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the loop's controller as a ROS 2 package, and return the folder; see `st.export_ros2`, and `export_c`
+        for the options."""
+        return self._export(export_ros2, folder, **options)
+
+    def export_px4(self, folder: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the loop's controller as a module of PX4, and return the folder; see `st.export_px4`, and `export_c`
+        for the options."""
+        return self._export(export_px4, folder, **options)
+
+    def export_crazyflie(self, folder: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the loop's controller as an app for the Crazyflie, and return the folder; see `st.export_crazyflie`,
+        and `export_c` for the options."""
+        return self._export(export_crazyflie, folder, **options)
+
+    def _export(
         self,
+        export: Callable[..., Path],
         folder: str | os.PathLike[str],
         *,
         controller: Controller | None = None,
@@ -514,32 +531,6 @@ class Loop(eqx.Module):
         a_hat: Any = None,
         seed: int = 0,
         **options: Any,
-    ) -> Path:
-        """Write the loop's controller for browsers and Node.js, and return the folder; see `st.export_web`, which has
-        the other `options`. The arguments are those of `export_c`.
-
-        !!! Example
-
-            >>> import tempfile, selftune as st
-            >>> from selftune import models, policies
-            >>> plant = models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01)
-            >>> loop = st.Loop(plant, policies.PID(kp=1.0, ki=0.5, u_min=-10.0, u_max=10.0))
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     made = loop.export_web(f"{folder}/loop")
-            ...     assert (made / "loop.wasm").exists()
-        """
-        return self._export(export_web, folder, controller, guard, theta, a_hat, seed, options)
-
-    def _export(
-        self,
-        export: Callable[..., Path],
-        folder: str | os.PathLike[str],
-        controller: Controller | None,
-        guard: Guard | None,
-        theta: Any,
-        a_hat: Any,
-        seed: int,
-        options: dict[str, Any],
     ) -> Path:
         return export(
             self.controller() if controller is None else controller,
@@ -550,8 +541,25 @@ class Loop(eqx.Module):
             t=self._first_context(),
             guard=self.guard() if guard is None else guard,
             scenario=self.scenario(REPLAYED, seed),
+            dt=float(f"{float(self.plant.dt):.6g}"),  # without the rounding errors of float32
+            signals=self._signals(),
             **options,
         )
+
+    def _signals(self) -> dict[str, tuple[Signal, ...]]:
+        """Return the names and units of all numbers that a program exchanges with an exported controller."""
+        plant = self.plant
+        parameters = self.policy.parameters
+        if self.observer is not None and _tunes_observer(self.observer):
+            parameters = (*self.observer.parameters, *parameters)
+        return {
+            "measured": plant.states if self.full_state else plant.outputs,
+            "reference": plant.references,
+            "u": plant.controls,
+            # Many are logarithms, so θ has no units.
+            "theta": tuple(Signal(parameter.name, "", 1.0) for parameter in parameters),
+            "a_hat": plant.parameters,
+        }
 
     def linearized(self, theta: Any = None) -> Linear:
         """Return the open loop at rest, linear in state and memory, with the loop cut at the plant's input."""

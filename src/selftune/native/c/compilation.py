@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -157,6 +158,45 @@ def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
         ) from error
 
 
+def compile_files(
+    command: Sequence[str], flags: Sequence[str], sources: dict[str, str], libraries: Sequence[str] = ()
+) -> tuple[bytes | None, str]:
+    """Return the compiled program of C sources and headers, given by their file names, and the compiler's messages.
+    The program is None if the compiler rejected a source."""
+    with tempfile.TemporaryDirectory(prefix="selftune-") as work:
+        for name, text in sources.items():
+            (Path(work) / name).write_text(text, encoding="utf-8")
+        names = [name for name in sources if name.endswith(".c")]
+        asked = [*command, *flags, *names, "-o", "program.out", *libraries]
+        done = subprocess.run(asked, cwd=work, capture_output=True, text=True, check=False)
+        return (Path(work) / "program.out").read_bytes() if done.returncode == 0 else None, done.stderr
+
+
+def shared_library(sources: dict[str, str], *, zig_target: str | None = None) -> bytes:
+    """Return a shared library of C sources and headers, given by their file names: for this machine, or for a target of
+    the compiler of `ziglang`, such as `x86_64-windows-gnu`."""
+    if zig_target is None:
+        command = compiler()
+    elif has_zig():
+        command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_target, "-s"]
+    else:
+        raise CompilerError(f"a library for {zig_target} needs the compiler of: pip install 'selftune[compiler]'")
+    is_large = sum(map(len, sources.values())) > LARGE
+    flags = [("-O1" if is_large else flag) if flag == "-O2" else flag for flag in FLAGS]
+    if zig_target is not None and "windows" in zig_target:
+        flags.remove("-fPIC")
+    with spinner("selftune: compiling a library"):
+        library, messages = compile_files(command, flags, sources, ["-lm"])
+    if library is None:
+        raise CompilerError(_rejection(command, messages))
+    return library
+
+
+def _rejection(command: Sequence[str], messages: str) -> str:
+    first = "\n".join(messages.splitlines()[:12])
+    return f"the C compiler, {shlex.join(command)}, rejected a program:\n{first}"
+
+
 def _trusted_folder() -> Path | None:
     """Return the cache folder, made if it is missing; None if it cannot be made, or if others can write to it."""
     folder = cache_folder()
@@ -222,8 +262,7 @@ def _compiled(source: str, command: list[str], flags: tuple[str, ...], folder: P
                 check=False,
             )
         if done.returncode:
-            first = "\n".join(done.stderr.splitlines()[:12])
-            raise CompilerError(f"the C compiler, {shlex.join(command)}, rejected a program:\n{first}")
+            raise CompilerError(_rejection(command, done.stderr))
         content = compiled.read_bytes()
     library = folder / f"{key}-{hashlib.sha256(content).hexdigest()}.so"
     files.write(library, content, mode=0o600)

@@ -2,13 +2,10 @@
 
 import shlex
 import shutil
-import subprocess
 import sys
-import tempfile
 from functools import cache
-from pathlib import Path
 
-from .compilation import CompilerError, has_zig
+from .compilation import CompilerError, compile_files, has_zig
 
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fno-math-errno")
 """No product is fused with a sum, so the numbers have the same bits as on other processors."""
@@ -56,11 +53,4 @@ def command(*sources: str, output: str) -> str:
 
 
 def _run(command: tuple[str, ...], sources: dict[str, str]) -> bytes | None:
-    with tempfile.TemporaryDirectory(prefix="selftune-") as work:
-        for name, text in sources.items():
-            (Path(work) / name).write_text(text, encoding="utf-8")
-        names = [name for name in sources if name.endswith(".c")]
-        done = subprocess.run(
-            [*command, *FLAGS, *LINKER_FLAGS, *names, "-o", "module.wasm"], cwd=work, capture_output=True, check=False
-        )
-        return (Path(work) / "module.wasm").read_bytes() if done.returncode == 0 else None
+    return compile_files(command, (*FLAGS, *LINKER_FLAGS), sources)[0]

@@ -1,0 +1,2 @@
+#pragma once
+#define M2T(ms) (ms)

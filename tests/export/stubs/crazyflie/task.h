@@ -1,0 +1,2 @@
+#pragma once
+void vTaskDelay(unsigned ticks);

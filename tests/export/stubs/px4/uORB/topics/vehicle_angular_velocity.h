@@ -1,0 +1,5 @@
+#pragma once
+#include <stdint.h>
+#include <uORB/Subscription.hpp>
+struct vehicle_angular_velocity_s { uint64_t timestamp; float xyz[3]; };
+extern stub_topic stub_vehicle_angular_velocity;
