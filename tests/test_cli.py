@@ -66,6 +66,7 @@ def done(config):
         ("info",),
         ("verify",),
         ("sweep",),
+        ("replay",),
     ],
 )
 def test_help(command):

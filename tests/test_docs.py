@@ -64,6 +64,7 @@ NO_EXAMPLE = {
     "PathLengths",
     "Perturbations",
     "QuasiRegret",
+    "Replayed",
     "Result",
     "Run",
     "SimulationError",

@@ -36,13 +36,19 @@ if _TYPE_CHECKING:
     from .export.web_folder import export_web as export_web
     from .foundation.errors import ArgumentError as ArgumentError
     from .foundation.phases import phase as phase
+    from .logs.mapping import LogMapping as LogMapping
+    from .logs.mapping import LogSignal as LogSignal
+    from .logs.plant_log import PlantLog as PlantLog
+    from .logs.reading import read_log as read_log
     from .loop import references as references
     from .loop import robot_rules as robot_rules
     from .loop.commissioning import Commissioned as Commissioned
     from .loop.commissioning import CommissioningStep as CommissioningStep
     from .loop.commissioning import commission as commission
     from .loop.control_loop import Loop as Loop
-    from .loop.plant_log import PlantLog as PlantLog
+    from .loop.log_replay import Replayed as Replayed
+    from .loop.log_replay import Saving as Saving
+    from .loop.log_replay import replay as replay
     from .loop.stability import Margins as Margins
     from .loop.tracking import AbstractStateCost as AbstractStateCost
     from .loop.tracking import JointTracking as JointTracking
@@ -143,10 +149,13 @@ _NAMES = {
     "export.web_folder": "export_web",
     "foundation.errors": "ArgumentError",
     "foundation.phases": "phase",
+    "logs.mapping": "LogMapping LogSignal",
+    "logs.plant_log": "PlantLog",
+    "logs.reading": "read_log",
     "loop": "references robot_rules",
     "loop.commissioning": "Commissioned CommissioningStep commission",
     "loop.control_loop": "Loop",
-    "loop.plant_log": "PlantLog",
+    "loop.log_replay": "Replayed Saving replay",
     "loop.stability": "Margins",
     "loop.tracking": "AbstractStateCost JointTracking Tracking",
     "problem": "projected_step",

@@ -12,6 +12,7 @@ from . import (
     export_command,
     info_command,
     new_command,
+    replay_command,
     report_command,
     reproduce_command,
     run_command,
@@ -64,6 +65,10 @@ app.command(
     epilog="Examples:  selftune commission motor.py:loop   |   "
     "selftune commission motor.py:loop --plant motor.py:plant -o results/motor"
 )(commission_command.commission)
+app.command(
+    epilog="Examples:  selftune replay log.csv --loop motor.py:loop   |   "
+    "selftune replay flight.ulg --loop drone.py:loop --map drone.toml -o results/flight"
+)(replay_command.replay)
 app.command(epilog="Examples:  selftune tune   |   selftune tune panda.xml --seconds 60 --export -o results/panda")(
     tune_command.tune
 )
