@@ -67,6 +67,7 @@ def done(config):
         ("verify",),
         ("sweep",),
         ("replay",),
+        ("monitor",),
     ],
 )
 def test_help(command):

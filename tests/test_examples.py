@@ -41,6 +41,7 @@ def test_skeletons(name, capsys):
     assert capsys.readouterr().out.endswith("keeps the contract\n")
 
 
+@pytest.mark.slow  # the tutorial does the same
 def test_replay():
     assert (EXAMPLES / "arm_log.csv").stat().st_size < 100_000
     done = subprocess.run([*STRICT, EXAMPLES / "replay_log.py"], capture_output=True, text=True, timeout=240)

@@ -78,6 +78,7 @@ if _TYPE_CHECKING:
     from .problem.system import infer_residual as infer_residual
     from .realtime.agent import Agent as Agent
     from .realtime.history import History as History
+    from .realtime.telemetry import Telemetry as Telemetry
     from .regret import AutoWindow as AutoWindow
     from .regret import Bands as Bands
     from .regret import ExactModelGap as ExactModelGap
@@ -169,6 +170,7 @@ _NAMES = {
     "problem.system": "AbstractSystem MatchedSystem System infer_residual",
     "realtime.agent": "Agent",
     "realtime.history": "History",
+    "realtime.telemetry": "Telemetry",
     "regret": (
         "AutoWindow Bands ExactModelGap LocalRegret ModelMismatch PathLengths Perturbations QuasiRegret "
         "StaticRegret Surrogate bands exact_model_gap local_regret model_mismatch path_lengths perturbations "

@@ -11,6 +11,7 @@ from . import (
     compare_command,
     export_command,
     info_command,
+    monitor_command,
     new_command,
     replay_command,
     report_command,
@@ -69,6 +70,9 @@ app.command(
     epilog="Examples:  selftune replay log.csv --loop motor.py:loop   |   "
     "selftune replay flight.ulg --loop drone.py:loop --map drone.toml -o results/flight"
 )(replay_command.replay)
+app.command(epilog="Examples:  selftune monitor run.mcap   |   selftune monitor ws://127.0.0.1:8765 --browser")(
+    monitor_command.monitor
+)
 app.command(epilog="Examples:  selftune tune   |   selftune tune panda.xml --seconds 60 --export -o results/panda")(
     tune_command.tune
 )
