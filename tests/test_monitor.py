@@ -81,12 +81,14 @@ def shown(watched):
 
 
 def test_the_page(tmp_path):
-    watched = monitor_view.Watched("run.mcap")
+    watched = monitor_view.Watched("run.mcap</b>")
     watched.add(step(7))
     server = monitor_view.serve(watched, 0)
     address = f"http://127.0.0.1:{server.server_port}"
     with urllib.request.urlopen(f"{address}/", timeout=5) as page:
-        assert b"EventSource" in page.read()
+        text = page.read().decode()
+    assert '"step": 7' in text
+    assert "</b>" not in text  # a name of the stream cannot leave the script
     with urllib.request.urlopen(f"{address}/events", timeout=5) as events:
         assert json.loads(events.readline().removeprefix(b"data: "))["step"] == 7
     for request in (

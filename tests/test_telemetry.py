@@ -144,3 +144,18 @@ def test_mistakes(agent, tmp_path):
         taken.listen()
         with pytest.raises(RuntimeError, match=r"telemetry: the writer stopped: .*in use"):
             agent.stream(st.Telemetry(port=taken.getsockname()[1]))
+
+
+def test_the_layout_for_foxglove(agent, tmp_path):
+    with st.Telemetry(tmp_path / "run.mcap") as telemetry:
+        with pytest.raises(RuntimeError, match="expected an agent that streams"):
+            telemetry.write_layout(tmp_path / "layout.json")
+        agent.stream(telemetry)
+        telemetry.write_layout(tmp_path / "layout.json")
+        drive(agent, 3)
+    text = (tmp_path / "layout.json").read_text()
+    json.loads(text)
+    (last, *_), _ = read(tmp_path / "run.mcap")
+    assert last["theta"]["log_kp"] is not None
+    for path in ("theta.log_kp", "theta.log_ki", "cost", "x[0]", "u[0]", "a_hat[0]", "guard"):
+        assert f'"/selftune/step.{path}"' in text

@@ -141,7 +141,7 @@ def _spark(line: list[float | None]) -> str:
 
 def serve(watched: Watched, port: int) -> ThreadingHTTPServer:
     """Start a page about the agent on this machine, and return its server."""
-    page = resources.files(__package__).joinpath("monitor_page.html").read_bytes()
+    page = resources.files(__package__).joinpath("monitor_page.html").read_text(encoding="utf-8")
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -149,7 +149,8 @@ def serve(watched: Watched, port: int) -> ThreadingHTTPServer:
                 self.send_error(403)  # another site's name that points to this machine
             elif self.path == "/":
                 self._start("text/html; charset=utf-8")
-                self.wfile.write(page)
+                now = json.dumps(watched.picture()).replace("<", "\\u003c")  # no end of the script in a name
+                self.wfile.write(page.replace('"PICTURE"', now).encode())
             elif self.path == "/events":
                 self._start("text/event-stream")
                 try:

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from ..control.guard import Decision
-from ..foundation import arguments
+from ..foundation import arguments, extras
 from ..foundation.errors import ArgumentError
+from ..storage import files
 from .telemetry_ring import HEADER, LAYOUT, Ring
 
 MEMORY = 16 * 2**20
@@ -153,6 +154,18 @@ class Telemetry:
         begin = HEADER + count % self._slots * size
         self._memory[begin : begin + size] = b"".join((_PACK(count, time_ns(), step), *self._engine.stream_parts()))
         self._count = self._head[0] = count + 1
+
+    def write_layout(self, path: str | os.PathLike[str]) -> None:
+        """Write a layout for Foxglove that fits the agent: gains, cost, control and the guard's decisions over time.
+
+        In Foxglove, choose "Import from file…" in the menu of layouts. It needs an agent that streams to this object.
+        """
+        if self._engine is None:
+            raise RuntimeError(
+                "write_layout: expected an agent that streams to this telemetry, such as Agent(telemetry=…)"
+            )
+        layouts = extras.load("realtime.foxglove_layout", asked_for="telemetry.write_layout()", extra="telemetry")
+        files.write(Path(path), layouts.text(self._engine.stream_fields()).encode())
 
     def close(self, timeout: float = 5.0) -> None:
         """Let the writer finish the file, and stop it. After `timeout` seconds it is killed."""
