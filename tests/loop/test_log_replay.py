@@ -138,7 +138,8 @@ def test_the_interval():
         inside += found.low < 0.3 < found.high
     assert 50 <= inside <= 60  # 95 % of 60 are 57; fewer than 50 have a probability of 1e-4
     assert np.isnan(log_replay.saving(np.ones(100), np.ones(100)).low)
-    assert log_replay.saving(np.ones(1000), 0.5 * np.ones(1000)).share == 0.5
+    exact = log_replay.saving(np.ones(1000), 0.5 * np.ones(1000))
+    assert exact == st.Saving(0.5, 0.5, 0.5, cost_before=1.0, cost_after=0.5, blocks=50)
 
 
 def test_the_page_and_the_files(replayed, tmp_path):

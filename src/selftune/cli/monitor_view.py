@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -141,7 +141,7 @@ def _spark(line: list[float | None]) -> str:
 
 def serve(watched: Watched, port: int) -> ThreadingHTTPServer:
     """Start a page about the agent on this machine, and return its server."""
-    page = resources.files(__package__).joinpath("monitor_page.html").read_text(encoding="utf-8")
+    page = Path(__file__).with_name("monitor_page.html").read_text(encoding="utf-8")
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
