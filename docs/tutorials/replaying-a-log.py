@@ -15,7 +15,9 @@ from selftune import models, policies
 
 here = Path(__file__).parent if "__file__" in globals() else Path.cwd()
 examples = here.parents[1] / "examples"
-print((examples / "arm_log.csv").read_text().splitlines()[0])
+header, *rows = (examples / "arm_log.csv").read_text().splitlines()
+print(f"{len(rows)} rows: {header}")
+assert len(rows) > 1_000
 
 # %% [markdown]
 # ## The loop
@@ -48,7 +50,9 @@ loop = st.Loop(
 # reports no torque, so the mapping filters the command with the lag of the motor.
 
 # %%
-print((examples / "arm_log.toml").read_text())
+mapping = (examples / "arm_log.toml").read_text()
+print(mapping)
+assert "[[measurement]]" in mapping
 
 # %% [markdown]
 # ## The replay
