@@ -82,7 +82,7 @@ class Telemetry:
         self._steps = arguments.whole("steps", steps, least=16)
         self._ring: Ring | None = None
         self._engine: Any = None
-        self._count, self._until, self.written, self._dropped = 0, 0, 0, 0
+        self._count, self._until, self._dropped = 0, 0, 0
 
     def begin(self, engine: Any) -> None:
         """Start the writer for an agent's engine; the agent calls this."""
@@ -131,6 +131,11 @@ class Telemetry:
         return int(self._head[LAYOUT["port"]]) or None if self._ring is not None else None
 
     @property
+    def written(self) -> int:
+        """How many steps the agent has put into the ring so far."""
+        return self._count
+
+    @property
     def dropped(self) -> int:
         """How many steps the writer has missed so far."""
         if self._ring is None:
@@ -171,7 +176,6 @@ class Telemetry:
         """Let the writer finish the file, and stop it. After `timeout` seconds it is killed."""
         if self._ring is None:
             return
-        self.written = self._count
         self._head[LAYOUT["closing"]] = 1
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
