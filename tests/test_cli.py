@@ -67,6 +67,8 @@ def done(config):
         ("info",),
         ("verify",),
         ("sweep",),
+        ("replay",),
+        ("monitor",),
     ],
 )
 def test_help(command):

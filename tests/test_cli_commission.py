@@ -60,12 +60,15 @@ def test_a_go_with_a_plant_and_then_with_its_log(folder):
     assert "x_limit" in result.stdout
     assert (folder / "report" / "commissioning.html").is_file()
     assert (folder / "loads.txt").read_text() == "x"  # one import, though two objects of the module are used
-    logged = invoke("commission", "motor.py:make", "--log", "report/dry-run.csv", "--steps", 600, "--json")
+    logged = invoke("replay", "report/dry-run.csv", "--loop", "motor.py:make", "-o", "replay", "--json")
     assert logged.exit_code == 0, logged.output
     found = json.loads(logged.stdout)
     live = json.loads((folder / "report" / "commissioning.json").read_text())
     assert found["ok"] is live["ok"] is True
-    assert found["report"] is None
+    assert found["report"] == "replay/replay.html"
+    assert (folder / "replay" / "replay.html").is_file()
+    assert found["steps"] == 600
+    assert found["reproduction"] < 1e-6
     rows = [{row["name"]: row["numbers"] for row in one["rows"]} for one in (live, found)]
     assert rows[0]["model"] == rows[1]["model"]
 
@@ -83,10 +86,20 @@ def test_mistakes_end_with_2(folder):
         (("motor.py:number",), "expected a selftune.Loop"),
         (("motor.py:lop",), "there is no 'lop'"),
         (("motor.py:loop", "--plant", "motor.py:number"), "expected a plant or a model"),
-        (("motor.py:loop", "--plant", "motor.py:Motor", "--log", "a.csv"), "at most one of them"),
-        (("motor.py:loop", "--log", "a.csv"), "No such file"),
         (("motor.py:loop", "--steps", "3"), "steps"),
     ]:
         result = invoke("commission", *arguments)
         assert result.exit_code == 2, (arguments, result.output)
         assert message in result.output
+    (folder / "empty.csv").write_text("a,b\n")
+    (folder / "other.csv").write_text("a,b\n1,2\n")
+    for arguments, message in [
+        (("a.csv", "--loop", "motor.py:loop"), "no such file"),
+        (("empty.csv", "--loop", "motor.py:loop"), "a line for each step"),
+        (("other.csv", "--loop", "motor.py:loop"), "expected a column measurement"),
+        (("other.csv", "--loop", "motor.py:number"), "expected a selftune.Loop"),
+        (("other.csv", "--loop", "motor.py:loop", "--map", "no.toml"), "no.toml"),
+    ]:
+        result = invoke("replay", *arguments)
+        assert result.exit_code == 2, (arguments, result.output)
+        assert message in " ".join(result.output.split())

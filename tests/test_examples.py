@@ -41,15 +41,16 @@ def test_skeletons(name, capsys):
     assert capsys.readouterr().out.endswith("keeps the contract\n")
 
 
+@pytest.mark.slow  # the tutorial does the same
 def test_replay():
     assert (EXAMPLES / "arm_log.csv").stat().st_size < 100_000
-    made = table("replay_log.py")
-    time, model, with_a = made[:, :3].T
-    assert len(time) == 6
-    assert np.all(with_a[[1, 2, 4, 5]] < model[[1, 2, 4, 5]] / 3)
-    # What record_log.py put there: 0.3 N m of dry friction, and 0.4 kg at 0.5 m from 12 s on.
-    np.testing.assert_allclose(made[-1, 3], 0.3, atol=0.1)
-    np.testing.assert_allclose(made[[2, -1], 5], [0.0, 0.4 * 9.81 * 0.5], atol=0.2)
-    # The recorded gains were too low, and the loop that they make contracts.
-    assert np.all(np.diff(made[:, 6]) > 0)
-    assert np.all(made[:, 8] < 1)
+    done = subprocess.run([*STRICT, EXAMPLES / "replay_log.py"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "no-go" not in done.stdout
+    found = dict(re.findall(rf"(\w+(?: joint)?) ({NUMBER})", done.stdout.splitlines()[-1]))
+    # What record_log.py put there: 0.3 N m of dry friction, and 0.4 kg from 12 s on.
+    np.testing.assert_allclose(float(found["coulomb joint"]), 0.3, atol=0.1)
+    np.testing.assert_allclose(float(found["payload"]), 0.4, atol=0.1)
+    saving = re.search(r"Predicted saving during the log: (\d+) % \[(\d+) %", done.stdout)
+    assert saving is not None
+    assert int(saving[1]) >= int(saving[2]) > 30  # the recorded gains were too low

@@ -24,7 +24,7 @@ ask("Sweep()", lambda: st.Sweep("nowhere"))
 print(json.dumps(said))
 """
 EXPERIMENTS = ("xarray", "zarr", "matplotlib", "plotly", "typer", "rich", "pydantic")
-OTHERS = ("dask", "distributed", "upath", "mujoco")
+OTHERS = ("dask", "distributed", "upath", "mujoco", "mcap", "pyulog", "rosbags", "foxglove", "websockets", "pyarrow")
 
 
 def run(script):

@@ -41,13 +41,19 @@ if _TYPE_CHECKING:
     from .export.web_folder import export_web as export_web
     from .foundation.errors import ArgumentError as ArgumentError
     from .foundation.phases import phase as phase
+    from .logs.mapping import LogMapping as LogMapping
+    from .logs.mapping import LogSignal as LogSignal
+    from .logs.plant_log import PlantLog as PlantLog
+    from .logs.reading import read_log as read_log
     from .loop import references as references
     from .loop import robot_rules as robot_rules
     from .loop.commissioning import Commissioned as Commissioned
     from .loop.commissioning import CommissioningStep as CommissioningStep
     from .loop.commissioning import commission as commission
     from .loop.control_loop import Loop as Loop
-    from .loop.plant_log import PlantLog as PlantLog
+    from .loop.log_replay import Replayed as Replayed
+    from .loop.log_replay import Saving as Saving
+    from .loop.log_replay import replay as replay
     from .loop.stability import Margins as Margins
     from .loop.tracking import AbstractStateCost as AbstractStateCost
     from .loop.tracking import JointTracking as JointTracking
@@ -77,6 +83,7 @@ if _TYPE_CHECKING:
     from .problem.system import infer_residual as infer_residual
     from .realtime.agent import Agent as Agent
     from .realtime.history import History as History
+    from .realtime.telemetry import Telemetry as Telemetry
     from .regret import AutoWindow as AutoWindow
     from .regret import Bands as Bands
     from .regret import ExactModelGap as ExactModelGap
@@ -151,10 +158,13 @@ _NAMES = {
     "export.web_folder": "export_web",
     "foundation.errors": "ArgumentError",
     "foundation.phases": "phase",
+    "logs.mapping": "LogMapping LogSignal",
+    "logs.plant_log": "PlantLog",
+    "logs.reading": "read_log",
     "loop": "references robot_rules",
     "loop.commissioning": "Commissioned CommissioningStep commission",
     "loop.control_loop": "Loop",
-    "loop.plant_log": "PlantLog",
+    "loop.log_replay": "Replayed Saving replay",
     "loop.stability": "Margins",
     "loop.tracking": "AbstractStateCost JointTracking Tracking",
     "problem": "projected_step",
@@ -168,6 +178,7 @@ _NAMES = {
     "problem.system": "AbstractSystem MatchedSystem System infer_residual",
     "realtime.agent": "Agent",
     "realtime.history": "History",
+    "realtime.telemetry": "Telemetry",
     "regret": (
         "AutoWindow Bands ExactModelGap LocalRegret ModelMismatch PathLengths Perturbations QuasiRegret "
         "StaticRegret Surrogate bands exact_model_gap local_regret model_mismatch path_lengths perturbations "

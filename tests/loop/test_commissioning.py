@@ -167,7 +167,7 @@ def test_the_replayed_estimator_is_that_of_an_agent(good, loop):
 
 def test_the_log_of_a_run_gives_the_findings_of_the_live_run(good, loop, tmp_path):
     good.log.write_csv(tmp_path / "log.csv")
-    log = st.PlantLog.read_csv(tmp_path / "log.csv")
+    log = st.read_log(tmp_path / "log.csv", dt=DT)
     found = st.commission(loop, log, steps=STEPS)
     assert found.ok
     for name in [*CHECKS, "dry run", "saturation", "control effect", "model"]:
@@ -398,19 +398,20 @@ def test_the_page_is_drawn_in_a_browser_without_a_complaint(good, tmp_path):
     assert all(count > 0 for count in answer)
     text = page.read_text()
     assert all(row.name in text for row in good.rows)
-    np.testing.assert_array_equal(st.PlantLog.read_csv(page.parent / "dry-run.csv").u, good.log.u)
+    np.testing.assert_array_equal(st.read_log(page.parent / "dry-run.csv", dt=DT).u, good.log.u)
 
 
 def test_a_log_survives_csv(tmp_path):
     rng = np.random.default_rng(0)
     log = st.PlantLog(rng.normal(size=(7, 2)), rng.normal(size=(7, 3)), rng.normal(size=(7, 2)), np.arange(7) / 3)
     log.write_csv(tmp_path / "log.csv")
-    again = st.PlantLog.read_csv(tmp_path / "log.csv")
-    for name in ("measurement", "u", "reference", "time"):
+    again = st.read_log(tmp_path / "log.csv", dt=1 / 3)
+    for name in ("measurement", "u", "reference"):
         np.testing.assert_array_equal(getattr(again, name), getattr(log, name))
+    np.testing.assert_allclose(again.time, log.time, atol=1e-9)  # nanoseconds
     (tmp_path / "bad.csv").write_text("measurement,u\n1,2\n")
     with pytest.raises(Exception, match="expected a column reference"):
-        st.PlantLog.read_csv(tmp_path / "bad.csv")
+        st.read_log(tmp_path / "bad.csv", dt=DT)
 
 
 @pytest.mark.slow

@@ -11,8 +11,10 @@ from . import (
     compare_command,
     export_command,
     info_command,
+    monitor_command,
     new_command,
     play_command,
+    replay_command,
     report_command,
     reproduce_command,
     run_command,
@@ -65,6 +67,13 @@ app.command(
     epilog="Examples:  selftune commission motor.py:loop   |   "
     "selftune commission motor.py:loop --plant motor.py:plant -o results/motor"
 )(commission_command.commission)
+app.command(
+    epilog="Examples:  selftune replay log.csv --loop motor.py:loop   |   "
+    "selftune replay flight.ulg --loop drone.py:loop --map drone.toml -o results/flight"
+)(replay_command.replay)
+app.command(epilog="Examples:  selftune monitor run.mcap   |   selftune monitor ws://127.0.0.1:8765 --browser")(
+    monitor_command.monitor
+)
 app.command(epilog="Examples:  selftune tune   |   selftune tune panda.xml --seconds 60 --export -o results/panda")(
     tune_command.tune
 )

@@ -24,7 +24,6 @@ def commission(
             "Default: the loop's own model.",
         ),
     ] = None,
-    log: Annotated[Path | None, typer.Option(help="A recorded run as a CSV file, in place of a plant.")] = None,
     steps: Annotated[int | None, typer.Option(min=100, help="The number of steps of each dry run.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the simulation and of a random reference.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder for the report. Default: none.")] = None,
@@ -36,28 +35,19 @@ def commission(
     with refusing(), ExitStack() as stack:
         import selftune as st
 
-        from ..foundation.errors import InputError
         from ..loop.commissioning import text_of
         from ..loop.dry_run import Plant
         from ..models.base import AbstractModel
-        from . import targets
+        from . import tables, targets
 
-        if plant is not None and log is not None:
-            raise InputError("--plant, --log: expected at most one of them, got both")
-        modules = _Modules(stack)
+        modules = targets.Modules(stack)
         loop = modules.find(target, "LOOP", "motor.py:loop", st.Loop, "a selftune.Loop")
         given: Any = None
         if plant is not None:
             given = modules.find(plant, "PLANT", "motor.py:plant", AbstractModel | Plant, "a plant or a model")
-        elif log is not None:
-            given = targets.blaming(str(log), "cannot be read", lambda: st.PlantLog.read_csv(log))
         made = targets.blaming(target, "stopped", lambda: st.commission(loop, given, steps=steps, seed=seed))
         report = None if out is None else made.report(out)
-        table = new_table("commissioning", "verdict", "check", "finding")
-        colors = {"ok": "green", "warning": "yellow", "no-go": "red"}
-        for row in made.rows:
-            table.add_row(f"[{colors[row.verdict]}]{row.verdict}[/]", row.name, escape(row.sentence))
-        screen.show(table)
+        screen.show(tables.of_checks("commissioning", made.rows))
         if made.guard_rules:
             limits = new_table("guard", "setting", "value", "rule")
             for rule in made.guard_rules:
@@ -68,20 +58,3 @@ def commission(
             screen.show(f"report  {report}")
         screen.give({"report": None if report is None else str(report), **made.to_json()})
     end(screen, list(made.reasons))
-
-
-class _Modules:
-    """The user's modules. Each is imported once, because an import may open a connection to the plant. Their folders
-    stay importable until the command ends."""
-
-    def __init__(self, stack: ExitStack):
-        self._stack, self._loaded = stack, {}
-
-    def find(self, target: str, kind: str, example: str, type_: Any, expected: str) -> Any:
-        from . import targets
-
-        place, name = targets.split(target, kind, example)
-        if place not in self._loaded:
-            load = self._stack.enter_context(targets.importable(place))
-            self._loaded[place] = targets.blaming(target, "cannot be imported", load)
-        return targets.find(target, self._loaded[place], name, type_, expected)

@@ -69,12 +69,13 @@ class Screen:
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
+def refusing(*, with_jax: bool = True) -> Iterator[None]:
     """Configure JAX and run the body. An error that the user can fix ends in one message and exit code 2."""
     try:
-        from ..foundation import jax_settings  # it loads JAX, which the help does not need
+        if with_jax:
+            from ..foundation import jax_settings  # it loads JAX, which the help does not need
 
-        jax_settings.start_command()
+            jax_settings.start_command()
         yield
     except KeyboardInterrupt:
         SafeConsole(stderr=True).print("interrupted; run the same command again to continue")

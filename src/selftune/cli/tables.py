@@ -1,5 +1,6 @@
 """The tables that the commands print."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from ..experiments.paper.summary import Summary
     from ..experiments.rates.finding import Finding
     from ..experiments.robots.summary import RobotsSummary
+    from ..loop.commissioning import CommissioningStep
     from ..reporting.statistics import Check
     from ..sweeps.summary import Best, Comparison, Standing
 
@@ -29,6 +31,15 @@ def paper(summary: "Summary") -> list[Table | str]:
         ratios.add_row(*start, *("" if one is None else escape(str(one)) for one in (row.ratio, row.after)))
     note = "not judged: the settings differ from the paper's\n" if any(c.holds is None for c in summary.checks) else ""
     return [costs, ratios, _checks(summary.checks), note + _NOTE]
+
+
+def of_checks(title: str, rows: "Sequence[CommissioningStep]") -> Table:
+    """The rows of a commissioning or of a replay."""
+    table = new_table(title, "verdict", "check", "finding")
+    colors = {"ok": "green", "warning": "yellow", "no-go": "red"}
+    for row in rows:
+        table.add_row(f"[{colors[row.verdict]}]{row.verdict}[/]", row.name, escape(row.sentence))
+    return table
 
 
 def _checks(found: "list[Check]") -> Table:

@@ -5,7 +5,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,3 +78,18 @@ def blaming(target: str, what: str, call: Callable[[], Any]) -> Any:
         line = f"{own.name}:{frames[-1].lineno}: " if frames else ""
         kind = "" if isinstance(error, (ValueError, NotImplementedError)) else f"{type(error).__name__}: "
         raise InputError(f"{target}: {what} ({line}{kind}{error})") from error
+
+
+class Modules:
+    """The user's modules. Each is imported once, because an import may open a connection to the plant. Their folders
+    stay importable until the command ends."""
+
+    def __init__(self, stack: ExitStack):
+        self._stack, self._loaded = stack, {}
+
+    def find(self, target: str, kind: str, example: str, type_: Any, expected: str) -> Any:
+        place, name = split(target, kind, example)
+        if place not in self._loaded:
+            load = self._stack.enter_context(importable(place))
+            self._loaded[place] = blaming(target, "cannot be imported", load)
+        return find(target, self._loaded[place], name, type_, expected)

@@ -11,10 +11,10 @@ from ..control.controller import Controller
 from ..estimators.base import AbstractEstimator
 from ..estimators.frozen import Frozen
 from ..foundation.quick_compilation import quickly_compiled
+from ..logs.plant_log import PlantLog
 from ..problem.loop_context import LoopContext
 from ..problem.system import infer_residual
 from .control_loop import Loop, _split_theta, _start_control
-from .plant_log import PlantLog
 
 STARTS = 1000
 """The largest number of predictions over many steps. Neighbouring ones say nearly the same, and a model of a robot with

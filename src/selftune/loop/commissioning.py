@@ -23,6 +23,7 @@ from ..control.run_fields import RunFields
 from ..estimators.auto import AutoEstimator
 from ..foundation import arguments, extras, settings_text
 from ..foundation.errors import ArgumentError
+from ..logs.plant_log import PlantLog
 from ..models.base import AbstractModel
 from ..problem.affine import is_affine
 from ..problem.constraints import Box
@@ -34,7 +35,6 @@ from ..tuners.mgaps import MGAPS
 from ._replay import Forecast, Replay, forecast, replay
 from .control_loop import Loop, _check_alike
 from .dry_run import DryRun, Plant, SimulatedPlant, Watch, check_log, cost_of_scale, drive, first_measurement
-from .plant_log import PlantLog
 from .references import as_reference
 
 Verdict = Literal["ok", "warning", "no-go"]

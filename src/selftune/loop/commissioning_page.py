@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..foundation import json_values
+from ..logs.plant_log import PlantLog
 from ..models.base import Signal
 from ..reporting import pages, plotly_figures, run_figures
 from ..reporting.figure import Axes, Axis, Figure, Series, literal
@@ -15,7 +16,7 @@ from ..simulation import run_dataset
 from ..storage import files
 from ._replay import Replay
 from .commissioning import Commissioned, text_of
-from .plant_log import PlantLog
+from .control_loop import Loop
 
 PAGE = "commissioning.html"
 RUNS = {"dry-run": "the dry run with learning paused", "estimator-run": "the dry run in which the estimator learns"}
@@ -43,9 +44,8 @@ def render(commissioned: Commissioned) -> str:
         ("estimator-run", commissioned.learning_log, commissioned.learning_replay),
     ):
         if log is not None and replayed is not None and len(log) > 2:
-            figures |= {
-                f"{name}-{key}": figure for key, figure in _figures(commissioned, log, replayed, RUNS[name]).items()
-            }
+            drawn = log_figures(commissioned.loop, log, replayed, RUNS[name])
+            figures |= {f"{name}-{key}": figure for key, figure in drawn.items()}
     return pages.render(
         "loop/commissioning_page.html",
         title="Go" if commissioned.ok else "No-go",
@@ -65,12 +65,13 @@ def render(commissioned: Commissioned) -> str:
     )
 
 
-def _figures(commissioned: Commissioned, log: PlantLog, replayed: Replay, about: str) -> dict[str, Figure]:
-    plant = commissioned.loop.plant
+def log_figures(loop: Loop, log: PlantLog, replayed: Replay, about: str) -> dict[str, Figure]:
+    """Return the figures of a recorded run and of the model along the run."""
+    plant = loop.plant
     steps = np.arange(len(log))
     every = slice(None, None, -(-len(log) // POINTS))
     axis = Axis("step $t$", range=(0, len(log)))
-    observed = commissioned.loop.observer is not None
+    observed = loop.observer is not None
     signals = plant.outputs if observed else plant.states
     outputs = log.measurement
     if not observed:  # the reference belongs to the outputs, which are a part of the measured state
@@ -82,13 +83,13 @@ def _figures(commissioned: Commissioned, log: PlantLog, replayed: Replay, about:
                 Series(steps[every], outputs[every, i], BLUE, "measured"),
             ],
             axis,
-            Axis(_label(one)),
+            Axis(label(one)),
             about=f"{literal(one.name)} and its reference over time",
         )
         for i, one in enumerate(plant.outputs)
     ]
     error = log.measurement[1:] - replayed.predicted
-    noise = np.asarray(commissioned.loop.noise, float)
+    noise = np.asarray(loop.noise, float)
     errors = [
         Axes(
             [
@@ -97,7 +98,7 @@ def _figures(commissioned: Commissioned, log: PlantLog, replayed: Replay, about:
                 Series(steps[[0, -1]], np.full(2, -noise[i]), GREY, "sensor noise", line=":"),
             ],
             axis,
-            Axis(_label(one)),
+            Axis(label(one)),
             about=f"prediction error of {literal(one.name)} over time",
         )
         for i, one in enumerate(signals)
@@ -120,5 +121,6 @@ def _figures(commissioned: Commissioned, log: PlantLog, replayed: Replay, about:
     }
 
 
-def _label(signal: Signal) -> str:
+def label(signal: Signal) -> str:
+    """Return the name of a signal with its unit, for an axis."""
     return literal(signal.name if signal.unit == "1" else f"{signal.name} / {signal.unit}")

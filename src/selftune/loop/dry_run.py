@@ -13,12 +13,12 @@ from jaxtyping import Array
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..logs.plant_log import PlantLog
 from ..models.base import AbstractModel
 from ..models.robot_arm import RobotArm
 from ..problem.scenario import Scenario
 from ..realtime.agent import Agent
 from .control_loop import Loop
-from .plant_log import PlantLog
 from .tracking import AbstractStateCost
 
 FAR = 5.0

@@ -32,6 +32,7 @@ from ..simulation.run import Result
 from ..storage import files
 from .engines import XLA, Context, Native
 from .history import History
+from .telemetry import Telemetry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,6 +89,7 @@ class Agent:
     - `make_context`: a function `(step, **signals) -> t` that makes the context from the number of the step and the
       keyword arguments of `act`, such as `reference=…`. By default you give the context itself.
     - `history`: how many of the last steps the agent keeps for `history` and `plot`; 0 keeps none.
+    - `telemetry`: a `Telemetry`, to which the agent streams what it does.
 
     !!! Example
 
@@ -125,9 +127,11 @@ class Agent:
         infer: bool = False,
         make_context: Callable[..., Any] | None = None,
         history: int = 0,
+        telemetry: Telemetry | None = None,
     ):
         check_engine(engine)
         arguments.instance("infer", infer, bool)
+        arguments.instance("telemetry", telemetry, Telemetry, optional=True)
         self._lock = threading.RLock()  # a signal handler may call the agent inside a call of the same thread
         self._infers, self._make_context = infer, make_context
         self._past: deque[Any] = deque(maxlen=arguments.whole("history", history))
@@ -144,6 +148,9 @@ class Agent:
         self._begins_unlimited = [not np.isfinite(leaf).all() for leaf in jax.tree.leaves(_parts(state))]
         """For each part of the state, whether an agent begins with NaN or infinity there."""
         self._begin(state)
+        self._telemetry: Telemetry | None = None
+        if telemetry is not None:
+            self.stream(telemetry)
         self._result = jax.tree.structure(Result(state.code, state.code))  # filled with NumPy's numbers
 
     def act(self, x: Any, t: Any = None, **signals: Any) -> np.ndarray:
@@ -175,6 +182,8 @@ class Agent:
         u, self._code = self._engine.act(measured, now)
         if used is not None:
             self._past.append((self._step, measured.tobytes(), now, used, self._engine.kept_info()))
+        if self._telemetry is not None:
+            self._telemetry.put(self._step)
         self._acted = self._told = True
         if self._engine.decisions & _NOTABLE != self._seen:
             self._log()
@@ -254,6 +263,15 @@ class Agent:
         """
         self._engine.change("clear")
         _LOGGER.warning("the latch of the safe control was cleared, as requested")
+
+    def stream(self, telemetry: Telemetry | None) -> None:
+        """Stream the next steps to a `Telemetry`, or to none. This call waits until the telemetry's writer has started:
+        call it before the loop runs, or from another thread."""
+        arguments.instance("telemetry", telemetry, Telemetry, optional=True)
+        if telemetry is not None:
+            telemetry.begin(self._engine)
+        with self._lock:
+            self._telemetry = telemetry
 
     @property
     @_locked

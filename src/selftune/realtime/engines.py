@@ -18,6 +18,7 @@ from ..foundation import arguments
 from ..foundation.errors import ArgumentError
 from ..native.c import compilation
 from ..native.firmware import Field, Firmware, struct_type
+from ..native.lowering.from_jaxpr import leaf_names
 from ..simulation.packing import Packing
 
 Change = Literal["pause", "freeze", "resume", "restore", "clear"]
@@ -139,6 +140,31 @@ class Native:
     def info(self) -> Info:
         return jax.tree.unflatten(self._info_structure, [part.copy() for part in (self._u, *self._info_parts)])
 
+    def stream_fields(self) -> np.dtype:
+        """Return the layout of the bytes that `stream_parts` gives."""
+        places: Any = self._record.dtype.fields
+        learned = [name for name in places if name.split("_")[0] == "theta" or name == "a_hat" or name[:6] == "a_hat_"]
+        begin = min(places[name][1] for name in learned)
+        end = max(places[name][1] + places[name][0].itemsize for name in learned)
+        members: list[tuple[str, Any, int]] = []
+        at = 0
+        for name, array in (("x", self._x), ("u", self._u)):
+            members.append((name, np.dtype((array.dtype, array.shape)), at))
+            at += array.nbytes
+        records: list[Any] = [self._info] if self._is_counted else [self._info, self._t]
+        for record, prefix in zip(records, ("", "t."), strict=False):
+            members += [(prefix + name, kind, at + place) for name, (kind, place) in record.dtype.fields.items()]
+            at += record.nbytes
+        members += [(_dotted(name), places[name][0], at + places[name][1] - begin) for name in learned]
+        buffers = [*(_bytes_of(array) for array in (self._x, self._u, *records)), _bytes_of(self._record)[begin:end]]
+        self._stream = tuple(buffers)
+        names, formats, offsets = (list(part) for part in zip(*members, strict=True))
+        return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": at + end - begin})
+
+    def stream_parts(self) -> tuple[Any, ...]:
+        """Return the values of the last `act` as bytes, without a copy."""
+        return self._stream
+
     def kept_state(self) -> bytes:
         """Return the state in the form in which a history keeps it; `rows` reads it."""
         return self._record.tobytes()
@@ -156,6 +182,19 @@ class Native:
         report = np.frombuffer(b"".join(reports), self._info.dtype)
         info = [u.copy(), *(report[name].copy() for name in report.dtype.names or ())]
         return jax.tree.unflatten(self._structure, leaves), jax.tree.unflatten(self._info_structure, info)
+
+
+def _dotted(name: str) -> str:
+    """Return the name of a number of θ or â for telemetry: `theta.log_kp`, `a_hat`."""
+    for group in ("theta", "a_hat"):
+        if name.startswith(f"{group}_"):
+            return f"{group}.{name.removeprefix(f'{group}_')}"
+    return name
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    """Return the memory of an array, as bytes."""
+    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 def _struct(members: list[Field]) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -179,6 +218,7 @@ class XLA:
         x, f = (jax.ShapeDtypeStruct((size,), dtype) for size in (self.q, self.k))
         t = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.t)
         shapes = jax.eval_shape(lambda x, t: guarded_step.act(controller, guard, state, x, t), x, t)
+        self._shapes = shapes
         self._report, self._m = Packing((shapes[0], shapes[2]), dtype), shapes[0].shape[0]
 
         def act(packed, x, t):
@@ -213,6 +253,7 @@ class XLA:
     def act(self, x: np.ndarray, t: Any) -> tuple[np.ndarray, int]:
         context = jax.tree.unflatten(self._t_structure, t if isinstance(t, list) else [np.int32(t)])
         self._packed, (report, rest), (code, decisions) = self._act(self._packed, x, context)
+        self._measured = x
         self.decisions = int(decisions)
         self._last: Any = np.asarray(report), rest
         return self._last[0][: self._m].copy(), int(code)  # u comes first
@@ -237,6 +278,23 @@ class XLA:
 
     def info(self) -> Info:
         return jax.tree.map(np.array, self._report.unpack(self._last)[1])
+
+    def _streamed(self, u: Any, info: Any, state: Any) -> list[tuple[str, Any]]:
+        learned = {"theta": state.controller.theta, "a_hat": state.controller.a_hat}
+        named = [(_dotted(name), leaf) for name, leaf in leaf_names(learned)]
+        return [("u", u), *((name, leaf) for name, leaf in leaf_names(info) if name != "u"), *named]
+
+    def stream_fields(self) -> np.dtype:
+        """Return the layout of the bytes that `stream_parts` gives."""
+        u, state, info = self._shapes
+        leaves = [("x", np.zeros(self.q, state.x.dtype)), *self._streamed(u, info, state)]
+        return np.dtype([(name, np.dtype(leaf.dtype), tuple(leaf.shape)) for name, leaf in leaves])
+
+    def stream_parts(self) -> tuple[Any, ...]:
+        """Return the values of the last `act` as bytes."""
+        u, info = self._report.unpack(self._last)
+        leaves = [("x", self._measured), *self._streamed(u, info, self.state())]
+        return tuple(np.asarray(leaf).tobytes() for _, leaf in leaves)
 
     def kept_state(self) -> Any:
         """Return the state in the form in which a history keeps it; `rows` reads it."""

@@ -3,7 +3,6 @@
 import csv
 import io
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..foundation import arguments
-from ..foundation.errors import ArgumentError, InputError
+from ..foundation.errors import ArgumentError
 from ..storage import files
 
 
 @dataclass(frozen=True, eq=False)
 class PlantLog:
-    """A recorded run of a plant, as `commission` writes and reads it.
+    """A recorded run of a plant, as `read_log` reads it and `commission` writes it.
 
     Row t has the measurement at step t, the control that was sent after it, and the reference at that time. Rows may
     contain NaN; `commission` uses the rows before the first of them.
@@ -26,6 +25,7 @@ class PlantLog:
 
     - `measurement`: (T, q), or (T,) for one signal; `u`: (T, m) or (T,); `reference`: (T, r) or (T,).
     - `time`: the time of each measurement in seconds, (T,), increasing; None if the times are not known.
+    - `notes`: sentences about how the rows were made from recorded samples, for people.
 
     !!! Example
 
@@ -39,6 +39,7 @@ class PlantLog:
     u: Any
     reference: Any
     time: Any = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         rows = None
@@ -59,10 +60,10 @@ class PlantLog:
 
     def __getitem__(self, rows: slice) -> "PlantLog":
         parts = (self.measurement, self.u, self.reference, self.time)
-        return PlantLog(*(None if part is None else part[rows] for part in parts))  # type: ignore[arg-type]
+        return PlantLog(*(None if part is None else part[rows] for part in parts), notes=self.notes)  # type: ignore[arg-type]
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the log as a CSV file, which `read_csv` reads without any loss of digits."""
+        """Write the log as a CSV file, which `read_log` reads without any loss of digits."""
         parts = {name: getattr(self, name) for name in ("measurement", "u", "reference")}
         columns = [name for part, rows in parts.items() for name in _names(part, rows.shape[1])]
         table = np.concatenate(list(parts.values()), axis=1)
@@ -73,30 +74,6 @@ class PlantLog:
         writer.writerow(columns)
         writer.writerows([repr(float(number)) for number in row] for row in table)
         files.write(Path(path), text.getvalue().encode())
-
-    @classmethod
-    def read_csv(cls, path: str | os.PathLike[str]) -> "PlantLog":
-        """Read a CSV file with the columns `measurement`, `u` and `reference`, and `time` if it is known.
-
-        If there are several measurements, their columns are `measurement_0`, `measurement_1`, …; the same holds for
-        `u` and `reference`. Other columns are ignored.
-        """
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file))
-        if len(rows) < 2:
-            raise InputError(f"{path}: expected a line with the names of the columns, and a line for each step")
-        header = [name.strip() for name in rows[0]]
-        try:
-            numbers = np.array([[float(cell) if cell.strip() else np.nan for cell in row] for row in rows[1:]])
-        except ValueError as error:
-            raise InputError(
-                f"{path}: expected numbers, and as many in each line as there are columns ({error})"
-            ) from None
-        if numbers.ndim != 2 or numbers.shape[1] != len(header):
-            raise InputError(f"{path}: expected {len(header)} numbers in each line, one for each column")
-        found = {part: _columns(path, part, header) for part in ("measurement", "u", "reference")}
-        time = numbers[:, header.index("time")] if "time" in header else None
-        return cls(**{part: numbers[:, places] for part, places in found.items()}, time=time)
 
 
 def _table(name: str, value: Any) -> np.ndarray:
@@ -112,14 +89,3 @@ def _table(name: str, value: Any) -> np.ndarray:
 
 def _names(part: str, count: int) -> list[str]:
     return [part] if count == 1 else [f"{part}_{i}" for i in range(count)]
-
-
-def _columns(path: Any, part: str, header: Sequence[str]) -> list[int]:
-    if part in header:
-        return [header.index(part)]
-    count = 0
-    while f"{part}_{count}" in header:
-        count += 1
-    if not count:
-        raise InputError(f"{path}: expected a column {part}, or columns {part}_0, {part}_1, …; got {', '.join(header)}")
-    return [header.index(f"{part}_{i}") for i in range(count)]

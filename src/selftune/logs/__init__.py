@@ -1,0 +1,1 @@
+"""Recorded runs of plants: files of several formats, and the rows that a loop can use."""

@@ -1,0 +1,133 @@
+"""ROS 2 bags, and MCAP files with messages of ROS 2 or with JSON."""
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mcap.exceptions import McapError
+from mcap.reader import NonSeekingReader, make_reader
+from mcap.writer import MCAP0_MAGIC
+from rosbags.highlevel import AnyReader, AnyReaderError
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+from ..foundation.errors import InputError
+from .samples import Columns, follow, number, path_of, stamp
+from .ulog_files import no_topic
+
+_DAMAGED = (McapError, struct.error, EOFError)
+"""The errors of a file that ends too early."""
+Messages = Iterator[tuple[int, Any]]
+"""The time of each message in nanoseconds, and the message."""
+
+
+class BagFolder:
+    """A ROS 2 bag: a folder with `metadata.yaml`."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        with self._open() as reader:
+            self._topics = sorted(reader.topics)
+
+    def _open(self) -> AnyReader:
+        try:
+            # Old bags have no definitions of their messages; then those of the latest ROS 2 are used.
+            return AnyReader([self.path], default_typestore=get_typestore(Stores.LATEST))
+        except (AnyReaderError, FileNotFoundError) as error:
+            raise InputError(f"{self.path}: not a ROS 2 bag ({error})") from None
+
+    def topics(self) -> list[str]:
+        return self._topics
+
+    def _messages(self, topic: str) -> Messages:
+        with self._open() as reader:
+            connections = [one for one in reader.connections if one.topic == topic]
+            for connection, when, raw in reader.messages(connections):
+                yield when, reader.deserialize(raw, connection.msgtype)
+
+    def read(
+        self, topic: str, instance: int, fields: Sequence[str], time: str | None, seconds: float | None
+    ) -> Columns:
+        """Return fields of the messages of a topic."""
+        if topic not in self._topics:
+            raise no_topic(self.path, topic, self._topics)
+        try:
+            return _collect(self._messages(topic), topic, fields, time, seconds)
+        except AnyReaderError as error:
+            raise InputError(f"{self.path}: {topic} cannot be read ({error})") from None
+
+
+class McapFile:
+    """An MCAP file, with messages of ROS 2 (`cdr`) or with JSON messages."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        with path.open("rb") as file:
+            if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
+                raise InputError(f"{path}: not an MCAP file")
+        self._topics = sorted(self._channels())
+
+    def _channels(self) -> set[str]:
+        with self.path.open("rb") as file:
+            try:
+                summary = make_reader(file).get_summary()
+            except _DAMAGED:
+                summary = None
+        if summary is not None:
+            return {channel.topic for channel in summary.channels.values()}
+        return {channel.topic for _, channel, _ in self._records(None)}  # a file whose writer was stopped
+
+    def topics(self) -> list[str]:
+        return self._topics
+
+    def _records(self, topics: list[str] | None) -> Iterator[Any]:
+        """Yield schema, channel and message, up to the place where the file ends or is damaged."""
+        with self.path.open("rb") as file:
+            try:
+                yield from NonSeekingReader(file).iter_messages(topics, log_time_order=False)
+            except _DAMAGED:
+                return
+
+    def _messages(self, topic: str) -> Messages:
+        decoders: dict[int, Callable[[bytes], Any]] = {}
+        for schema, channel, message in sorted(self._records([topic]), key=lambda record: record[2].log_time):
+            if channel.id not in decoders:
+                decoders[channel.id] = self._decoder(schema, channel)
+            yield message.log_time, decoders[channel.id](message.data)
+
+    def _decoder(self, schema: Any, channel: Any) -> Callable[[bytes], Any]:
+        if channel.message_encoding == "json":
+            return json.loads
+        if channel.message_encoding == "cdr" and schema is not None and schema.encoding == "ros2msg":
+            store = get_typestore(Stores.EMPTY)
+            store.register(get_types_from_msg(schema.data.decode(), schema.name))
+            return lambda data: store.deserialize_cdr(data, schema.name)
+        encoding = f"{channel.message_encoding}, {'no schema' if schema is None else schema.encoding}"
+        raise InputError(
+            f"{self.path}: {channel.topic}: expected messages of ROS 2 (cdr, ros2msg) or JSON, got {encoding}"
+        )
+
+    def read(
+        self, topic: str, instance: int, fields: Sequence[str], time: str | None, seconds: float | None
+    ) -> Columns:
+        """Return fields of the messages of a topic."""
+        if topic not in self._topics:
+            raise no_topic(self.path, topic, self._topics)
+        return _collect(self._messages(topic), topic, fields, time, seconds)
+
+
+def _collect(messages: Messages, topic: str, fields: Sequence[str], time: str | None, seconds: float | None) -> Columns:
+    paths = {field: path_of(field) for field in fields}
+    clock = None if time is None else path_of(time)
+    stamps: list[int] = []
+    rows: list[list[float]] = []
+    for when, message in messages:
+        if clock is not None:
+            assert time is not None
+            when = stamp(follow(message, clock, time, topic), 1.0 if seconds is None else seconds, time, topic)
+        stamps.append(when)
+        rows.append([number(follow(message, steps, field, topic), field, topic) for field, steps in paths.items()])
+    table = np.array(rows, float).reshape(len(rows), len(fields))
+    return Columns(np.array(stamps, np.int64), dict(zip(fields, table.T, strict=True)))
