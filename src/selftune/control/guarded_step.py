@@ -170,6 +170,7 @@ def _repaired(guard: Guard, state: GuardedState) -> GuardedState:
     swings = None if watch.swings is None else self_oscillation.repaired(guard, watch.swings, u)
     reserve = watch.reserve
     if reserve is not None:
+        assert guard.burst is not None
         reserve = jnp.where(reserve <= guard.burst, jnp.maximum(reserve, 0), 0)
     repaired = _replace(watch, missed=missed, reserve=reserve, window=window, swings=swings)
     return eqx.tree_at(lambda s: s.guard, state, repaired)
