@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune import models, policies
+from selftune import models, policies, references
 from selftune.loop.dry_run import Watch
 from tests import browser
 
@@ -59,7 +59,7 @@ def make_loop(kp=1.0, ki=2.0, limit=10.0, samples=0, **options):
 
 @pytest.fixture(scope="module")
 def loop():
-    return make_loop()
+    return make_loop(reference=references.Steps(1.0, low=0.0, high=0.5))  # five steps fit into the guard's window
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,18 @@ class Saving(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Replayed:
-    """The result of `replay`; `print` it for a table."""
+    """The result of `replay`; `print` it for a table.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> from selftune import models, policies
+        >>> loop = st.Loop(models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01), policies.PID(kp=1.0, ki=0.5))
+        >>> run = loop.simulate(2_000, seed=0, controller=loop.controller(st.Fixed(), st.Frozen()))
+        >>> replayed = st.replay(loop, st.PlantLog(run.measured, run.u, run.reference))
+        >>> replayed["delay"].verdict, replayed.delay
+        ('ok', 0)
+    """
 
     loop: Loop
     log: PlantLog
@@ -304,14 +315,14 @@ class _Work:
         estimator = loop.controller().estimator
         noise = np.asarray(loop.noise, float)
         scales = np.maximum(np.std(log.measurement, axis=0), np.maximum(noise, 1e-12))
-        used = slice(LARGEST_DELAY, None)
         errors = []
         for later in range(LARGEST_DELAY + 1):
             u = np.concatenate([np.repeat(log.u[:1], later, axis=0), log.u[: len(log) - later]])
             shifted = PlantLog(log.measurement, u, log.reference, log.time)
             made = _replay.replay(loop, shifted, theta=self.theta, a_hat=loop.a_hat, estimator=estimator)
-            ahead = _replay.forecast(loop, shifted, made, horizon).predicted
-            errors.append(float(np.sqrt(np.mean((((log.measurement[horizon:] - ahead) / scales)[used]) ** 2))))
+            ahead = _replay.forecast(loop, shifted, made, horizon)
+            error = (log.measurement[ahead.starts + horizon] - ahead.predicted) / scales
+            errors.append(float(np.sqrt(np.mean(error[ahead.starts >= LARGEST_DELAY] ** 2))))
         best = int(np.argmin(errors))
         numbers = {"steps": best, "errors": errors, "horizon": horizon}
         if best and errors[best] < BETTER * errors[0]:
