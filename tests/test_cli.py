@@ -294,6 +294,7 @@ def growth_finding(slope):
 
 
 class TestVerify:
+    @pytest.mark.slow
     def test_the_theory_holds(self):
         result = invoke("verify", "certificates", "--steps", 100, "--json")
         assert result.exit_code == 0

@@ -53,6 +53,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_go_with_a_plant_and_then_with_its_log(folder):
     result = invoke("commission", "motor.py:loop", "--plant", "motor.py:Motor", "--steps", 600, "-o", "report")
     assert result.exit_code == 0, result.output

@@ -27,6 +27,7 @@ def test_short_enough_to_read(name):
     assert len((EXAMPLES / name).read_text().splitlines()) < 80
 
 
+@pytest.mark.slow
 def test_gymnasium():
     pytest.importorskip("gymnasium")
     lap, fixed, tuned = table("gymnasium_pendulum.py").T

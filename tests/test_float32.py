@@ -105,7 +105,18 @@ PAGES_WITH_CODE = [
 ]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 # To sample the constants of a certificate and to compile exported C takes long. `make docs` runs all tutorials, too.
-LONG = {"python-to-microcontroller.py", "regret-and-certificates.py", "your-robot-from-its-file.py"}
+LONG = {
+    "commissioning.md",
+    "export.md",
+    "guide.md",
+    "loops.md",
+    "python-to-microcontroller.py",
+    "recipes.md",
+    "regret-and-certificates.py",
+    "replaying-a-log.py",
+    "tune-your-own-robot.md",
+    "your-robot-from-its-file.py",
+}
 
 
 # A warning is an error, except the one that pyproject.toml explains.

@@ -183,6 +183,7 @@ def test_both_engines_damp_it():
     np.testing.assert_allclose(native.theta["log_ki"], xla.theta["log_ki"], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_an_agent_does_what_the_simulation_does(caplog):
     loop, _, theta = oscillating()
     run = drive(1000)
@@ -193,6 +194,7 @@ def test_an_agent_does_what_the_simulation_does(caplog):
     assert any("damped" in record.message for record in caplog.records)
 
 
+@pytest.mark.slow
 def test_gains_that_are_fixed_or_paused_stay():
     loop, _, theta = oscillating()
     run = drive(1500, controller=loop.controller(tuner=st.Fixed()))
@@ -205,6 +207,7 @@ def test_gains_that_are_fixed_or_paused_stay():
     assert agent.theta["log_ki"] == theta["log_ki"]
 
 
+@pytest.mark.slow
 def test_loops_that_do_not_oscillate_are_left_alone():
     loop = cases.load("motor speed").loop()
     run, without = (loop.simulate(4000, 0, guard=loop.guard(**change)) for change in ({}, dict(swing=None)))

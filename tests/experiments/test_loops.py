@@ -183,6 +183,7 @@ def test_rows_and_quarters():
     assert batches.last_quarter(cost) == 10
 
 
+@pytest.mark.slow
 def test_the_checks_are_judged_at_the_full_settings_alone(dataset, folder):
     kept = open_run(folder)[1].settings
     assert all(check.holds is None for check in summarize(dataset, kept).checks)
@@ -211,6 +212,7 @@ def test_the_checks_are_judged_at_the_full_settings_alone(dataset, folder):
     assert {check.name: check for check in summarize(here, full).checks}[names[2]].holds
 
 
+@pytest.mark.slow
 def test_the_report_and_the_figures(folder, dataset):
     page = report.write(StoredRun.open(folder)).read_text()
     for text in ("motor speed", "kp ×10", "not judged", "SIMC", "selftune bench loops"):
@@ -225,6 +227,7 @@ def test_the_report_and_the_figures(folder, dataset):
     np.testing.assert_allclose(series["kp /10"].y[0], start / load("motor speed").gains["kp"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_command(folder, tmp_path):
     shown = CliRunner().invoke(app, ["bench", "loops", "--loops", "pump", "-o", str(tmp_path / "x")])
     assert shown.exit_code == 2

@@ -128,6 +128,7 @@ class TestLoop:
         np.testing.assert_array_equal(data.theta[1], theta[::3])
         assert float(data.total_cost[1]) == pytest.approx(float(run.cost.sum()), rel=1e-12)
 
+    @pytest.mark.slow
     def test_without_a_record_it_stores_the_signals_of_a_loop_with_their_names(self, load, tmp_path):
         loaded = load(LOOP[: LOOP.index("record")])
         data = stored(loaded, tmp_path)

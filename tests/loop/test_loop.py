@@ -72,7 +72,7 @@ def test_the_loop_written_by_hand_is_the_same_bit_for_bit():
 
 
 @pytest.mark.parametrize("engine", ["native", pytest.param("xla", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("make", [pi_loop, position_loop])
+@pytest.mark.parametrize("make", [pi_loop, pytest.param(position_loop, marks=pytest.mark.slow)])
 def test_an_agent_makes_the_steps_of_a_simulation(make, engine):
     loop = make()
     scenario = loop.scenario(120, 2)

@@ -55,6 +55,7 @@ def test_rules_can_be_replaced(robot):
         st.Loop(models.FirstOrder(gain=1.0, time_constant=1.0, dt=0.1), policies.ComputedTorque())
 
 
+@pytest.mark.slow
 def test_loop_is_stable_and_its_gradients_are_right(robot):
     loop = st.Loop(robot, policies.ComputedTorque())
     margins = loop.margins()

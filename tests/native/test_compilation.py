@@ -191,6 +191,7 @@ class TestZig:
         with pytest.raises(compilation.CompilerError, match=r"pip install 'selftune\[compiler\]'"):
             compilation.compiler()
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not compilation.has_zig(), reason="ziglang is not installed")
     def test_it_compiles(self, tmp_path, monkeypatch):
         monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path / "cache"))

@@ -59,6 +59,7 @@ def test_the_seed_decides(tmp_path):
     assert first.has_crashed(np.full(6, 9.0))
 
 
+@pytest.mark.slow
 def test_a_robot_tunes_itself(tmp_path):
     """From a quarter of the gains: lower cost, and a payload near the true one."""
     robot = load(tmp_path, robot_texts.TWO_LINKS, tool="tool")

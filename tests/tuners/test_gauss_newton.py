@@ -367,6 +367,7 @@ class TestEngines:
             # 300 steps of single precision, 6e-8 each, through a solve.
             np.testing.assert_allclose(run.theta, runs[0].theta, atol=1e-3)
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
     def test_agent_and_exported_c(self, tmp_path):
         controller = st.Controller(planar_system(), st.GaussNewton(constraint=BOX), st.GradientEstimator(0.05))
