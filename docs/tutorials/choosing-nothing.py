@@ -30,7 +30,7 @@ box, start = st.Box(0.0, 8.0), {"theta": jnp.full(1, 0.5), "a_hat": jnp.zeros(1)
 
 # %% [markdown]
 # ## The learning rate
-# First the paper's tuner, with eight learning rates. A batch runs under `vmap`. The cost is that of the second half.
+# First the paper's tuner, with eight learning rates. `vmap` runs them as one batch. The cost is the mean over the second half.
 
 
 # %%

@@ -68,7 +68,7 @@ assert loop.margins().gain_margin > 2.0
 # ## A robot to learn on
 # Before your real robot, let the loop learn on a simulated one that *differs* from the model. `FileArmPlant` builds it in MuJoCo
 # from the same file: its links are up to 12 % heavier, its motors 25 % slower, it has friction, noise, a delay of one period,
-# and a payload, which grows fivefold during the run.
+# and a payload, which grows from 0.05 kg to 0.25 kg during the run.
 
 # %%
 plant = FileArmPlant(
