@@ -124,6 +124,6 @@ assert loop.gains(replayed.start_theta)["frequency"][0] > 2 * frequency  # the r
 
 # %% [markdown]
 # **A replay does not show how the robot behaves outside the log.** The prediction is as good as the model with the inferred
-# disturbances, and the interval covers the variation over time, not the errors of the model: see
-# [how the saving is predicted](../replay-a-log.md#how-the-saving-is-predicted). Next:
+# disturbances. The interval covers the variation over time, but not the errors of the model:
+# [how the saving is predicted](../replay-a-log.md#how-the-saving-is-predicted) explains why. Next:
 # [commission the loop](../commissioning.md) on the robot, with an emergency stop within reach.
