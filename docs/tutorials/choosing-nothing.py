@@ -30,7 +30,7 @@ box, start = st.Box(0.0, 8.0), {"theta": jnp.full(1, 0.5), "a_hat": jnp.zeros(1)
 
 # %% [markdown]
 # ## The learning rate
-# First the paper's tuner, with eight learning rates. A batch runs under `vmap`. The cost is that of the second half.
+# First the paper's tuner, with eight learning rates. `vmap` runs them as one batch. The cost is the mean over the second half.
 
 
 # %%
@@ -60,8 +60,8 @@ assert chosen < 1.05 * jnp.nanmin(costs)
 assert jnp.nanmax(costs) > 1.2 * jnp.nanmin(costs)
 
 # %% [markdown]
-# A learning rate that is chosen in hindsight is as good as `GaussNewton`. A rate that is wrong by a factor of 100 is not. And the best
-# rate depends on the units of the cost and of θ:
+# The best learning rate, chosen after the run, is as good as `GaussNewton`. A rate that is wrong by a factor of 100 is worse. And the best
+# rate depends on the units of the cost and of θ. `GaussNewton` does not:
 
 # %%
 same = st.simulate(
@@ -75,8 +75,9 @@ assert jnp.allclose(run.theta, same.theta, rtol=1e-2)
 # **The box.** Its width is the unit of each step, so it says in which range you expect a gain. Do not make it a hundred times wider than
 # necessary.
 #
-# **The memory**, if your loop is slow. `GaussNewton` averages over 2,000 steps. That must be longer than the loop needs to
-# forget, and than a period of your reference. The measured contraction ρ̂ says how long:
+# **The memory**, if your loop is slow. `GaussNewton` averages over 2,000 steps. The memory must be longer than the time in which the loop
+# forgets a deviation, and longer than a period of your reference. The contraction ρ̂ is the factor by which a deviation shrinks in a step.
+# The measured ρ̂ gives the memory:
 
 # %%
 contraction = st.check_contraction(system, scenario[:1_000], theta=np.array([0.5]), a_hat=np.zeros(1))
@@ -101,7 +102,7 @@ assert suggestion.guard.window > 0
 # |---|---|
 # | you need a guarantee of the paper | `MGAPS` and `GradientEstimator`, with the rates of `suggest_learning_rate` |
 # | the loop forgets slowly (ρ̂ above 0.99) | `memory`, by `suggest_memory` |
-# | the cost has rare, very large values, such as the rate of u at a step of the reference | a filtered reference, or a guard with a wider `rate` |
+# | the cost has rare, very large values, such as the rate of u at a step of the reference | a filtered reference, or `Guard(burst=…)`, which the guard of a `Loop` has |
 # | you know the noise and the drift of the parameters | `KalmanEstimator(process_noise, measurement_noise)` |
 # | the machine must not move the gains by more than 1 % per second | `Guard(rate=…)` |
 # | the cost of a step is limited on your microcontroller | `MGAPS`: fewer operations |

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Comparing tuners fairly
-# You want to know whether tuner A is better than tuner B. It is easy to get a wrong answer: by tuning A more than B, by
-# choosing and judging on the same random numbers, or by reporting one seed. This tutorial makes the comparison step by step.
+# You want to know whether tuner A is better than tuner B. Three mistakes give a wrong answer: to tune A more than B, to choose and judge on
+# the same random numbers, and to report one seed. This tutorial makes the comparison step by step.
 
 # %%
 import jax
@@ -39,8 +39,9 @@ def costs(tuner, keys):
 
 # %% [markdown]
 # ## 1. Give every tuner the same chance
-# `MGAPS` has a learning rate, and `DiffTune` has one too. Choose both on the same grid, on *training* seeds. Do not report these costs: the
-# best of several random numbers is too good.
+# `MGAPS` and `DiffTune` have a learning rate each. Choose both rates on the same grid, on *training* seeds. Do not report the costs of the
+# training seeds: the best of several random results is better than the truth. To compare [your own tuner](writing-a-tuner.py), add one line to
+# `makers`: `"momentum": lambda rate: Momentum(rate, constraint=box)`.
 
 # %%
 training, test = jax.random.split(jax.random.key(0), 8), jax.random.split(jax.random.key(1), 24)
@@ -77,7 +78,7 @@ assert judged["MGAPS"].mean() < judged["fixed θ"].mean()
 # %% [markdown]
 # ## 3. Compare in pairs
 # Two of the intervals overlap, because some seeds are harder than others for every tuner. Each seed gave all tuners the same disturbances, so
-# look at the *difference* for each seed. Its interval is narrower.
+# look at the *difference* for each seed. The interval of the difference is narrower.
 
 # %%
 for name in ("MGAPS", "DiffTune"):
@@ -91,8 +92,10 @@ for name in ("MGAPS", "DiffTune"):
 
 # %% [markdown]
 # ## 4. Say what the comparison covers
-# One problem, one start, one noise level. Here the best learning rate of `MGAPS`, chosen on eight seeds of the same problem, costs a little
-# less than `GaussNewton`, which had no such choice. `DiffTune` changes θ only at the end of an episode, so it may be as good with another length of
-# the episode. Report the starts, the seeds, the grid, and what you tried and left out.
+# This comparison covers one problem, one start and one noise level. Here the best learning rate of `MGAPS`, chosen on eight seeds of the same
+# problem, costs a little less than `GaussNewton`, which had no such choice. `DiffTune` changes θ only at the end of an episode, so `DiffTune` may
+# be as good with another length of the episode. Report the starts, the seeds, the grid, and the variants that you tried and left out.
 #
-# For many settings on all cores or on a cluster, use [sweeps](../sweeps.md): the same steps, stored on disk, with a report.
+# ## Next
+# - [Sweeps](../sweeps.md): the same steps for many settings, on all cores or on a cluster, stored on disk, with a report.
+# - [Reading regret and certificates](regret-and-certificates.py): more measures of a run than its cost.

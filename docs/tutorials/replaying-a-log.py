@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Replaying a log
 # You have a recorded run of your robot: measurements, controls and references. Without moving the robot again, you can ask: does the model
-# fit? What would the estimator have learned? What would the tuner have done, and how much would that have saved? This tutorial answers
+# fit? What would the estimator have learned? What would the tuner have done, and how much would the tuner have saved? This tutorial answers
 # these questions for an arm with one joint, recorded at 50 Hz for 24 s. After 12 s the arm picked up a payload.
 
 # %%
@@ -21,7 +21,7 @@ assert len(rows) > 1_000
 
 # %% [markdown]
 # ## The loop
-# What the builder of the arm believes: a mass, its distance from the joint, and an inertia. The unknown part of a `RobotArm` has a payload,
+# The model has the numbers of the arm's data sheet: a mass, its distance from the joint, and an inertia. The unknown part of a `RobotArm` has a payload,
 # viscous and dry friction, and an offset. The policy is the one that made the log: a PD controller that carries the weight of the arm,
 # with its gains.
 
@@ -96,7 +96,7 @@ payload, _, dry, _ = replayed.a_hat[-1]
 assert 0.3 < payload < 0.5 and 0.2 < dry < 0.4
 
 # %% [markdown]
-# ## What would the tuner have done, and what would that have saved?
+# ## What would the tuner have done and saved?
 # The replay infers the disturbances from the log, and simulates the model with them: with the logged gains, and as an agent that learns.
 # With the logged gains, the simulation must give the log again; otherwise the loop's policy is not the one that made the log.
 
@@ -123,7 +123,7 @@ print(f"predicted saving of constant gains: {replayed.start_saving}")
 assert loop.gains(replayed.start_theta)["frequency"][0] > 2 * frequency  # the recorded gains were too low
 
 # %% [markdown]
-# **What a replay does not tell:** how the robot behaves outside the log. The prediction is as good as the model with the inferred
-# disturbances, and the interval covers the variation over time, not the errors of the model: see
-# [how the saving is predicted](../replay-a-log.md#how-the-saving-is-predicted). Next:
+# **A replay does not show how the robot behaves outside the log.** The prediction is as good as the model with the inferred
+# disturbances. The interval covers the variation over time, but not the errors of the model:
+# [how the saving is predicted](../replay-a-log.md#how-the-saving-is-predicted) explains why. Next:
 # [commission the loop](../commissioning.md) on the robot, with an emergency stop within reach.

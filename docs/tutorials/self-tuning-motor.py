@@ -59,11 +59,11 @@ lower.set(yscale="log", xlabel="time, s")
 _ = upper.legend(), lower.legend()
 
 # %% [markdown]
-# The gains rise in small steps: the guard lets θ move by at most a tenth of its range in a period of the reference. So you can watch
+# The guard limits how fast the gains rise: on average, θ moves by at most a tenth of its range in a period of the reference. So you can watch
 # the effect of each change before the next one.
 #
 # ## Are the new gains safe?
-# A tuner lowers the cost; it does not look at margins. So look yourself. The margins hold for the model.
+# A tuner lowers the cost and does not look at margins. So look at the margins yourself. The margins hold for the model.
 
 # %%
 before, after = loop.margins(), loop.margins({name: value[-1] for name, value in run.theta.items()})
@@ -73,11 +73,13 @@ assert after.gain_margin > 2.0 and after.phase_margin > 45.0
 
 # %% [markdown]
 # `delay` in the output is the additional delay that the loop tolerates. If the margin is too small for your plant, put the delay
-# that you know into the model (`models.Delayed`), or lower the upper bound of the gains.
+# that you know into the model (`models.Delayed`), or lower the upper bound of the gains. `loop.back_off(theta)` lowers gains
+# that are too high: until the gain margin is 2 and the phase margin is 30°.
 #
 # ## What did the estimator learn?
-# The load pulls with a torque that changes in the middle of the run. The estimate follows it. A wrong inertia looks to the estimator
-# like a torque during each acceleration, so the estimate moves at each step of the reference.
+# The load pulls with a torque that changes in the middle of the run. The estimate follows this torque. The true inertia is larger than that
+# of the model, so each acceleration needs more torque than the model expects. The estimator takes the difference for a load, so the estimate
+# moves at each step of the reference.
 
 # %%
 late = np.asarray(run.a_hat[-400:, 0])
@@ -87,6 +89,7 @@ assert abs(np.median(late) - truth) < 0.2 * abs(truth) + 0.005
 
 # %% [markdown]
 # ## Next
+# - For your own plant, [a recorded step gives a model](../recipes.md#your-plant-in-three-numbers).
 # - On a real motor, let [commissioning](../commissioning.md) check the loop first.
 # - [Common loops](../recipes.md) has delays, filters, rate limits and cascades.
 # - [From Python to a microcontroller](python-to-microcontroller.py) exports this loop as C.

@@ -1,7 +1,10 @@
 # %% [markdown]
 # # Writing a tuner
-# A tuner is one class with two pure methods. This tutorial writes one: M-GAPS with momentum, which averages its gradients. Then it checks
-# the contract that the rest of the library relies on, and compares the tuner with M-GAPS.
+# A tuner is an algorithm that changes the gains θ at each step. In selftune, a tuner is one class with two pure methods, `init` and `update`.
+# This tutorial writes M-GAPS with momentum, which averages the gradients. Then the tutorial checks the contract that the rest of the library
+# relies on, and compares the tuner with M-GAPS. [How it works](../how-it-works.md) explains the sensitivity y and the gradient.
+#
+# The class extends `equinox.Module`, a frozen dataclass that JAX understands. `ravel_pytree` makes one vector of the numbers in θ.
 
 # %%
 import equinox as eqx
@@ -15,7 +18,7 @@ from selftune import projected_step, testing
 
 
 class MomentumState(eqx.Module):
-    """What the next step needs."""
+    """The numbers that the next step needs."""
 
     y: jax.Array  # the sensitivity ∂x/∂θ, (n, d)
     mean: jax.Array  # the averaged gradient, (d,)
@@ -46,7 +49,7 @@ class Momentum(st.AbstractTuner):
 #
 # - **Nothing is stored on `self`.** The caller passes the state in and gets the new state back.
 # - **Numbers are arrays.** JAX compiles a field `rate: float` anew for each value.
-# - **`system.sensitivity`** returns the next state, the next y, the cost and the gradient. It is the only derivative that you need.
+# - **`system.sensitivity`** returns the next state, the next y, the cost and the gradient. You need no other derivative.
 #
 # ## Check the contract
 # `check_tuner` checks that the step gives the same numbers under `jit` and `vmap`, compiles once, keeps the dtype, can be saved, and keeps
@@ -58,7 +61,9 @@ print("Momentum keeps the contract")
 
 # %% [markdown]
 # ## Use it
-# It works in `simulate`, in `Agent`, in sweeps and in exported C, because all of them call the same two methods.
+# The tuner works in `simulate`, in `Agent`, in sweeps and in exported C, because all of them call the same two methods. For C, use only
+# [operations that have a C form](../native.md#what-can-be-written-in-c). To use the tuner in a `Loop`, write
+# `loop.simulate(…, controller=loop.controller(tuner=Momentum(1.0, constraint=loop.constraint)))`.
 
 # %%
 system = st.MatchedSystem(
@@ -90,5 +95,5 @@ assert roughness["momentum"] < 0.5 * roughness["M-GAPS"]
 
 # %% [markdown]
 # ## Next
-# - [Comparing tuners fairly](comparing-tuners.py) says whether the new tuner is better.
-# - [Add a tuner or an estimator](../add-a-tuner.md) has a skeleton to copy, the rules, and the steps for adding it to this library.
+# - [Comparing tuners fairly](comparing-tuners.py) finds out whether the new tuner is better.
+# - [Add a tuner or an estimator](../add-a-tuner.md) has a skeleton to copy, the rules, and the steps for adding a tuner to this library.

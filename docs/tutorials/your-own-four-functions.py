@@ -3,7 +3,7 @@
 # If your plant is not among the [ready-made plants](../models.md), describe it by four functions. This tutorial does so for an arm with
 # one joint, checks the functions, tunes the controller in simulation, and ends with the loop that runs on the robot.
 #
-# ## Write them
+# ## Write the functions
 # | function | question that it answers |
 # |---|---|
 # | `dynamics(x, u, f, t)` | where is the state one step later, if I send u and the unknown force is f? |
@@ -53,7 +53,7 @@ system = st.System(dynamics, residual, policy, cost)
 theta, a_hat = np.log([3.0, 0.7]), np.zeros(2)
 
 # %% [markdown]
-# ## Check them
+# ## Check the functions
 # Three checks find most mistakes before anything moves: shapes, derivatives, and whether the loop forgets its past.
 
 # %%
@@ -75,8 +75,8 @@ print(contraction)
 assert contraction.ok
 
 # %% [markdown]
-# A *time constant* of a second means that a disturbance is forgotten in a few seconds. The tuner must remember longer than that; the
-# default memory of 2,000 steps does.
+# A *time constant* of a second means that the loop forgets a disturbance in a few seconds. The memory of the tuner must be longer. The default
+# memory of 2,000 steps, here 40 s, is long enough.
 #
 # ## Tune
 # The bounds say in which range you accept gains and parameters. There is no learning rate.
@@ -104,8 +104,8 @@ right.set(title="estimates, and the truth (dashed)", xlabel="time, s")
 _ = right.legend()
 
 # %% [markdown]
-# ω ends at the upper bound of its box, and ζ near the lower one: the cost asks for more than you accept. Here that is right, because the
-# cost hardly punishes the control. If you do not want such gains, say so in the cost; the bounds are the last line.
+# ω ends at the upper bound of its box, and ζ near the lower bound: the cost would fall further outside the box. The reason is the small weight
+# of the control in the cost. If you do not want such gains, give the control more weight in the cost. The bounds only stop the gains.
 #
 # ## On the robot
 # The agent runs the same controller, one measurement at a time. Replace the function `robot` by yours.

@@ -5,8 +5,8 @@
 # and a C compiler.
 #
 # ## The file
-# A URDF names the links with their masses and inertias, and the joints with their axes and limits. selftune reads no more than that:
-# it needs no meshes.
+# A URDF names the links with their masses and inertias, and the joints with their axes and limits. selftune reads these numbers, and needs
+# no meshes.
 
 # %%
 import logging
@@ -38,7 +38,7 @@ urdf = """<robot name="arm">
 
 # %% [markdown]
 # ## Read it
-# Look at what was read before you go on: joints, torque limits, and the notes, which name everything that was left out.
+# Check the result before you go on: the joints, the torque limits, and the notes, which name every part that was left out.
 
 # %%
 robot = models.RobotArm.from_file(folder / "arm.urdf")
@@ -68,7 +68,7 @@ assert loop.margins().gain_margin > 2.0
 # ## A robot to learn on
 # Before your real robot, let the loop learn on a simulated one that *differs* from the model. `FileArmPlant` builds it in MuJoCo
 # from the same file: its links are up to 12 % heavier, its motors 25 % slower, it has friction, noise, a delay of one period,
-# and a payload, which grows fivefold during the run.
+# and a payload, which grows from 0.05 kg to 0.25 kg during the run.
 
 # %%
 plant = FileArmPlant(
@@ -164,10 +164,12 @@ assert "arm_act(" in (exported / "arm.h").read_text()
 # ## On the real robot
 # 1. Replace `plant` by an object with `measure` and `step` of your robot, and commission again.
 # 2. Hold the gains for the first laps: `agent.pause()`. Then `agent.resume()`.
-# 3. Keep an emergency stop within reach that does not depend on this software. [Safety](../safety.md) says what the guard does, and what
-#    it does not do.
-# 4. `agent.save("arm.npz")` keeps the gains and everything learned; [saving and resuming](../recipes.md#saving-and-resuming) shows how.
+# 3. Keep an emergency stop within reach that does not depend on this software. [Safety](../safety.md) lists the promises of the guard, and
+#    their limits.
+# 4. [Watch the agent](../watch-an-agent.md) while it learns.
+# 5. `agent.save("arm.npz")` writes the gains and the learned parameters; [saving and resuming](../recipes.md#saving-and-resuming) shows how
+#    to continue.
 #
 # ## Next
-# - [A robot from its file](../robots-from-files.md): what is read from a file, every rule, paths of the tool, other policies.
+# - [From a URDF to a tuned arm and its C](../robots-from-files.md): the parts of a file, every rule, paths of the tool, other policies.
 # - [Your own four functions](your-own-four-functions.py): a robot without a file, or one that flies or drives.

@@ -119,9 +119,8 @@ def _share(value: Any) -> float | None:
 class Guard(eqx.Module):
     r"""Settings that keep a controller safe while it learns.
 
-    `x_limit`, `f_limit`, `stuck`, `safe_u`, `gate`, `rate`, `authority`, `swing`, `y_limit`, `rollback`, `cost_ceiling`
-    and
-    `contraction` are off if they are None.
+    `x_limit`, `f_limit`, `stuck`, `safe_u`, `gate`, `rate`, `burst`, `authority`, `swing`, `y_limit`, `rollback`,
+    `cost_ceiling` and `contraction` are off if they are None.
 
     - `x_limit`, `f_limit`: limits on the absolute value of the measured x and of the observed residual: one number, or
       one for each component. A measurement above its limit, or one that contains NaN or infinity, is **refused**:
@@ -154,11 +153,11 @@ class Guard(eqx.Module):
       grow: no component of θ moves in its direction of `growth`. `growth` is (d,) or one number: 1 where a larger
       component is a higher gain, −1 where a smaller component is a higher gain, 0 where the component is not a gain.
     - `swing`: a share, below 1, of the range that u has used in about the last `window` steps; by default the rule is
-      off. A swing is a way of u by at least this share, and by more than the noise of u, against the direction of the
-      last swing. One change of the reference explains 3 swings. After 4 more swings, over one or more changes, the loop
-      oscillates by itself. Then θ does not follow the tuner: the gains that `calming` names fall by a step of length
-      `rate`, each in proportion to the size of its gradient. `calming` has numbers like those of `growth`, and is
-      `growth` by default. Give 0 for a gain that damps, such as the derivative gain of a PID. The rule ends when a
+      off. A swing is a movement of u by at least this share, and by more than the noise of u, against the direction of
+      the last swing. One change of the reference explains 3 swings. After 4 more swings, over one or more changes, the
+      loop oscillates by itself. Then θ does not follow the tuner: the gains that `calming` names fall by a step of
+      length `rate`, each in proportion to the size of its gradient. `calming` has numbers like those of `growth`, and
+      is `growth` by default. Give 0 for a gain that damps, such as the derivative gain of a PID. The rule ends when a
       change of the reference causes at most 3 swings, or when u makes no swing for half a `window`. The tuner then
       starts anew. The reference is that of a `LoopContext`; a system without one counts as a system whose reference
       rests. `swing` needs `rate` and both limits of u. `Loop` uses 0.25.

@@ -275,9 +275,10 @@ class Loop(eqx.Module):
         - `u_low`, `u_high`: the limits of the policy.
         - `x_limit`: 1000 times the scale of each measured signal. `f_limit`: 10,000 times the scale of the control.
         - `growth`, `calming`: the policy knows which numbers of θ are gains, and which of them do not damp.
-        - `rate`, `burst`: θ moves by at most 10 % of the widths of Θ in a period of the reference, also all at once.
-          For the gains of a PID, this is a factor of 2.5. Before the gains move further, the plant shows the effect. A
-          path of joints moves all the time, and a tenth of its period counts.
+        - `rate`, `burst`: on average, θ moves by at most 10 % of the widths of Θ in a period of the reference. After a
+          rest, a single step may move θ by these 10 %. For the gains of a PID, 10 % are a factor of 2.5. Before the
+          gains move further, the plant shows the effect. A path of joints moves all the time, so a tenth of its period
+          counts as the period.
         - `swing`: a quarter of the range that u uses. A loop whose control swings to and fro by this much, more often
           than the reference explains, gets lower gains; see `Guard`.
         - `window`: two periods of the reference, but at least five transients and 500 steps. So each window has a

@@ -46,7 +46,7 @@ BETTER = 0.85
 REPRODUCED = 0.1
 """A warning is given if the re-simulation with the logged gains differs from the log by more than this share."""
 GAIN_MARGIN = 2.0
-"""The suggested gains are lowered until the loop has this gain margin."""
+"""The suggested gains are lowered until the loop has this gain margin, and a phase margin of 30°."""
 
 
 class Saving(NamedTuple):
@@ -442,7 +442,7 @@ class _Work:
         return eqx.tree_at(lambda scenario: scenario.x0, self.scenario[begin:end], x0)
 
     def _choose(self, controller: Controller, scenario: Scenario) -> PyTree:
-        """Return the gains after some passes over a part of the log, backed off to a sufficient gain margin."""
+        """Return the gains after some passes over a part of the log, backed off to sufficient margins."""
         loop, theta = self.loop, self.theta
         widths = np.asarray(loop.constraint.widths(theta), float)
         for _ in range(PASSES):
