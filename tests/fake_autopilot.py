@@ -12,7 +12,7 @@ import time
 import numpy as np
 from pymavlink.dialects.v20 import common as mavlink
 
-DT, PACE = 0.02, 0.002
+DT, PACE = 0.02, 0.004
 
 
 class FakeAutopilot:
@@ -24,11 +24,11 @@ class FakeAutopilot:
         self.drop_requests = 0  # so many of the next PARAM_SET and PARAM_REQUEST_READ get lost
         self.drop_answers = 0
         self.drop_steps = 0  # so many of the next ATTITUDE get lost
-        self.is_silent = False  # the link is lost in both directions
+        self.silent_until = 0  # before this step the link is lost in both directions
+        self.at_request = {}  # number of a PARAM_SET: a function to call when it arrives
         self.is_armed = True
         self.gyro = 0.0  # added to the measured rate
         self.steps = 0
-        self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 0))
         self._socket.setblocking(False)
@@ -42,6 +42,10 @@ class FakeAutopilot:
     @property
     def device(self):
         return f"udpout:127.0.0.1:{self._socket.getsockname()[1]}"
+
+    @property
+    def is_silent(self):
+        return self.steps < self.silent_until
 
     def __enter__(self):
         self._thread.start()
@@ -58,10 +62,10 @@ class FakeAutopilot:
             with contextlib.suppress(OSError):  # the companion has closed its port
                 self._socket.sendto(bytes(packet), self._peer)
 
-    def announce(self, name):
-        """Send a parameter's value to everybody, as after a change by a ground station."""
-        with self._lock:
-            self._value(name)
+    def set(self, name, value):
+        """Change a parameter and tell everybody, as after a request of a ground station."""
+        self.parameters[name] = value
+        self._value(name)
 
     def _value(self, name):
         kind = mavlink.MAV_PARAM_TYPE_INT32 if name == "COUNT" else mavlink.MAV_PARAM_TYPE_REAL32
@@ -71,15 +75,14 @@ class FakeAutopilot:
         x = integral = 0.0
         begin = time.monotonic()
         while not self._stop.wait(max(0.0, begin + self.steps * PACE - time.monotonic())):
-            with self._lock:
-                self._answer_all()
-                wanted = 1.0 if self.steps // 100 % 2 else -1.0
-                kp, ki = self.parameters["RATE_P"], self.parameters["RATE_I"]
-                u = np.clip(kp * (wanted - x) + ki * integral, -20.0, 20.0)
-                integral += DT * (wanted - x)
-                x += DT * (2.0 * u + 0.3 - x) / 0.5
-                self._tell(wanted, x)
-                self.steps += 1
+            self._answer_all()
+            wanted = 1.0 if self.steps // 100 % 2 else -1.0
+            kp, ki = self.parameters["RATE_P"], self.parameters["RATE_I"]
+            u = np.clip(kp * (wanted - x) + ki * integral, -20.0, 20.0)
+            integral += DT * (wanted - x)
+            x += DT * (2.0 * u + 0.3 - x) / 0.5
+            self._tell(wanted, x)
+            self.steps += 1
 
     def _tell(self, wanted, x):
         now = round(1000 * DT) * self.steps
@@ -99,11 +102,10 @@ class FakeAutopilot:
         with contextlib.suppress(BlockingIOError):
             while True:
                 packet, peer = self._socket.recvfrom(2048)
-                if self.is_silent:
-                    continue
-                self._peer = peer
-                for message in self._mav.parse_buffer(packet) or ():
-                    self._answer(message)
+                if not self.is_silent:
+                    self._peer = peer
+                    for message in self._mav.parse_buffer(packet) or ():
+                        self._answer(message)
 
     def _answer(self, message):
         kind = message.get_type()
@@ -113,6 +115,7 @@ class FakeAutopilot:
         name = message.param_id
         if kind == "PARAM_SET":
             self.requests.append((time.monotonic(), name, message.param_value))
+            self.at_request.get(len(self.requests), lambda: None)()
         if self.drop_requests:
             self.drop_requests -= 1
             return

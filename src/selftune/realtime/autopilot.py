@@ -244,6 +244,8 @@ class _Follower:
                     if self._fields.hear(message):
                         self._heard = now
                         self._step(seconds(message))
+                    continue
+                # Nothing waits to be read, so what has not been heard by now has not come.
                 if now - self._heard > self._timeout:
                     raise StopError(Ending.LINK_LOST, f"no message {self._fields.clock} for {self._timeout:g} s")
                 self._parameters.repeat()
