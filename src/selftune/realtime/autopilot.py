@@ -242,11 +242,9 @@ class _Follower:
                 if message is not None:
                     self._parameters.hear(message)
                     if self._fields.hear(message):
-                        self._heard = now
+                        self._heard = monotonic()
                         self._step(seconds(message))
-                    continue
-                # Nothing waits to be read, so what has not been heard by now has not come.
-                if now - self._heard > self._timeout:
+                if self._link.emptied - self._heard > self._timeout:
                     raise StopError(Ending.LINK_LOST, f"no message {self._fields.clock} for {self._timeout:g} s")
                 self._parameters.repeat()
         except StopError as end:

@@ -35,6 +35,9 @@ class Link:
         except (OSError, ValueError) as error:
             raise ConnectionError(f"{device}: cannot be opened ({error})") from error
         self._next_beat = 0.0
+        self.emptied = 0.0
+        """When all messages that had come were read, as a time of `monotonic`: an answer that is not known by then has
+        not come."""
         self._system, self._component, self.is_armed = system, -1, False
         until = monotonic() + 5 * timeout
         while self._component < 0:
@@ -55,6 +58,8 @@ class Link:
             now = monotonic()
             if message is not None and self._is_ours(message):
                 return message
+            if message is None:
+                self.emptied = now
             if now >= until:
                 return None
             if message is None:

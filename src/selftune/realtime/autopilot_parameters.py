@@ -123,26 +123,24 @@ class Parameters:
 
     def repeat(self, *, for_ever: bool = False) -> None:
         """Send requests again that were not answered; raise `StopError` after the last try, unless `for_ever`."""
-        now = monotonic()
         for name, request in self.pending.items():
-            if now - request.sent < self._retry:
+            if self._link.emptied - request.sent < self._retry:
                 continue
             if request.tries >= TRIES and not for_ever:
                 raise StopError(Ending.REFUSED, f"{name} = {request.value:g} was not confirmed after {TRIES} requests")
-            request.sent, request.tries = now, request.tries + 1
+            request.sent, request.tries = monotonic(), request.tries + 1
             self._link.set_parameter(name, request.value)
 
     def write_back(self, patience: float) -> bool:
         """Write the first values back, at most for `patience` seconds, and return whether all were confirmed.
 
-        A value that somebody else has changed stays.
+        A value that somebody else has set stays. If a request for this parameter is still under way, it would replace
+        that value; so the value is sent again after the request.
         """
         if not self._may_write:
             return True
         until = monotonic() + patience
-        for name in self.foreign:
-            self.pending.pop(name, None)
-        self.write({name: value for name, value in self.first.items() if name not in self.foreign})
+        self.write(self.first | {name: self.confirmed[name] for name in self.foreign})
         try:
             while self.pending and monotonic() < until:
                 message = self._link.receive(min(until, monotonic() + self._retry))
@@ -151,8 +149,8 @@ class Parameters:
                         self.hear(message)
                 except StopError as problem:  # the other parameters are still to be written
                     _LOGGER.error("while the first gains are written back: %s", problem)
-                    for name in self.foreign:
-                        self.pending.pop(name, None)
+                    if problem.ending is Ending.CHANGED:
+                        self.pending.pop(message.param_id, None)
                 self.repeat(for_ever=True)
         finally:  # also if Ctrl-C comes again
             if self.pending:
