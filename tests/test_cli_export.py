@@ -37,10 +37,8 @@ def broken():
 number = 3
 """
 
-PX4 = ("--inputs", "vehicle_angular_velocity.xyz[0], vehicle_rates_setpoint.roll") + (
-    "--outputs",
-    "vehicle_torque_setpoint.xyz[0]",
-)
+PX4_INPUTS = "vehicle_angular_velocity.xyz[0], vehicle_rates_setpoint.roll"
+PX4 = ("--inputs", PX4_INPUTS, "--outputs", "vehicle_torque_setpoint.xyz[0]")
 CRAZYFLIE = ("--inputs", "sensors->gyro.x,setpoint->attitudeRate.roll", "--outputs", "control->torque[0]")
 
 
