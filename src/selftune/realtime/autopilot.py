@@ -34,6 +34,29 @@ class AutopilotRun:
       as safe. If this is False, set the parameters by hand.
     - `steps`: how many steps the agent made; `missed`: how many of them had no measurement, because messages were lost.
     - `writes`: how many values the autopilot confirmed in the run.
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, numpy as np, selftune as st
+        >>> from tests.fake_autopilot import FakeAutopilot  # stands for an autopilot at the end of a cable
+        >>> system = st.MatchedSystem(
+        ...     dynamics=lambda x, v, t: x + 0.02 * v,
+        ...     residual=lambda x, a, t: a,
+        ...     actuation=lambda x, theta, t: -theta * x,
+        ...     cost=lambda x, u, theta, t: jnp.sum(x**2),
+        ... )
+        >>> controller = st.Controller(system, st.MGAPS(1e-3), st.GradientEstimator(0.1))
+        >>> agent = st.Agent(controller, x=np.zeros(1), theta=np.ones(1), a_hat=np.zeros(1), infer=True)
+        >>> with FakeAutopilot() as fake, st.Autopilot(fake.device) as autopilot:
+        ...     run = autopilot.tune(
+        ...         agent,
+        ...         gains=lambda theta: {"RATE_P": theta[0]},
+        ...         measurement=["ATTITUDE.rollspeed"],
+        ...         dt=0.02,
+        ...         duration=0.1,
+        ...     )
+        >>> str(run.ended), run.writes, run.parameters, run.is_safe
+        ('the time is over', 0, {'RATE_P': 1.0}, True)
     """
 
     ended: Ending
@@ -74,6 +97,14 @@ class Autopilot:
     - `retry`: a request that is not answered is sent again after so many seconds, up to five times.
 
     Use it as a context manager, or call `close`. `ConnectionError` is raised if no autopilot sends a heartbeat.
+
+    !!! Example
+
+        >>> import selftune as st
+        >>> from tests.fake_autopilot import FakeAutopilot  # stands for an autopilot at the end of a cable
+        >>> with FakeAutopilot() as fake, st.Autopilot(fake.device) as autopilot:
+        ...     autopilot.read(["RATE_P", "RATE_I"])
+        {'RATE_P': 1.0, 'RATE_I': 0.5}
     """
 
     def __init__(

@@ -18,6 +18,11 @@ PERIODS = 20
 """So many periods of a message are measured before an agent follows the message."""
 
 
+def definitions() -> Any:
+    """Return MAVLink's messages and constants; pymavlink replaces them when an autopilot speaks another version."""
+    return mavutil.mavlink
+
+
 class Link:
     """A connection to the first autopilot that sends a heartbeat, or to the one with the number `system`.
 
@@ -30,7 +35,7 @@ class Link:
             raise ArgumentError("device", "udpin:HOST:PORT, udpout:HOST:PORT, or a serial port in /dev", repr(device))
         try:
             self._connection: Any = mavutil.mavlink_connection(
-                device, baud=baud, source_component=mavutil.mavlink.MAV_COMP_ID_ONBOARD_COMPUTER
+                device, baud=baud, source_component=definitions().MAV_COMP_ID_ONBOARD_COMPUTER
             )
         except (OSError, ValueError) as error:
             raise ConnectionError(f"{device}: cannot be opened ({error})") from error
@@ -84,13 +89,13 @@ class Link:
         if (system, component) != (self._system, self._component):
             return False
         if is_beat:
-            self.is_armed = bool(message.base_mode & mavutil.mavlink.MAV_MODE_FLAG_SAFETY_ARMED)
+            self.is_armed = bool(message.base_mode & definitions().MAV_MODE_FLAG_SAFETY_ARMED)
         return True
 
     def _beat(self) -> None:
         if monotonic() >= self._next_beat:
             self._next_beat = monotonic() + BEAT
-            kinds = mavutil.mavlink
+            kinds = definitions()
             self._connection.mav.heartbeat_send(
                 kinds.MAV_TYPE_ONBOARD_CONTROLLER, kinds.MAV_AUTOPILOT_INVALID, 0, 0, kinds.MAV_STATE_ACTIVE
             )
@@ -101,7 +106,7 @@ class Link:
 
     def set_parameter(self, name: str, value: float) -> None:
         """Ask the autopilot to set a parameter. `autopilot_parameters` is the only caller."""
-        kind = mavutil.mavlink.MAV_PARAM_TYPE_REAL32
+        kind = definitions().MAV_PARAM_TYPE_REAL32
         self._connection.mav.param_set_send(self._system, self._component, name.encode(), value, kind)
 
     def close(self) -> None:
@@ -141,7 +146,7 @@ class Fields:
 
 def _field(argument: str, text: str) -> tuple[str, str, int | None]:
     found = re.fullmatch(r"(\w+)\.(\w+)(?:\[(\d+)\])?", text)
-    kinds = {kind.msgname: kind for kind in mavutil.mavlink.mavlink_map.values()}
+    kinds = {kind.msgname: kind for kind in definitions().mavlink_map.values()}
     if found is None or found[1] not in kinds:
         raise ArgumentError(argument, "fields of MAVLink messages, such as ATTITUDE.roll", repr(text))
     kind, name, index = kinds[found[1]], found[2], None if found[3] is None else int(found[3])

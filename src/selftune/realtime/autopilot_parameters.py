@@ -9,10 +9,9 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
-from pymavlink import mavutil
 
 from ..foundation.errors import ArgumentError
-from .autopilot_link import Link
+from .autopilot_link import Link, definitions
 
 _LOGGER = logging.getLogger("selftune")
 TRIES = 5
@@ -149,7 +148,7 @@ class Parameters:
                         self.hear(message)
                 except StopError as problem:  # the other parameters are still to be written
                     _LOGGER.error("while the first gains are written back: %s", problem)
-                    if problem.ending is Ending.CHANGED:
+                    if problem.ending is Ending.CHANGED and message is not None:
                         self.pending.pop(message.param_id, None)
                 self.repeat(for_ever=True)
         finally:  # also if Ctrl-C comes again
@@ -174,7 +173,7 @@ def read(link: Link, names: Iterable[str], retry: float) -> dict[str, float]:
             raise ArgumentError("names", "parameters of the autopilot", f"{name!r}, to which nothing was answered")
         if answer.get_type() == "PARAM_ERROR":
             raise ArgumentError("names", "parameters of the autopilot", f"{name!r}, {_error_text(answer.error)}")
-        if answer.param_type != mavutil.mavlink.MAV_PARAM_TYPE_REAL32 or not math.isfinite(answer.param_value):
+        if answer.param_type != definitions().MAV_PARAM_TYPE_REAL32 or not math.isfinite(answer.param_value):
             raise ArgumentError("names", "parameters that are real numbers (REAL32)", repr(name))
         values[name] = float(answer.param_value)
     return values
@@ -193,5 +192,5 @@ def _same(one: float, other: float) -> bool:
 
 
 def _error_text(number: int) -> str:
-    known = mavutil.mavlink.enums.get("MAV_PARAM_ERROR", {})
+    known = definitions().enums.get("MAV_PARAM_ERROR", {})
     return f"error {known[number].name if number in known else number}"
