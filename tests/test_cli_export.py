@@ -193,7 +193,9 @@ class TestModule:
     @pytest.mark.parametrize(
         ("kind", "fields", "label", "line", "file"),
         [
-            ("fmu", (), "FMU", "check them with: python made/check.py", "made.fmu"),
+            pytest.param(
+                *("fmu", (), "FMU", "check them with: python made/check.py", "made.fmu"), marks=pytest.mark.slow
+            ),
             ("arduino", (), "Arduino", "check it on the board with: made/examples/Replay", "library.properties"),
             ("ros2", (), "ROS 2", "compiled in selftune's tests, not run: read made/README.md first", "package.xml"),
             ("px4", PX4, "PX4", "compiled in selftune's tests, not run: read made/README.md first", "made_module.cpp"),
