@@ -113,7 +113,7 @@ wheel: $(READY)
 # The lock file pins everything, by name and hash, for every Python that we support.
 lock: $(READY)
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
-		--extra dev --extra experiments --extra robots --extra cluster --extra logs --extra telemetry pyproject.toml --output-file requirements.lock --custom-compile-command "make lock"
+		--extra dev --extra experiments --extra robots --extra cluster --extra logs --extra telemetry --extra mavlink pyproject.toml --output-file requirements.lock --custom-compile-command "make lock"
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
 		--extra docs --constraint requirements.lock pyproject.toml --output-file requirements-docs.lock --custom-compile-command "make lock"
 

@@ -37,6 +37,10 @@ def broken():
 number = 3
 """
 
+PX4_INPUTS = "vehicle_angular_velocity.xyz[0], vehicle_rates_setpoint.roll"
+PX4 = ("--inputs", PX4_INPUTS, "--outputs", "vehicle_torque_setpoint.xyz[0]")
+CRAZYFLIE = ("--inputs", "sensors->gyro.x,setpoint->attitudeRate.roll", "--outputs", "control->torque[0]")
+
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
@@ -184,6 +188,46 @@ class TestModule:
         result = invoke("export", *arguments, "-o", "out")
         assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"error: {message}\n")
         assert not (user / "out").exists()
+
+    @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+    @pytest.mark.parametrize(
+        ("kind", "fields", "label", "line", "file"),
+        [
+            pytest.param(
+                *("fmu", (), "FMU", "check them with: python made/check.py", "made.fmu"), marks=pytest.mark.slow
+            ),
+            ("arduino", (), "Arduino", "check it on the board with: made/examples/Replay", "library.properties"),
+            ("ros2", (), "ROS 2", "compiled in selftune's tests, not run: read made/README.md first", "package.xml"),
+            ("px4", PX4, "PX4", "compiled in selftune's tests, not run: read made/README.md first", "made_module.cpp"),
+            (
+                "crazyflie",
+                CRAZYFLIE,
+                "app",
+                "compiled in selftune's tests, not run: read made/README.md first",
+                "Kbuild",
+            ),
+        ],
+    )
+    def test_other_programs(self, user, kind, fields, label, line, file):
+        start = ("--x", "1", "--a-hat", "0", "--dt", "0.01")
+        result = invoke("export", "trees.py:controller", "-o", "made", "--target", kind, *start, *fields)
+        assert result.exit_code == 0, result.output
+        *_, summary, last = result.stdout.splitlines()
+        assert summary.endswith(line)
+        assert last == f"{label:8}made"
+        assert file in {path.name for path in (user / "made").rglob("*")}
+        assert (user / "made" / "README.md").is_file()
+
+    def test_fields_belong_to_their_targets(self, user):
+        start = ("trees.py:controller", "-o", "made", "--x", "1", "--a-hat", "0", "--dt", "0.01")
+        result = invoke("export", *start, "--target", "px4", "--inputs", "vehicle_angular_velocity.xyz[0]")
+        assert (result.exit_code, result.stderr) == (
+            2,
+            "error: --outputs: the target px4 needs the fields of the outputs\n",
+        )
+        result = invoke("export", *start, "--target", "ros2", *PX4)
+        assert (result.exit_code, result.stderr) == (2, "error: --inputs: only for the targets px4 and crazyflie\n")
+        assert not (user / "made").exists()
 
     def test_a_foreign_folder_is_exit_code_2(self, user):
         result = invoke("export", "trees.py:controller", "--x", "1", "--a-hat", "0", "-o", user, "--name", "trees")

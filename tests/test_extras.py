@@ -25,6 +25,7 @@ print(json.dumps(said))
 """
 EXPERIMENTS = ("xarray", "zarr", "matplotlib", "plotly", "typer", "rich", "pydantic")
 OTHERS = ("dask", "distributed", "upath", "mujoco", "mcap", "pyulog", "rosbags", "foxglove", "websockets", "pyarrow")
+MAVLINK = ("pymavlink",)
 
 
 def run(script):
@@ -32,16 +33,17 @@ def run(script):
 
 
 def test_each_name_says_what_to_install():
-    done = run(SCRIPT.format(blocked=EXPERIMENTS + OTHERS))
+    done = run(SCRIPT.format(blocked=EXPERIMENTS + OTHERS + MAVLINK))
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    assert said.keys() == {"Best", "best", "sweep()", "Sweep()"}
+    assert said.keys() == {"Autopilot", "AutopilotRun", "Best", "best", "sweep()", "Sweep()"}
     for name, text in said.items():
         start, _, end = text.partition("; ")
         asked_for, _, missing = start.partition(" needs ")
         assert asked_for == f"selftune.{name.removesuffix('()')}"
-        assert missing in EXPERIMENTS
-        assert end == "install it with: pip install 'selftune[experiments]'"
+        extra = "mavlink" if name.startswith("Autopilot") else "experiments"
+        assert missing in (MAVLINK if extra == "mavlink" else EXPERIMENTS)
+        assert end == f"install it with: pip install 'selftune[{extra}]'"
 
 
 def test_a_package_of_ours_that_is_missing_is_no_extra():

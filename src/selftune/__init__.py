@@ -82,6 +82,8 @@ if _TYPE_CHECKING:
     from .problem.system import System as System
     from .problem.system import infer_residual as infer_residual
     from .realtime.agent import Agent as Agent
+    from .realtime.autopilot import Autopilot as Autopilot
+    from .realtime.autopilot import AutopilotRun as AutopilotRun
     from .realtime.history import History as History
     from .realtime.telemetry import Telemetry as Telemetry
     from .regret import AutoWindow as AutoWindow
@@ -196,8 +198,9 @@ _NAMES = {
     "tuners": "GAPS MGAPS OPRF AbstractTuner DiffTune Fixed GaussNewton TunerInfo ideal_ogd suggest_memory",
 }
 """The public names of each module; a name that the module does not define is a module itself."""
-_NEED_EXTRA = {"sweeps.summary": "Best best"}
-"""The same for modules that need the extra `experiments`. `sweep` and `Sweep` load what they need when called."""
+_NEED_EXTRA = {"realtime.autopilot": "Autopilot AutopilotRun", "sweeps.summary": "Best best"}
+"""The same for modules that need an extra. `sweep` and `Sweep` load what they need when called."""
+_EXTRAS = {"realtime.autopilot": "mavlink", "sweeps.summary": "experiments"}
 _HOMES = {name: home for home, names in (_NAMES | _NEED_EXTRA).items() for name in names.split()}
 
 jax_releases.warn()
@@ -208,7 +211,7 @@ def __getattr__(name: str) -> _Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if home in _NEED_EXTRA:
-        module = extras.load(home, asked_for=f"selftune.{name}")
+        module = extras.load(home, asked_for=f"selftune.{name}", extra=_EXTRAS[home])
     else:
         module = _import_module(f"{__name__}.{home}".rstrip("."))
     value = vars(module)[name] if name in vars(module) else _import_module(f"{module.__name__}.{name}")
