@@ -123,9 +123,10 @@ def attack(case: Case, steps: int, seed: int = 1) -> dict[str, int]:
         getattr(part, "constraint", None) or st.Unconstrained()
         for part in (case.controller.tuner, case.controller.estimator)
     )
+    x_limit = np.inf if case.guard.x_limit is None else case.guard.x_limit
     limits = [
         np.broadcast_to(case.scale, (firmware.sizes.q,)),
-        np.broadcast_to(step_limits.inward(case.guard.x_limit, dtype, -np.inf), (firmware.sizes.q,)),
+        np.broadcast_to(step_limits.inward(x_limit, dtype, -np.inf), (firmware.sizes.q,)),
         *(np.broadcast_to(limit, (firmware.sizes.m,)) for limit in step_limits.control_range(case.guard, dtype)),
         *(np.asarray(bound) for bound in (*theta_set.bounds(theta), *a_set.bounds(a_hat))),
     ]

@@ -2,9 +2,9 @@
 
     python -m benchmarks.integral_bound
 
-A bound of 1/100 of the start gain, and bounds by the integral time kp/ki: at most 20 periods of the reference, as `Loop`
-has it, and at most 60. Printed is the mean cost of the last quarter of the run, relative to the nominal gains held
-fixed, as a mean over the seeds, for each start.
+A bound of 1/100 of the start gain, and bounds by the integral time kp/ki: at most 20 periods of the reference, as
+`Loop` has it, and at most 60. Printed is the mean cost of the last quarter of the run, relative to the nominal gains
+held fixed, as a mean over the seeds, for each start.
 """
 
 import argparse
@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from selftune.experiments.logs import errors_alone
 from selftune.experiments.loops.batches import Batch, flat, last_quarter
 from selftune.experiments.loops.cases import Case, load
 from selftune.experiments.loops.run import Settings, steps
-from selftune.experiments.logs import errors_alone
 from selftune.policies import PID
 
 BOUNDS = (None, 20, 60)
