@@ -104,25 +104,8 @@ PAGES_WITH_CODE = [
     page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if "```python\n" in page.read_text()
 ]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
-# To sample the constants of a certificate and to compile exported C takes long. `make docs` runs all tutorials, too.
-LONG = {
-    "arduino.md",
-    "c.md",
-    "commissioning.md",
-    "crazyflie.md",
-    "fmu.md",
-    "guide.md",
-    "loops.md",
-    "px4.md",
-    "python-to-microcontroller.py",
-    "recipes.md",
-    "regret-and-certificates.py",
-    "replaying-a-log.py",
-    "ros2.md",
-    "tune-your-own-robot.md",
-    "web.md",
-    "your-robot-from-its-file.py",
-}
+# The suite runs the pages that a new user opens first. `make test-docs` runs all pages.
+FIRST = {"README.md", "index.md"}
 
 
 # A warning is an error, except the one that pyproject.toml explains.
@@ -148,7 +131,7 @@ def pages():
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.slow) if page.name in LONG else page
+        page if page.name in FIRST else pytest.param(page, marks=pytest.mark.slow)
         for page in (*PAGES_WITH_CODE, *TUTORIALS)
     ],
     ids=lambda page: page.relative_to(ROOT).as_posix(),
