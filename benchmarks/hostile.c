@@ -41,10 +41,12 @@ static REAL hostile_number(int kind, REAL good, REAL before)
     }
 }
 
-void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *u_low, const REAL *u_high,
-             const REAL *theta_low, const REAL *theta_high, const REAL *a_low, const REAL *a_high, int64_t *counts);
-void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *u_low, const REAL *u_high,
-             const REAL *theta_low, const REAL *theta_high, const REAL *a_low, const REAL *a_high, int64_t *counts)
+void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *limit, const REAL *u_low,
+             const REAL *u_high, const REAL *theta_low, const REAL *theta_high, const REAL *a_low, const REAL *a_high,
+             int64_t *counts);
+void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *limit, const REAL *u_low,
+             const REAL *u_high, const REAL *theta_low, const REAL *theta_high, const REAL *a_low, const REAL *a_high,
+             int64_t *counts)
 {
     static agent_state s;
     static agent_info info;
@@ -81,7 +83,8 @@ void hostile(int64_t steps, uint64_t seed, const REAL *scale, const REAL *u_low,
             const REAL a = s.a_hat[i];
             counts[ESTIMATE_OUTSIDE] += is_bad(a) || !(a >= a_low[i] && a <= a_high[i]);
         }
-        for (int i = 0; i < AGENT_Q; i++) counts[WRONG_CODE] += code == AGENT_OK && is_bad(x[i]);
+        for (int i = 0; i < AGENT_Q; i++)
+            counts[WRONG_CODE] += code == AGENT_OK && !(x[i] >= -limit[i] && x[i] <= limit[i]);
         counts[WRONG_CODE] += code < 0 || code > 7 || code == 3;
         refused_in_a_row = code == AGENT_OK || code == AGENT_SAFE || !all_good ? 0 : refused_in_a_row + 1;
         counts[WEDGED] += refused_in_a_row == 100;

@@ -117,7 +117,7 @@ def attack(case: Case, steps: int, seed: int = 1) -> dict[str, int]:
     firmware = Firmware(case.controller, case.guard, state, name="agent")
     driver = Path(__file__).with_name("hostile.c").read_text().replace("REAL", firmware.real)
     function = compilation.build(firmware.whole() + driver).hostile
-    function.argtypes = [ctypes.c_int64, ctypes.c_uint64, *[ctypes.c_void_p] * 8]
+    function.argtypes = [ctypes.c_int64, ctypes.c_uint64, *[ctypes.c_void_p] * 9]
     function.restype = None
     theta_set, a_set = (
         getattr(part, "constraint", None) or st.Unconstrained()
@@ -125,6 +125,7 @@ def attack(case: Case, steps: int, seed: int = 1) -> dict[str, int]:
     )
     limits = [
         np.broadcast_to(case.scale, (firmware.sizes.q,)),
+        np.broadcast_to(step_limits.inward(case.guard.x_limit, dtype, -np.inf), (firmware.sizes.q,)),
         *(np.broadcast_to(limit, (firmware.sizes.m,)) for limit in step_limits.control_range(case.guard, dtype)),
         *(np.asarray(bound) for bound in (*theta_set.bounds(theta), *a_set.bounds(a_hat))),
     ]

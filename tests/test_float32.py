@@ -101,20 +101,26 @@ assert run.x.dtype == run.theta.dtype == jnp.float32
 
 
 PAGES_WITH_CODE = [
-    page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if "```python\n" in page.read_text()
+    page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if "```python\n" in page.read_text()
 ]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 # To sample the constants of a certificate and to compile exported C takes long. `make docs` runs all tutorials, too.
 LONG = {
+    "arduino.md",
+    "c.md",
     "commissioning.md",
-    "export.md",
+    "crazyflie.md",
+    "fmu.md",
     "guide.md",
     "loops.md",
+    "px4.md",
     "python-to-microcontroller.py",
     "recipes.md",
     "regret-and-certificates.py",
     "replaying-a-log.py",
+    "ros2.md",
     "tune-your-own-robot.md",
+    "web.md",
     "your-robot-from-its-file.py",
 }
 
@@ -145,7 +151,7 @@ def pages():
         pytest.param(page, marks=pytest.mark.slow) if page.name in LONG else page
         for page in (*PAGES_WITH_CODE, *TUTORIALS)
     ],
-    ids=lambda page: page.name,
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_blocks_of_a_page(page, pages):
     print(page, file=pages.stdin, flush=True)
@@ -153,7 +159,7 @@ def test_blocks_of_a_page(page, pages):
     assert json.loads(pages.stdout.readline()) == ""
 
 
-@pytest.mark.parametrize("page", [*PAGES_WITH_CODE, *TUTORIALS], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES_WITH_CODE, *TUTORIALS], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_asserts_its_results(page):
     """A block that prints a result also asserts it, so that the page cannot show anything that is no longer true."""
     text = page.read_text()

@@ -9,6 +9,7 @@ import pytest
 
 import selftune as st
 from selftune.foundation.phases import _PI
+from selftune.robots import arm, car, quadrotor
 
 STEPS = np.array([0, 1, 7, -1, -1000, 123_456, 10**6, 10**9, 2**31 - 1, -(2**31)], np.int64)
 
@@ -62,3 +63,20 @@ def test_batches_and_wrong_arguments():
         st.phase(0.5, 0.1)
     with pytest.raises(ValueError, match="rate: expected a finite number"):
         st.phase(1, np.inf)
+
+
+@pytest.mark.parametrize("make", [arm.make, car.make, quadrotor.make], ids=["arm", "car", "quadrotor"])
+def test_the_references_of_the_robots_do_not_drift(make):
+    """After many laps, a robot in float32 gets the control of the first lap, bit for bit."""
+    robot = make()
+    theta, a_hat = (jnp.asarray(value, jnp.float32) for value in (robot.theta, robot.a_hat))
+    x = jnp.asarray(robot.make_scenario(1, jax.random.key(0)).x0, jnp.float32)
+    laps = 10**9 // robot.lap * robot.lap
+    for t in (1, robot.lap // 3):
+        first, late = (
+            robot.system.policy(x, theta, robot.system.residual(x, a_hat, step), step)
+            for step in (jnp.asarray(t, jnp.int32), jnp.asarray(t + laps, jnp.int32))
+        )
+        assert first.dtype == jnp.float32
+        np.testing.assert_array_equal(first, late)
+        assert np.any(np.asarray(first) != 0)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 from .pages import link_names, outside_links
@@ -52,7 +53,8 @@ def execute(script: Path) -> nbformat.NotebookNode:
     notebook = jupytext.read(script)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(script.parent)}}).execute()
+    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # files, which only this user can read
+    NotebookClient(notebook, kernel, timeout=300, resources={"metadata": {"path": str(script.parent)}}).execute()
     del notebook.cells[0]
     kept.parent.mkdir(exist_ok=True)
     nbformat.write(notebook, kept)

@@ -13,9 +13,14 @@ NAME = re.compile(r"(?<![\[`])`st\.(\w+)`(?![\]`])")
 
 def copy(api: dict[str, str]) -> None:
     """Copy the pages, the figures, the style sheet and KaTeX. `api` has the address of each public name."""
-    for page in sorted(set(DOCS.glob("*.md")) - {DOCS / "reference.md"}):  # reference.py makes that page
-        text = link_names(page.read_text(encoding="utf-8"), api)
-        (PAGES / page.name).write_text(outside_links(text, DOCS), encoding="utf-8")
+    for page in sorted(DOCS.rglob("*.md")):
+        if page == DOCS / "reference.md" or page.parent == DOCS / "tutorials":
+            continue  # reference.py and notebooks.py make these pages
+        place = PAGES / page.relative_to(DOCS)
+        place.parent.mkdir(exist_ok=True)
+        above = "" if page.parent == DOCS else "../"
+        text = link_names(page.read_text(encoding="utf-8"), {name: above + to for name, to in api.items()})
+        place.write_text(outside_links(text, page.parent), encoding="utf-8")
     shutil.copytree(DOCS / "figures", PAGES / "figures")
     katex = WEBSITE / "node_modules" / "katex" / "dist"
     for name in ("katex.min.css", "katex.min.js"):

@@ -72,10 +72,10 @@ if compiler:
 # `heater_restore` do the same as the methods of the agent.
 #
 # ## What does it cost?
-# [Real time and C](../native.md#firmware) has the measured instructions on an emulated Cortex-M4F. Parts of the guard that are switched
+# [C for a microcontroller](../export/c.md#what-it-costs) has the measured instructions on an emulated Cortex-M4F. Parts of the guard that are switched
 # off (`loop.guard(rollback=None)`) take no time and no memory.
 #
-# Next: [Arduino, ROS 2, PX4, Crazyflie and FMU](../export.md) for other targets, and [safety](../safety.md) before the machine moves.
+# Next: [Arduino, ROS 2, PX4, Crazyflie and FMU](../export/index.md) for other targets, and [safety](../safety.md) before the machine moves.
 
 # %%
 shutil.rmtree(folder)

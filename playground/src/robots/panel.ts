@@ -212,7 +212,8 @@ function show(options: RobotOptions, place: HTMLElement, given: URLSearchParams)
     guard.draw(seconds());
     const [mine, theirs] = [own.error / size, fixed.error / size];
     const ratio = means[1]! / means[0]!;
-    const compared = ratio >= 1 ? `${shortNumber(ratio)} times smaller` : `${shortNumber(1 / ratio)} times larger`;
+    const difference = Math.abs(1 / ratio - 1) * 100;
+    const compared = difference < 2 ? "the same so far" : `${difference.toFixed(0)} % ${ratio > 1 ? "lower" : "higher"} with tuning`;
     const falls = [own.crashes, fixed.crashes].map((count) => (count ? `, ${count} ${count === 1 ? "crash" : "crashes"}` : ""));
     verdict.textContent =
       `After ${seconds().toFixed(0)} s, the ${options.tracked} is ${shortNumber(mine)} ${unit} from its path with tuning${falls[0]}, ` +

@@ -78,7 +78,7 @@ LOOP_RULES = {
     "window": "two periods of the reference, at least 500 steps and 10 time constants",
     "u_low": "the limit of the policy",
     "u_high": "the limit of the policy",
-    "rate": "θ moves by at most a tenth of Θ in a period of the reference, or in a tenth of a path's period",
+    "rate": "θ moves on average by at most a tenth of Θ in a period of the reference, or in a tenth of a path's period",
 }
 """The rules of `Loop.guard` for settings that do not come from the dry run."""
 
@@ -736,7 +736,9 @@ class _Work:
             kind = "KalmanEstimator (the residual is affine in a)" if affine else "NormalizedGradient"
         box = settings_text.value(loop.constraint)
         text = f"Estimator {kind}; tuner GaussNewton with a memory of {self.memory:.0f} steps; "
-        text += f"θ moves by at most {self.guard.rate:.3g} of the widths of Θ in a step; guard as listed below."
+        text += (
+            f"θ moves on average by at most {self.guard.rate:.3g} of the widths of Θ in a step; guard as listed below."
+        )
         self.add("choices", "ok", text, memory=self.memory, rate=self.guard.rate, estimator=kind, box=box)
 
     def result(self) -> Commissioned:
