@@ -171,6 +171,15 @@ def test_another_sender_wins(fake, autopilot, agent):
     assert fake.parameters == run.parameters == FIRST | {"RATE_I": 0.75}
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own reaction to Ctrl-C: a shell that starts the tests in the background switches it off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_writes_the_first_gains_back(fake, autopilot, agent):
     def interrupted(theta):
         if fake.requests:

@@ -5,13 +5,15 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import selftune as st
 from selftune.cli import targets
-from selftune.native.c import webassembly
+from selftune.export.fmu_folder import this_platform
+from selftune.native.c import compilation, webassembly
 from tests.test_cli import ROOT, invoke
 
 TREES = """
@@ -227,6 +229,33 @@ class TestModule:
         )
         result = invoke("export", *start, "--target", "ros2", *PX4)
         assert (result.exit_code, result.stderr) == (2, "error: --inputs: only for the targets px4 and crazyflie\n")
+        assert not (user / "made").exists()
+
+    def test_platforms_of_an_fmu(self, user, monkeypatch):
+        """The compilers do not run here: tests/export/test_fmu.py looks at the binaries."""
+        built = []
+
+        def shared_library(sources, zig_target=None):
+            built.append(zig_target)
+            return b"a library"
+
+        monkeypatch.setattr(compilation, "shared_library", shared_library)
+        start = ("trees.py:controller", "-o", "made", "--x", "1", "--a-hat", "0", "--dt", "0.01")
+        platforms = ("--platform", "x86_64-windows", "--platform", "aarch64-darwin")
+        result = invoke("export", *start, "--target", "fmu", *platforms)
+        assert result.exit_code == 0, result.output
+        assert built == [None, "x86_64-windows-gnu", "aarch64-macos"]
+        assert f"binaries for {this_platform()}, x86_64-windows, aarch64-darwin, check" in result.stdout
+        with zipfile.ZipFile(user / "made" / "made.fmu") as archive:
+            assert archive.read("binaries/x86_64-windows/made.dll") == b"a library"
+
+    def test_wrong_platforms(self, user):
+        start = ("trees.py:controller", "-o", "made", "--x", "1", "--a-hat", "0", "--dt", "0.01")
+        result = invoke("export", *start, "--platform", "x86_64-windows")
+        assert (result.exit_code, result.stderr) == (2, "error: --platform: only for the target fmu\n")
+        result = invoke("export", *start, "--target", "fmu", "--platform", "x86-windows")
+        assert result.exit_code == 2
+        assert "got 'x86-windows' (did you mean x86_64-windows?)" in result.stderr
         assert not (user / "made").exists()
 
     def test_a_foreign_folder_is_exit_code_2(self, user):

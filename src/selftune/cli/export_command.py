@@ -43,6 +43,15 @@ def export(
     outputs: Annotated[
         str | None, typer.Option(help="px4, crazyflie: the fields of the controls, with commas between them.")
     ] = None,
+    platforms: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--platform",
+            metavar="NAME",
+            help="fmu: a platform beside this machine's whose binary is added, such as x86_64-windows. The option may "
+            "be repeated.",
+        ),
+    ] = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     name: Annotated[str | None, typer.Option(help="The prefix of all names in C. Default: the folder's name.")] = None,
     overwrite: Annotated[
@@ -57,8 +66,8 @@ def export(
         from . import exporting
 
         given = {"x": x, "theta": theta, "a_hat": a_hat, "t": t, "dt": None if dt is None else f"{dt!r}"}
-        fields = exporting.fields(kind, {"inputs": inputs, "outputs": outputs})
-        about = exporting.export(target, out, given, kind, **fields, dtype=dtype, name=name, overwrite=overwrite)
+        own = exporting.own_options(kind, {"inputs": inputs, "outputs": outputs}, platforms or [])
+        about = exporting.export(target, out, given, kind, **own, dtype=dtype, name=name, overwrite=overwrite)
         if kind is Target.C:
             screen.show(exporting.table(about))
         screen.show(f"{exporting.summary(kind, about, out)}\n{LABELS[kind]:8}{out}")

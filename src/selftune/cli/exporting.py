@@ -41,15 +41,18 @@ def export(target: str, folder: Path, given: dict[str, str | None], kind: Target
     return json.loads((folder / MANIFEST).read_bytes())
 
 
-def fields(kind: Target, given: dict[str, str | None]) -> dict[str, list[str]]:
-    """Return the fields of a robot's messages that the controller reads and writes; PX4 and Crazyflie need them."""
+def own_options(kind: Target, fields: dict[str, str | None], platforms: list[str]) -> dict[str, list[str]]:
+    """Return the options that only this target has: the platforms of an FMU's binaries, and for PX4 and Crazyflie the
+    fields of a robot's messages that the controller reads and writes."""
+    if platforms and kind is not Target.FMU:
+        raise InputError("--platform: only for the target fmu")
     if kind in (Target.PX4, Target.CRAZYFLIE):
-        if missing := [name for name, text in given.items() if text is None]:
+        if missing := [name for name, text in fields.items() if text is None]:
             raise InputError(f"--{missing[0]}: the target {kind.value} needs the fields of the {missing[0]}")
-        return {name: [field.strip() for field in (text or "").split(",")] for name, text in given.items()}
-    if wrong := [name for name, text in given.items() if text is not None]:
+        return {name: [field.strip() for field in (text or "").split(",")] for name, text in fields.items()}
+    if wrong := [name for name, text in fields.items() if text is not None]:
         raise InputError(f"--{wrong[0]}: only for the targets px4 and crazyflie")
-    return {}
+    return {"platforms": platforms} if platforms else {}
 
 
 def _start(target: str, place: str, module: ModuleType, values: dict[str, Any]) -> dict[str, Any]:
