@@ -1,4 +1,4 @@
-"""One flipped bit in the memory of a controller: afterwards it acts and learns again, and θ is inside Θ."""
+"""One flipped bit in the memory of a controller: it refuses a few good measurements at most, and θ is inside Θ."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,8 @@ from selftune.control import guarded_step, result_codes
 from selftune.native.lowering.from_jaxpr import leaf_names
 from tests.test_guard import START, system
 
-STEPS = 30
+STEPS, LONGEST = 100, 3
+"""Steps after the flipped bit, and how many good measurements in a row may be refused."""
 
 
 def flips(state):
@@ -30,6 +31,15 @@ def flips(state):
     return jax.tree.unflatten(jax.tree.structure(state), batch), flipped
 
 
+def longest_run(flags):
+    """Return the length of the longest run of true flags in each row."""
+    run, longest = np.zeros((2, len(flags)), int)
+    for column in flags.T:
+        run = np.where(column, run + 1, 0)
+        longest = np.maximum(longest, run)
+    return longest
+
+
 @pytest.mark.parametrize(
     ("tuner", "estimator"),
     [
@@ -44,7 +54,7 @@ def flips(state):
 def test_one_flipped_bit(tuner, estimator):
     made, guard = (
         st.Controller(system(), tuner, estimator),
-        st.Guard(window=10, safe_after=STEPS, u_low=-50.0, u_high=50.0),
+        st.Guard(window=10, safe_after=30, u_low=-50.0, u_high=50.0),
     )
 
     def step(carry, t):
@@ -62,13 +72,13 @@ def test_one_flipped_bit(tuner, estimator):
     t = jnp.arange(50, 50 + STEPS, dtype=jnp.int32)
     _, (acted, observed, u, theta) = jax.jit(jax.vmap(run, in_axes=(0, None, None)))(batch, x, t)
     flipped = np.array(flipped)
-    latched = flipped == "guard_failsafe_latched"  # its end is the caller's decision
+    others = flipped != "guard_failsafe_latched"  # its end is the caller's decision
     assert len(flipped) > 2000
     assert np.all(np.isfinite(u))
-    last = np.asarray(acted)[:, -5:]
-    wedged = np.any(last != 0, axis=1) & ~latched
-    assert not wedged.any(), sorted(set(flipped[wedged]))
-    deaf = np.any(np.isin(np.asarray(observed)[:, -5:], (result_codes.OK, result_codes.OUTLIER), invert=True), axis=1)
-    assert not (deaf & ~latched).any(), sorted(set(flipped[deaf & ~latched]))
+    is_deaf = np.isin(observed, (result_codes.OK, result_codes.OUTLIER), invert=True)
+    for is_refused in (np.asarray(acted) != 0, is_deaf):
+        wedged = (longest_run(is_refused) > LONGEST) & others
+        assert not wedged.any(), sorted(set(flipped[wedged]))
+        assert np.any(is_refused[others])  # some bits matter
     if isinstance(tuner.constraint, st.Box):
         assert np.all((np.asarray(theta)[:, -1] >= -1) & (np.asarray(theta)[:, -1] <= 4))

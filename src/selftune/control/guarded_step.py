@@ -402,14 +402,16 @@ def _refuse(
 
 
 def _started_again(controller: Controller, state: GuardedState, before: ControllerState) -> ControllerState:
-    """Return a new start from the last good θ and â, or from the present ones if they cannot be restored. Numbers that
-    are not finite or outside their constraints are never used."""
+    """Return a new start from the last good θ and â, or from the present ones if they cannot be restored. If the last
+    good ones are in use, they are not good: then start from the trusted ones. Numbers that are not finite or outside
+    their constraints are never used."""
     system, window = controller.system, state.guard.window
     memory = None if system.memory is None else system.memory.start(state.x.dtype)
     theta, a_hat = before.theta, before.a_hat
     if window is not None:
+        first = choose(_is_in_use(window.good, before), window.trusted, window.good)
         theta, a_hat = (
-            _first_sound(owner, *(getattr(snapshot, name) for snapshot in (window.good, window.trusted)))
+            _first_sound(owner, *(getattr(snapshot, name) for snapshot in (first, window.trusted)))
             for owner, name in ((controller.tuner, "theta"), (controller.estimator, "a_hat"))
         )
     theta, a_hat = _inside(controller.tuner, theta), _inside(controller.estimator, a_hat)
@@ -418,6 +420,14 @@ def _started_again(controller: Controller, state: GuardedState, before: Controll
     tuner = controller.tuner.init(system, system.join(x, memory), theta)
     estimator = controller.estimator.init(system, x, a_hat)
     return ControllerState(theta, a_hat, tuner, estimator, memory)
+
+
+def _is_in_use(snapshot: rollback.Snapshot, before: ControllerState) -> Array:
+    theta, a_hat = (
+        jnp.all(ravel_pytree(one)[0] == ravel_pytree(other)[0])
+        for one, other in ((snapshot.theta, before.theta), (snapshot.a_hat, before.a_hat))
+    )
+    return theta & a_hat
 
 
 def _first_sound(owner: Any, first: PyTree, second: PyTree) -> PyTree:
@@ -550,9 +560,11 @@ def restore(controller: Controller, state: GuardedState) -> GuardedState:
 
 def _restored(controller: Controller, x: Array, inside: ControllerState, window: Window, mode: Any) -> ControllerState:
     """Return the last good θ and â, and new states of tuner and estimator for them. θ stays if the tuner is off. The
-    policy's own rule decides what happens to its memory."""
+    policy's own rule decides what happens to its memory. The present â stays if a flipped bit has spoilt the last good
+    one."""
     system = controller.system
-    theta, a_hat = choose(mode == Mode.LEARNING, window.good.theta, inside.theta), window.good.a_hat
+    theta = choose(mode == Mode.LEARNING, window.good.theta, inside.theta)
+    a_hat = _first_sound(controller.estimator, window.good.a_hat, inside.a_hat)
     memory = inside.memory
     if system.memory is not None:
         memory = system.memory.restored(memory, system.memory.start(x.dtype))
