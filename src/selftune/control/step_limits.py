@@ -82,7 +82,9 @@ def _clamp(value: Array, low: Any, high: Any) -> Array:
     low, high = jnp.asarray(low, value.dtype), jnp.asarray(high, value.dtype)
     instead = choose(jnp.isfinite(low), low, choose(jnp.isfinite(high), high, jnp.zeros_like(high)))
     number = choose(jnp.isnan(value), instead, value)  # first, because Frama-C then knows that it is no NaN
-    return choose(number >= low, choose(number <= high, number, high), low)
+    # One bound after the other: Frama-C does not relate numbers to each other, and then need not.
+    raised = choose(number >= low, number, low)
+    return choose(raised <= high, raised, high)
 
 
 def limit_step(

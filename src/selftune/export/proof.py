@@ -7,7 +7,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ..control import step_limits
-from ..native.c.emit import TYPES, literal
+from ..native.c.emit import TYPES
 from ..native.c.templates import fill
 from ..native.firmware import Field, Firmware
 from ..problem.constraints import Box
@@ -60,7 +60,7 @@ def _control(firmware: Firmware) -> list[str]:
     low, high = step_limits.control_range(firmware.guard, firmware.dtype)
     low, high = np.maximum(low, -largest), np.minimum(high, largest)
     low, high = (np.broadcast_to(limit, (firmware.sizes.m,)) for limit in (low, high))
-    return [_between(f"control_{i}", f"u[{i}]", *pair, firmware) for i, pair in enumerate(zip(low, high, strict=True))]
+    return [_between(f"control_{i}", f"u[{i}]", *pair) for i, pair in enumerate(zip(low, high, strict=True))]
 
 
 def _theta(firmware: Firmware) -> list[str]:
@@ -77,14 +77,20 @@ def _theta(firmware: Firmware) -> list[str]:
     ]
     assert len(places) == ravel_pytree(jax.tree.map(np.asarray, theta))[0].size
     rows = zip(places, *bounds, strict=True)
-    return [_between(f"theta_{i}", place, low, high, firmware) for i, (place, low, high) in enumerate(rows)]
+    return [_between(f"theta_{i}", place, low, high) for i, (place, low, high) in enumerate(rows)]
 
 
-def _between(name: str, place: str, low: np.generic, high: np.generic, firmware: Firmware) -> str:
+def _between(name: str, place: str, low: np.generic, high: np.generic) -> str:
     limits = []
     if np.isfinite(low):
-        limits.append(f"({firmware.real}){literal(low, firmware.dtype)} <= {place}")
+        limits.append(f"{_exact(low)} <= {place}")
     if np.isfinite(high):
-        limits.append(f"{place} <= ({firmware.real}){literal(high, firmware.dtype)}")
+        limits.append(f"{place} <= {_exact(high)}")
     claims = [f"\\is_finite({place})"] if len(limits) == 2 else [f"!\\is_NaN({place})"]
     return f"/*@ assert {name}: {' && '.join(claims + limits)}; */"
+
+
+def _exact(number: np.generic) -> str:
+    """Return a number as a constant of its own type. Decimal constants are real numbers for Frama-C, which rounds some
+    of them to an interval."""
+    return f"{float(number).hex()}{'f' if number.dtype == np.float32 else 'd'}"
