@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 
-.PHONY: reproduce test playground test-playground test-playground-numbers test-slow test-robots-from-files test-versions test-docs docs docs-serve pictures firmware arduino bits proof check format bench wheel lock clean
+.PHONY: reproduce test playground test-playground test-playground-numbers test-slow test-robots-from-files crazyflow test-versions test-docs docs docs-serve pictures firmware arduino bits proof check format bench wheel lock clean
 
 reproduce: $(READY)
 	$(BIN)/selftune reproduce
@@ -51,6 +51,11 @@ test-playground: playground
 test-robots-from-files: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-robots.txt
 	SELFTUNE_NEEDS_ROBOTS=1 $(BIN)/pytest -m slow tests/models/test_robot_packages.py
+
+# The quadrotor's controller on Crazyflow, a simulator that others wrote.
+crazyflow: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-crazyflow.txt
+	SCIPY_ARRAY_API=1 $(BIN)/python -m benchmarks.crazyflie
 
 # What another version of Python or JAX can break: make test-versions PYTHON=python3.13 VENV=.venv-3.13
 test-versions: $(READY)
