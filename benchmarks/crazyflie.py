@@ -9,6 +9,7 @@ standard deviation of the cost.
 """
 
 import argparse
+import importlib
 import importlib.util
 import logging
 import os
@@ -63,23 +64,21 @@ class RotorDriver:
 @cache
 def _simulator(drone: str) -> tuple[Any, Any]:
     """Return the data of Crazyflow's drone at rest, and the function of a control period."""
-    from crazyflow.control import Control
-    from crazyflow.dynamics import Dynamics
-    from crazyflow.sim import Sim, functional
-    from crazyflow.sim.integration import Integrator
-
+    control, dynamics, sim, integration = (  # by name, because only `make crazyflow` installs Crazyflow
+        importlib.import_module(f"crazyflow.{name}") for name in ("control", "dynamics", "sim", "sim.integration")
+    )
     with warnings.catch_warnings(action="ignore"):  # of MuJoCo, about names in Crazyflow's scene
-        made = Sim(
-            dynamics=Dynamics.first_principles,
-            control=Control.force_torque,
-            integrator=Integrator.rk4,
+        made = sim.Sim(
+            dynamics=dynamics.Dynamics.first_principles,
+            control=control.Control.force_torque,
+            integrator=integration.Integrator.rk4,
             drone=drone,
             freq=RATE,
             force_torque_freq=round(1 / DT),
             fused_mjx_model=True,
         )
     step = made.build_step_fn()
-    period = jax.jit(lambda data, u: step(functional.force_torque_control(data, u), n_steps=round(DT * RATE)))
+    period = jax.jit(lambda data, u: step(sim.functional.force_torque_control(data, u), n_steps=round(DT * RATE)))
     return made.default_data, period
 
 
@@ -117,7 +116,7 @@ class CrazyflowPlant(Plant):
         wrench = np.array([self._mass * GRAVITY, 0.0, 0.0, 0.0])
         self._driver, self._filtered = RotorDriver(self._lag, wrench), wrench.copy()
         states = self._rest.states.replace(
-            pos=jnp.asarray(self._start[:3] + [0.0, 0.0, HEIGHT])[None, None],
+            pos=jnp.asarray(self._start[:3] + np.array([0.0, 0.0, HEIGHT]))[None, None],
             vel=jnp.asarray(self._start[3:6])[None, None],
             rotor_vel=jnp.full((1, 1, 4), _hover_speed(self._rest.params, self._mass)),
         )
