@@ -176,17 +176,20 @@ test("the mouse pulls both robots", async (page) => {
   await page.getByRole("button", { name: "Pause" }).click();
   const before = Number(/tool is ([\d.]+)/.exec(await page.textContent(".verdict"))[1]);
   const box = await page.locator(".stage canvas").boundingBox();
-  // The column does not move, so look for the arm: the cursor says where it is.
-  let grabbed = null;
-  for (let y = 0.2; y < 0.8 && !grabbed; y += 0.02) {
-    for (let x = 0.24; x < 0.42 && !grabbed; x += 0.01) {
+  // The cursor tells where the left robot is. Its highest point is the shoulder, and the point farthest from it is the tool.
+  const robot = [];
+  for (let y = 0.1; y < 0.95; y += 0.025) {
+    for (let x = 0.05; x < 0.5; x += 0.0125) {
       const [px, py] = [box.x + x * box.width, box.y + y * box.height];
       await page.mouse.move(px, py);
       const cursor = await page.evaluate(() => document.querySelector(".stage canvas").style.cursor);
-      if (cursor === "grab") grabbed = [px, py];
+      if (cursor === "grab") robot.push([px, py]);
     }
   }
-  assert.ok(grabbed, "no robot under the mouse");
+  const shoulder = robot[0];
+  assert.ok(shoulder, "no robot under the mouse");
+  const away = ([px, py]) => Math.hypot(px - shoulder[0], py - shoulder[1]);
+  const grabbed = robot.sort((p, q) => away(q) - away(p))[0];
   await page.mouse.move(...grabbed);
   await page.mouse.down();
   await page.mouse.move(grabbed[0] + 80, grabbed[1] - 120, { steps: 5 });
