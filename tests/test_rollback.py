@@ -32,7 +32,7 @@ class Ledger:
         return "exploded"
 
     def swap(self, said):
-        self.good, self.trusted, self.used_trusted = self.trusted, self.good, True
+        self.good, self.trusted, self.used_trusted = self.trusted, self.good, said == " again"
         return self.back() + said
 
     def shift(self, cost):
@@ -42,6 +42,7 @@ class Ledger:
         self.total += down * self.weight
         self.level += down
         self.trusted_level += down if self.trusted_level > 0 else 0.0
+        self.rival_level += down if self.rival_level > 0 else 0.0
         return cost - self.lowest
 
     def step(self, cost, theta):
@@ -55,9 +56,11 @@ class Ledger:
         self.total, self.weight = keep * self.total + cost, keep * self.weight + 1
         mean, sofar = self.total / self.weight, self.total / g.window
         ceiling = np.inf if g.cost_ceiling is None else g.cost_ceiling - self.lowest
-        if not self.probation and ((known and sofar > c * level) or sofar > ceiling):
-            return self.back()
         same = np.array_equal(self.good, self.trusted)
+        if not self.probation and ((known and sofar > c * level) or sofar > ceiling):
+            if same and not np.array_equal(self.begun, self.good):  # keep the θ that is left
+                self.trusted, self.rival_level, self.used_trusted = self.begun, mean, True
+            return self.back()
         highest = c * max(self.trusted_level, g.cost_floor) if self.trusted_level > 0 else np.inf
         again = sofar > max(c**2 * level, c * self.trusted_level)
         again = known and (again or (self.probation == 1 and mean > highest and not same))
@@ -65,7 +68,7 @@ class Ledger:
             self.rival_level = mean
             return self.swap(" again")
         if self.probation == 1 and self.rival_level and mean > self.rival_level:
-            self.level, self.rival_level, self.trusted_level = self.rival_level, 0.0, mean
+            self.level, self.rival_level, self.trusted_level, self.away = self.rival_level, 0.0, mean, 0.0
             return self.swap(" and returned")
         self.count += 1
         said = ""
@@ -243,6 +246,22 @@ class TestRollback:
         thetas = np.concatenate([np.linspace(0.0, 5.0, 1000), np.linspace(5.0, 5.01, 2000)])
         window, *_ = self.windows(st.Guard(window=100), costs, thetas=thetas)
         assert np.all(window.trusted.theta == 0)
+
+    @pytest.mark.parametrize(("after", "returns"), [(12.0, True), (3.0, False)])
+    def test_a_theta_that_was_left_without_reason_comes_back(self, after, returns):
+        """The first window is quiet, and then every θ costs more. The first θ is restored; it costs even more than
+        the θ that was left, or less."""
+        costs = np.concatenate([np.ones(100), np.full(100, 2.5), np.full(100, 10.0), np.full(400, after)])
+        thetas = np.linspace(0.0, 7.0, 700)
+        window, exploded, _, _ = self.windows(st.Guard(window=100), costs, thetas=thetas)
+        (left, *more) = np.flatnonzero(exploded)
+        assert 200 < left < 300
+        assert window.good.theta[left, 0] == 0  # the first θ is restored
+        end = left + 200  # the end of the probation
+        assert more == ([end] if returns else [])
+        assert window.good.theta[end, 0] == (thetas[199] if returns else 0)
+        assert window.trusted.theta[end, 0] == 0
+        assert window.step_scale[end] == 0.5  # one explosion, not two
 
     def test_an_expanding_start_is_not_gone_back_to(self):
         """Where nothing that contracts is known the tuner goes on; once there is, it is kept."""

@@ -180,6 +180,9 @@ class Guard(eqx.Module):
           trusted θ. The second condition matters
           after learning: a disturbance that θ did not cause can cost much more than the level, but the first θ would
           cost more still. Then the last good θ stays.
+        - If the trusted θ is restored after an explosion, the θ and â of the beginning of the window are kept. If the
+          trusted θ then costs more than they did, the explosion had another cause, such as a larger disturbance: they
+          come back at the end of probation, for a second probation.
         - The level is at most c times the mean cost of the trusted window, so that it cannot follow a cost that grows
           slowly for ever. If the restored θ still costs more than that at the end of probation, the trusted θ and â are
           tried for two windows, and the cheaper of the two stays.

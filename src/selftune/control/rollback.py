@@ -40,7 +40,7 @@ class Window(eqx.Module):
     probation: Int[Array, ""]
     """Steps that are left of the probation after a rollback."""
     used_trusted: Bool[Array, ""]
-    """Whether the trusted θ and â were restored in this probation."""
+    """Whether this probation is a trial of the trusted θ and â: there is nothing better to go back to."""
     rollbacks: Int[Array, ""]
     begun: Snapshot
     """The θ and â at the beginning of the window."""
@@ -52,8 +52,9 @@ class Window(eqx.Module):
     """The mean cost of the window that began with the trusted θ and â; 0 before it is known. It rises by at most 15 %
     and falls by at most 1 % in a window, except when the trusted θ and â were restored and are measured anew."""
     rival_level: Float[Array, ""]
-    """While the trusted θ and â are tried: the mean cost of the last good ones, which `trusted` then holds; otherwise
-    0."""
+    """In a trial: the mean cost of the rival θ and â, which `trusted` then holds; otherwise 0. The trusted ones are
+    tried after an explosion, and then the rival is the θ that was left; and if the last good ones cost too much, and
+    then the rival is the last good θ."""
     lowest: Float[Array, ""]
     """The lowest cost so far, at most 0. It is subtracted from all costs."""
     steady: Int[Array, ""]
@@ -142,9 +143,12 @@ def judge(
     # Start the sums again after a window that measured a new level: outliers and the transient must not stay in them.
     restarts = ends & ~phase.is_watched
     swaps = faults.exploded_again | faults.trusted_is_worse
+    # If the trusted θ is restored, a place is free for the θ that is left. If the trusted θ turns out to cost more than
+    # that θ did, the tuner did not cause the explosion.
+    leaves = faults.exploded & ~_differ(window.good, window.trusted) & _differ(window.begun, window.good)
     trial_ends = phase.ends_probation & is_trial
     # In a probation θ stood still: if it is the trusted θ, its cost is measured anew.
-    measures = trial_ends | (phase.ends_probation & ends & ~_good_differs(window))
+    measures = trial_ends | (phase.ends_probation & ends & ~_differ(window.good, window.trusted))
     trusted_level = _next_trusted_level(window, costs.mean, trusts=trusts, ends=ends, measures=measures)
     level = _next_level(
         guard, window, phase, costs.mean, trusted_level, ends=ends, is_good=is_good, expands=faults.expands
@@ -156,16 +160,18 @@ def judge(
         step_scale=jnp.where(saved, jnp.minimum(TRUST * window.step_scale, 1), window.step_scale),
         count=jnp.where(ends, 0, window.count + 1).astype(jnp.int32),
         probation=jnp.maximum(window.probation - 1, 0),
-        used_trusted=window.used_trusted & phase.on_probation | swaps,
+        used_trusted=(window.used_trusted & phase.on_probation & ~swaps) | faults.exploded_again | leaves,
         rollbacks=window.rollbacks,
         begun=choose(ends, Snapshot(theta, a_hat), window.begun),
         good=choose(swaps, window.trusted, choose(saved, window.begun, window.good)),
-        trusted=choose(swaps | trial_ends, window.good, choose(trusts, window.begun, window.trusted)),
+        trusted=choose(swaps | trial_ends, window.good, choose(trusts | leaves, window.begun, window.trusted)),
         trusted_level=trusted_level,
-        rival_level=jnp.where(faults.exploded_again, costs.mean, jnp.where(trial_ends, 0, window.rival_level)),
+        rival_level=jnp.where(faults.exploded_again | leaves, costs.mean, jnp.where(trial_ends, 0, window.rival_level)),
         lowest=window.lowest,
         steady=steady,
-        away=jnp.where(ends, 0, jnp.maximum(window.away, _way(window.trusted.theta, theta, widths))),
+        away=jnp.where(
+            ends | faults.trusted_is_worse, 0, jnp.maximum(window.away, _way(window.trusted.theta, theta, widths))
+        ),
     )
     exploded = faults.exploded | swaps
     return choose(rolls_back, go_back(guard, after), after), exploded, faults.unstable, saved
@@ -222,12 +228,13 @@ def _shift_costs(window: Window, cost: Array) -> Window:
     lowest = jnp.minimum(window.lowest, cost)
     shift = window.lowest - lowest
     return eqx.tree_at(
-        lambda w: (w.total, w.level, w.trusted_level, w.lowest),
+        lambda w: (w.total, w.level, w.trusted_level, w.rival_level, w.lowest),
         window,
         (
             window.total + shift * window.weight,
             window.level + shift,
             jnp.where(window.trusted_level > 0, window.trusted_level + shift, 0),
+            jnp.where(window.rival_level > 0, window.rival_level + shift, 0),
             lowest,
         ),
     )
@@ -249,7 +256,11 @@ def _find_faults(guard: Guard, window: Window, phase: _Phase, costs: _Costs, rho
     may_repeat = phase.level_known & phase.on_probation & learning & ~window.used_trusted
     trusted_is_better = costs.padded_mean > guard.rollback * window.trusted_level
     far_above = costs.padded_mean > guard.rollback * guard.rollback * phase.level
-    too_high = phase.ends_probation & (costs.mean > _highest_level(guard, window.trusted_level)) & _good_differs(window)
+    too_high = (
+        phase.ends_probation
+        & (costs.mean > _highest_level(guard, window.trusted_level))
+        & _differ(window.good, window.trusted)
+    )
     exploded_again = may_repeat & (trusted_is_better & far_above | too_high)
     trusted_is_worse = phase.ends_probation & (window.rival_level > 0) & (costs.mean > window.rival_level) & learning
     if guard.cost_ceiling is not None:
@@ -264,8 +275,8 @@ def _find_faults(guard: Guard, window: Window, phase: _Phase, costs: _Costs, rho
     return _Faults(exploded, exploded_again, trusted_is_worse, unstable, expands)
 
 
-def _good_differs(window: Window) -> Array:
-    return jnp.any(ravel_pytree(window.good.theta)[0] != ravel_pytree(window.trusted.theta)[0])
+def _differ(one: Snapshot, other: Snapshot) -> Array:
+    return jnp.any(ravel_pytree(one.theta)[0] != ravel_pytree(other.theta)[0])
 
 
 def _highest_level(guard: Guard, trusted_level: Array) -> Array:

@@ -17,8 +17,6 @@ from jaxtyping import PyTree
 
 from ..control import result_codes
 from ..control.closed_loop import closed_loop_step
-from ..control.controller import Controller
-from ..control.guard import Guard
 from ..control.run_fields import CHECKED
 from ..foundation import arguments, executors, jax_settings
 from ..problem.system import AbstractSystem
@@ -369,7 +367,13 @@ class Loop:
         return tuple(modes)
 
     def _bundles(
-        self, in_lanes: bool, steps: np.ndarray, groups: np.ndarray, counts: np.ndarray, modes: tuple[Mode, ...], rows: np.ndarray | None
+        self,
+        in_lanes: bool,
+        steps: np.ndarray,
+        groups: np.ndarray,
+        counts: np.ndarray,
+        modes: tuple[Mode, ...],
+        rows: np.ndarray | None,
     ) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Return bundles of groups: the number of lanes, and the first run of each group and the number of its runs.
 

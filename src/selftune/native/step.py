@@ -1,5 +1,6 @@
 """Lowering of a step to a scalar program, in the form that needs the fewest operations."""
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +11,13 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
+from ..foundation import arguments
 from ..problem.system import AbstractSystem, Linearization, System, linearize_step
 from .lowering.from_jaxpr import Program, lower
 from .lowering.values import LoweringError, TooLargeError
 
 SMALL = 200
-"""Up to this size, in numbers, only the first form of a step is tried."""
+"""Up to this size of a loop with its sensitivities, in numbers, only the first way to propagate tangents is tried."""
 UNROLLED = 12_000
 """Up to this size, the program is fully unrolled."""
 LOOPED = 64
@@ -38,25 +40,18 @@ def lower_step(
 
     There are three ways to propagate tangents through the closed loop: one by one through every operation, as XLA does;
     by products with the two Jacobians of the loop; or by products with the Jacobians of its functions. Zeros cost
-    nothing in any of them. Which way gives the smallest program depends on the system, so all are tried. A way that
-    fails is left out; for example, `while` has no derivative in reverse mode.
+    nothing in any of them. Which way gives the smallest program depends on the system, so all are tried, with the loop
+    alone. A way that fails is left out; for example, `while` has no derivative in reverse mode.
 
     In a program of more than `unrolled` numbers, tangents are propagated by a loop, and so are `scan`, large products
     and factorizations: much less code, which compiles faster, and a few more operations.
     """
     if sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inputs)) > MANY_INPUTS:
         return _with_loops(make, inputs)
-    is_used: list[bool] = []
-    every = (_unless_large, _by_loop_jacobians, _by_function_jacobians)
-    first, *ways = [make(_with(_noted(way, is_used))) for way in every]
     try:
-        program = lower(first, inputs)
+        program = lower(make(_with(_by_smallest_program)), inputs)
     except (TooLargeError, _LargeError):
         return _with_loops(make, inputs)
-    if _size(program) <= SMALL:
-        return program
-    if is_used:  # otherwise nothing is propagated, as in `observe` or with `Fixed`: all ways give the same program
-        program = _smallest(program, ways, inputs)
     return program if _size(program) <= unrolled else _with_loops(make, inputs)
 
 
@@ -71,15 +66,6 @@ def _with_loops(make: Callable[..., Any], inputs: dict[str, PyTree]) -> Program:
 
 class _LargeError(Exception):
     """The tangents of a step must not be unrolled."""
-
-
-def _smallest(program: Program, ways: list[Callable[..., Any]], inputs: dict[str, PyTree]) -> Program:
-    for way in ways:
-        try:
-            program = min(program, lower(way, inputs), key=_size)
-        except Exception:  # JAX cannot do it for these functions; the first way has worked
-            continue
-    return program
 
 
 def _size(program: Program) -> int:
@@ -105,7 +91,9 @@ class _Relinearized(AbstractSystem):
         return _differentiated_by_columns(super().control)(loop_state, theta, a, t)
 
 
-def _with(way: Callable[..., Linearization], *, traced_once: bool = False) -> Callable[[AbstractSystem], AbstractSystem]:
+def _with(
+    way: Callable[..., Linearization], *, traced_once: bool = False
+) -> Callable[[AbstractSystem], AbstractSystem]:
     """Return a function that gives a system another way to propagate tangents.
 
     `traced_once`: whether JAX keeps what it traced of the system's functions. This takes less time if they are long.
@@ -141,26 +129,34 @@ def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _noted(way: Callable[..., Linearization], is_used: list[bool]) -> Callable[..., Linearization]:
-    """Return the same way, which also appends to `is_used` whenever a program uses it."""
+def _by_smallest_program(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
+    """Propagate tangents in the way that gives the smallest program of the loop with its d sensitivities.
 
-    def noted(*arguments: Any) -> Linearization:
-        is_used.append(True)
-        return way(*arguments)
-
-    return noted
-
-
-def _unless_large(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
-    """Propagate tangents one by one, through every operation; raise `_LargeError` if the program would be too large."""
+    Raises `_LargeError` if tangents must not be unrolled.
+    """
     d = ravel_pytree(theta)[0].size
+    # Known numbers are constants, because zeros cost nothing.
+    traced, rest = eqx.partition(system, lambda leaf: not arguments.is_known(leaf))
+    given = {"traced": traced, "x": x, "theta": theta, "a": a, "t": t, "y": jnp.zeros((x.shape[0], d), x.dtype)}
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), given)
+
+    def size(way: Callable[..., Linearization]) -> int:
+        def propagate(traced, x, theta, a, t, y):
+            out, push = way(eqx.combine(traced, rest), x, theta, a, t)
+            return {"out": out, "pushed": push(y, jnp.eye(d, dtype=x.dtype))}
+
+        return _size(lower(propagate, shapes))
+
     if x.shape[0] * d >= MANY_SENSITIVITIES:
-        given = {"x": x, "theta": theta, "a": a, "t": t}
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), given)
-        step = lower(lambda **given: {"step": system.step(**given)}, shapes)
+        step = lower(lambda traced, x, theta, a, t, y: {"step": eqx.combine(traced, rest).step(x, theta, a, t)}, shapes)
         if _size(step) * d > MANY_TANGENTS:
             raise _LargeError
-    return linearize_step(system, x, theta, a, t)
+    sizes = {linearize_step: size(linearize_step)}
+    if sizes[linearize_step] > SMALL:
+        for way in (_by_loop_jacobians, _by_function_jacobians):
+            with contextlib.suppress(Exception):  # JAX cannot do it for these functions; the first way has worked
+                sizes[way] = size(way)
+    return min(sizes, key=lambda way: sizes[way])(system, x, theta, a, t)
 
 
 def _by_columns(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
