@@ -26,6 +26,7 @@ class Role(Enum):
 ROLES = {
     "p": Role.SETTING,
     "theta": Role.SETTING,
+    "end": Role.SETTING,
     "x": Role.STATE,
     "state": Role.STATE,
     "a_star": Role.SERIES,
