@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..native.lanes import LANES
@@ -14,6 +15,7 @@ from ..native.loop import compiled, run_loop
 from ..native.roles import ROLES, Role
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
+from ..tuners.base import AbstractTuner
 from ._lockstep import Lanes
 from ._window import Windowed, gains, pushes_of
 from .run_inputs import width
@@ -21,6 +23,9 @@ from .run_inputs import width
 SHORT = 1_000_000
 """Up to so many steps of all rollouts together, one program makes all steps, although it computes more than most steps
 need: compiling a second program would take longer."""
+
+NEVER = 2**31 - 1
+"""The end of a rollout that the number of its steps alone ends."""
 
 Done = Callable[[int], None]
 """A function that is called with the number of steps that have been made, from any thread."""
@@ -55,6 +60,22 @@ class RolloutStep(NamedTuple):
         running = step < end
         x_next, y_next = jnp.where(running, x_next + w, x), jnp.where(running, y_next, y)
         return {"x": x_next, "state": {"y": y_next, **kept}, "row": row, "checked": [x_next]}
+
+    def checked_inputs(self, inputs: dict[str, PyTree]) -> PyTree:
+        return [inputs["x"]]
+
+
+class PerturbationStep(NamedTuple):
+    """A step of a tuner with the exact model, along the run's θ; records the distance to the run's next θ. The settings
+    are the system and the tuner."""
+
+    def __call__(self, prepare, settings, /, *, x, state, a_star, w, t, step, limit, series):
+        (system, tuner), (theta, after) = settings, series
+        t = step if t is None else t
+        update, state, _ = tuner.update(prepare(system), x, theta, a_star, t, state)
+        x_next, _ = system.step(x, theta, a_star, t)
+        zeta = ravel_pytree(after)[0] - ravel_pytree(update)[0]
+        return {"x": x_next + w, "state": state, "row": {"zeta": zeta}, "checked": [x_next]}
 
     def checked_inputs(self, inputs: dict[str, PyTree]) -> PyTree:
         return [inputs["x"]]
@@ -95,10 +116,27 @@ def companion_natively(
     return rows["x"], rows["y"]
 
 
-class NativeRollouts:
-    """The rollouts of `surrogate`: lane t has the θ of step t."""
+def perturbations_natively(
+    system: AbstractSystem, scenario: Scenario, tuner: AbstractTuner, state: PyTree, thetas: PyTree, following: PyTree
+) -> Float[Array, "T d"]:
+    """Return ζ of all steps, from the tuner's first state."""
+    inputs = start_of(scenario, 0) | {"state": state, "series": (thetas, following)}
+    return run_loop(PerturbationStep(), (system, tuner), inputs, len(scenario))["row"]["zeta"]
 
-    def __init__(self, system: AbstractSystem, scenario: Scenario, thetas: PyTree, workers: int):
+
+def one_rollout(
+    system: AbstractSystem, scenario: Scenario, theta: PyTree
+) -> tuple[Float[Array, " T"], Float[Array, "T d"]]:
+    """Return F_t(θ) and ∇F_t(θ) of one θ at every step."""
+    inputs = start_of(scenario, ravel_pytree(theta)[0].size) | {"theta": theta, "end": jnp.asarray(NEVER, jnp.int32)}
+    rows = run_loop(RolloutStep("record"), (system,), inputs, len(scenario))["row"]
+    return rows["value"], rows["gradient"]
+
+
+class NativeRollouts:
+    """Many rollouts, each in a lane with its own θ. In `exact` and `windowed`, lane t has the θ of step t."""
+
+    def __init__(self, system: AbstractSystem, scenario: Scenario, thetas: PyTree, workers: int | None):
         self.system, self.scenario, self.workers = system, scenario, workers
         self.steps, self.n, self.d = len(scenario), scenario.x0.shape[0], width(thetas)
         # C reads these arrays in place.
@@ -114,7 +152,7 @@ class NativeRollouts:
         y = np.zeros((len(t), self.n, self.d), x.dtype)
         kind = "record" if ends.sum() < SHORT else "advance"
         # The lanes of a group advance together, until the last of their steps; each lane stops at its own.
-        self._run(kind, t, groups, np.zeros_like(t), ends, {"x": x, "y": y}, done=done)
+        self._run(kind, t, groups, np.zeros_like(t), ends, {"x": x, "y": y}, end=t, done=done)
         rows = self._run("record", t, groups, t, np.ones_like(t), {"x": x, "y": y})
         return _split(Lanes(rows["value"], rows["gradient"]), [count for _, count in blocks])
 
@@ -122,6 +160,16 @@ class NativeRollouts:
         """Return the number of steps that `exact` makes for a block."""
         stop = first + count
         return sum(min(LANES, stop - a) * (min(a + LANES, stop) - 1) for a in range(first, stop, LANES))
+
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sum of the costs of all steps, and its gradient, for each θ."""
+        lanes = np.arange(len(jax.tree.leaves(self.thetas)[0]))
+        x = np.tile(self.start["x"], (len(lanes), 1))
+        states = {"x": x, "y": np.zeros((len(lanes), self.n, self.d), x.dtype)}
+        states |= {"cost": np.zeros(len(lanes), x.dtype), "gradient": np.zeros((len(lanes), self.d), x.dtype)}
+        steps = np.full_like(lanes, self.steps)
+        self._run("sum", lanes, _groups([len(lanes)]), np.zeros_like(lanes), steps, states)
+        return states["cost"], states["gradient"]
 
     def companion(self) -> tuple[Array, Array]:
         return companion_natively(self.system, self.scenario, self.thetas)
@@ -165,6 +213,7 @@ class NativeRollouts:
         steps: np.ndarray,
         states: dict[str, np.ndarray],
         *,
+        end: np.ndarray | None = None,
         series: PyTree = None,
         done: Done | None = None,
     ) -> dict[str, np.ndarray]:
@@ -175,7 +224,7 @@ class NativeRollouts:
             "state": {name: rows for name, rows in states.items() if name != "x"},
             "theta": self.thetas,
             "step": np.ascontiguousarray(begin, np.int32),
-            "end": np.ascontiguousarray(t, np.int32),
+            "end": np.full(len(t), NEVER, np.int32) if end is None else end.astype(np.int32),
         }
         inputs = self.start | {name: jax.tree.map(lambda rows: rows[0], tree) for name, tree in own.items()}
         if series is not None:

@@ -219,7 +219,7 @@ class _Work:
         self.system, self.scenario, self.thetas = system, scenario, thetas
         self.steps, self.size, self.n = len(scenario), size, scenario.x0.shape[0]
         self.threads, self.meter, self.native = threads, meter, native
-        self.companion: tuple[Array, Array, Array] | None = None
+        self.companion: tuple[Any, Any, Any] | None = None
         self.done: dict[tuple[Any, ...], Any] = {}
 
     def exact_only(self) -> Surrogate:
@@ -284,7 +284,7 @@ class _Work:
 
         return self._map("windowed", task, natively, blocks, [2 * size * window for _, window in blocks])
 
-    def _companion(self) -> tuple[Array, Array, Array]:
+    def _companion(self) -> tuple[Any, Any, Any]:
         if self.companion is None:
             if self.native is None:
                 x, y = companion(self.system, self.scenario, self.thetas)
