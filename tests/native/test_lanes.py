@@ -3,7 +3,6 @@
 import platform
 import shutil
 import subprocess
-from functools import cached_property
 
 import equinox as eqx
 import jax
@@ -15,6 +14,7 @@ from benchmarks._problems import PROBLEMS
 import selftune as st
 from selftune.native import interruption, lanes, loop
 from selftune.native.c import compilation
+from selftune.native.roles import ROLES, Role
 from tests.problems import golden, golden_controller, golden_scenario
 
 STEPS = 300
@@ -36,10 +36,10 @@ def made(monkeypatch):
 def in_lanes(monkeypatch, function, *batch, lanes_run=True):
     """Return a batch, run in lanes and one by one; `lanes_run` says whether the program has lanes at all."""
     calls = []
-    found = loop.Loop.__dict__["lanes_function"].func
+    found = loop.Loop.lanes_function
 
-    def watched(self):
-        function = found(self)
+    def watched(self, modes):
+        function = found(self, modes)
         calls.append(function is not None)
         return function
 
@@ -49,9 +49,7 @@ def in_lanes(monkeypatch, function, *batch, lanes_run=True):
         monkeypatch.setattr(loop, "WORTH_LANES", worth)
         loop._compiled.cache_clear()
         with pytest.MonkeyPatch.context() as patch:
-            watching = cached_property(watched)
-            watching.__set_name__(loop.Loop, "lanes_function")
-            patch.setattr(loop.Loop, "lanes_function", watching)
+            patch.setattr(loop.Loop, "lanes_function", watched)
             results.append(jax.vmap(function)(*batch))
         if worth == 0:
             assert calls == [lanes_run]
@@ -181,7 +179,7 @@ def test_operations_without_a_vector_form_run_one_by_one(monkeypatch, policy):
 def test_short_batches_compile_nothing(monkeypatch):
     problem = PROBLEMS["scalar"]()
     loop._compiled.cache_clear()
-    monkeypatch.setattr(loop, "lanes_source", lambda _: pytest.fail("compiled for lanes"))
+    monkeypatch.setattr(loop, "lanes_source", lambda *_: pytest.fail("compiled for lanes"))
     jax.vmap(runs_of(problem))(seeds_of(problem, 8, 20))
 
 
@@ -192,8 +190,9 @@ def test_the_compiler_writes_vector_instructions(monkeypatch, tmp_path, made, na
     """Nearly all products and sums of the loop over lanes are vector instructions."""
     problem = PROBLEMS[name]()
     runs_of(problem, guard=st.Guard())(problem.scenario(2))
+    modes = [lanes.Mode.OWN for leaf in made[-1].program.inputs if ROLES[leaf.group] is Role.SERIES]
     source, assembly = tmp_path / "lanes.c", tmp_path / "lanes.s"
-    source.write_text(lanes.lanes_source(made[-1]))
+    source.write_text(lanes.lanes_source(made[-1], modes))
     flags = [flag for flag in compilation.VECTOR_FLAGS if flag not in ("-fPIC", "-shared")]
     flags += [*compilation.HELPFUL_FLAGS, f"-march={level}"]
     subprocess.run(["gcc", *flags, "-S", source, "-o", assembly], check=True)

@@ -5,7 +5,7 @@ import pytest
 import scipy.optimize
 
 import selftune as st
-from selftune.regret._projected_descent import minimize
+from selftune.regret._projected_descent import Method, minimize
 from tests.problems import golden, golden_controller, golden_scenario, planar_system, scalar_system
 from tests.regret.cases import golden_run, paper_scenario
 
@@ -75,9 +75,10 @@ def test_descent_solves_a_quadratic_over_each_set(constraint):
     def objective(v):
         return 0.5 * (v - c) @ Q @ (v - c), Q @ (v - c)
 
-    found = minimize(objective, constraint.project, jnp.zeros(4), iterations=500, tolerance=jnp.asarray(1e-10))
+    method = Method(constraint.project, jnp.asarray(1e-10))
+    found = minimize(objective, method, jnp.zeros(4), iterations=500)
     assert found.converged
-    step = constraint.project(found.point - 0.1 * objective(found.point)[1]) - found.point
+    step = constraint.project(found.best - 0.1 * objective(found.best)[1]) - found.best
     np.testing.assert_allclose(step, 0, atol=1e-8)
 
 

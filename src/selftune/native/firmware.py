@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
 from ..control.guarded_step import GuardedState
 from ..foundation.errors import ArgumentError
+from ..problem.system import AbstractSystem
 from . import reserved_names
 from .c.emit import TYPES, Writer, literal
 from .c.templates import fill, wrap
@@ -83,8 +85,9 @@ class Firmware:
         return {"state": state, "u": u, "info": _told(info), "code": state.code}
 
     def _lower(self, function: Callable[..., dict[str, PyTree]], **inputs: Any) -> Program:
-        def make(prepare: Callable[[Controller], Controller]):
-            return partial(function, prepare(self.controller), self.guard)
+        def make(prepare: Callable[[AbstractSystem], AbstractSystem]):
+            system = prepare(self.controller.system)
+            return partial(function, eqx.tree_at(lambda c: c.system, self.controller, system), self.guard)
 
         program = lower_step(make, {"state": self.state, **inputs})
         if self.dtype == np.float32:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,6 +22,9 @@ class Interruption:
     def __init__(self):
         self._is_set = threading.Event()
 
+    def is_set(self) -> bool:
+        return self._is_set.is_set()
+
     def calls(self, steps: int) -> Iterator[tuple[int, int]]:
         """Yield the first and the last step (exclusive) of each call; one call without steps if there are none."""
         begin, size = 0, FIRST
@@ -33,9 +36,15 @@ class Interruption:
             took = max(time.perf_counter() - started, 1e-9)
             begin, size = end, max(1, min(GROWTH * size, int(size * SECONDS / took)))
 
-    def run_all(self, run: Callable[[Any], None], items: Iterable[Any]) -> None:
-        """Call a function on all items, on all cores. After an interrupt or an error, all calls end soon."""
-        pool = ThreadPoolExecutor(executors.cores())
+    def run_all(self, run: Callable[[Any], None], items: Sequence[Any], workers: int | None = None) -> None:
+        """Call a function on all items, in threads: by default, one for each core. After an interrupt or an error, all
+        calls end soon."""
+        workers = executors.cores() if workers is None else workers
+        if workers == 1 or len(items) <= 1:
+            for item in items:
+                run(item)
+            return
+        pool = ThreadPoolExecutor(workers)
         try:
             list(pool.map(run, items))
         except BaseException:

@@ -5,7 +5,8 @@ the compiler turns into vector instructions. A lane makes the same operations in
 results are the same bit for bit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,9 +51,18 @@ def _has_lane_form(graph: Graph, node: int) -> bool:
     return op not in ("table", "loop", "nextafter", "rem")
 
 
-def lanes_source(loop: "Loop") -> str:
-    """Return the C source of a loop's function for lanes."""
+class Mode(Enum):
+    """Where the lanes of a group read a series."""
+
+    OWN = "each lane has its own rows"
+    SHARED = "all lanes read the same row"
+    SLIDING = "each lane reads the row behind that of the lane before"
+
+
+def lanes_source(loop: "Loop", modes: Sequence[Mode]) -> str:
+    """Return the C source of a loop's function for lanes; `modes` has the mode of each series."""
     program = loop.program
+    mode_of = dict(zip((leaf.name for leaf in program.inputs if ROLES[leaf.group] is Role.SERIES), modes, strict=True))
     inputs, outputs = (
         {role: [leaf for leaf in leaves if ROLES[leaf.group] is role and leaf.ids.size] for role in Role}
         for leaves in (program.inputs, program.outputs)
@@ -71,8 +81,11 @@ def lanes_source(loop: "Loop") -> str:
 
     def load(leaf: Leaf, i: int) -> str:
         role = ROLES[leaf.group]
-        if role is Role.SERIES:
+        if role is Role.SERIES and mode_of[leaf.name] is Mode.OWN:
             return f"in_{leaf.name}[LANES * ({leaf.ids.size} * at + {i}) + lane]"
+        if role is Role.SERIES:
+            row = "s" if mode_of[leaf.name] is Mode.SHARED else "(s + lane)"
+            return f"in_{leaf.name}[{leaf.ids.size} * {row} + {i}]"
         if role is Role.STEP:
             return variable(leaf, i)
         return f"now->{variable(leaf, i)}[lane]" if role is Role.STATE else f"{variable(leaf, i)}[lane]"
@@ -89,7 +102,9 @@ def lanes_source(loop: "Loop") -> str:
     def numbers(role: Role) -> list[tuple[Leaf, int]]:
         return [(leaf, i) for leaf in inputs[role] for i in range(leaf.ids.size)]
 
-    series, recorded = inputs[Role.SERIES], outputs[Role.RECORDED]
+    series = [leaf for leaf in inputs[Role.SERIES] if mode_of[leaf.name] is Mode.OWN]
+    in_place = [leaf for leaf in inputs[Role.SERIES] if mode_of[leaf.name] is not Mode.OWN]
+    recorded = outputs[Role.RECORDED]
     step_bytes = LANES * sum(leaf.ids.size * leaf.dtype.itemsize for leaf in (*series, *recorded))
     writer = Writer(program, load, store, share_divisors=True, mask="int32_t" if real == "float" else "int64_t")
     body = writer.body()
@@ -100,6 +115,7 @@ def lanes_source(loop: "Loop") -> str:
     ]
     start += [(f"checked[{position}][lane]", "0") for position in range(len(start), count)]
     angles = _farthest(writer.angles)
+    arrays = len(program.inputs) + len(rows)
     values = {
         "lanes": LANES,
         "tile": max(4, min(MAX_TILE, TILE_BYTES // max(step_bytes, 1))),
@@ -128,6 +144,12 @@ def lanes_source(loop: "Loop") -> str:
             # One slot more, for the steps after the last one that is recorded.
             *(f"{TYPES[leaf.dtype.name]} out_{leaf.name}[LANES * {leaf.ids.size} * (TILE + 1)];" for leaf in recorded),
         ],
+        "in_place": [
+            f"const {storage(leaf.dtype)} *const in_{leaf.name} = "
+            f"(const {storage(leaf.dtype)} *)arrays[LANES * {array_index(leaf)}];"
+            for leaf in in_place
+        ],
+        "arrays": arrays,
         "settings": [f"{variable(leaf, i)}[lane] = {memory(leaf, i)};" for leaf, i in numbers(Role.SETTING)],
         "start": [f"{place} = {value};" for place, value in start],
         "gather": [
@@ -139,7 +161,7 @@ def lanes_source(loop: "Loop") -> str:
         "store": [line for lines in body.stores.values() for line in lines],
         "size": [f"const {real} size_of_all = {' + '.join(f'{absolute}(checked[{i}][lane])' for i in range(count))};"],
         "doubts": [*angles, f"const int doubt = !(size_of_all <= bound[lane]){' | (is_far << 1)' if angles else ''};"],
-        "redo": _redo(len(program.inputs) + len(rows), recorded, memory) if angles else "",
+        "redo": _redo(arrays, recorded, memory) if angles else "",
         "scatter": [
             f"scatter_{storage(leaf.dtype)}(&arrays[LANES * {array_index(leaf)}], out_{leaf.name}, "
             f"{leaf.ids.size} * first_row, {leaf.ids.size} * slot, wanted);"

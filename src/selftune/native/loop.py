@@ -1,4 +1,5 @@
-"""The engine of `simulate(..., engine="native")`: the whole closed loop, plant included, as one C function."""
+"""A step that is repeated, as one C function: the engine of `simulate(..., engine="native")`, whose step is that of the
+whole closed loop, plant included, and of the metrics, whose steps are those of rollouts."""
 
 import copy
 import ctypes
@@ -6,8 +7,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,17 +17,15 @@ from jaxtyping import PyTree
 
 from ..control import result_codes
 from ..control.closed_loop import closed_loop_step
-from ..control.controller import Controller
-from ..control.guard import Guard
 from ..control.run_fields import CHECKED
-from ..foundation import arguments, jax_settings
+from ..foundation import arguments, executors, jax_settings
 from ..problem.system import AbstractSystem
 from ._float64_bits import as_words, from_words, to_numbers, to_words
 from .c.compilation import build, vector_flags
 from .c.emit import TYPES, Writer
 from .c.templates import fill
 from .interruption import Interruption
-from .lanes import LANES, has_lanes, lanes_source
+from .lanes import LANES, Mode, has_lanes, lanes_source
 from .lowering.from_jaxpr import Leaf, LoweringError, Program
 from .roles import ROLES, Role, stays_in_array, storage, variable
 from .step import lower_step
@@ -37,30 +37,67 @@ WORTH_LANES = 5_000_000
 time than lanes can save, whatever the size of the program."""
 
 
-def run_loop(
-    controller: Controller,
-    guard: Guard | None,
-    plant: AbstractSystem,
-    arrays: dict[str, PyTree],
-    steps: int,
-    fields: tuple[str, ...],
-    stride: int,
-    *,
-    infer: bool,
-) -> dict[str, PyTree]:
-    """Run `steps` steps of the closed loop.
+SHORT = 2e6
+"""Runs that take about so many nanoseconds together, at most, are made by one call into C."""
 
-    `arrays` contains the start (`x`, `state` and `step`), the inputs with a row for each step (`a_star`, `w`, `v`,
-    `noise` and `t`; the last three may be None), and `limit`. The result contains `row`, with the recorded `fields`,
+Prepare = Callable[[AbstractSystem], AbstractSystem]
+"""A function that gives a system another way to propagate tangents."""
+
+
+class Step(Protocol):
+    """A step that C repeats. Two steps that are equal give the same program."""
+
+    def __call__(self, prepare: Prepare, settings: PyTree, /, **inputs: Any) -> dict[str, PyTree]:
+        """Return `x`, `state`, `row` and `checked` of the next step. `ROLES` has the names of the inputs. The step uses
+        `prepare` of each system that it differentiates."""
+        ...
+
+    def checked_inputs(self, inputs: dict[str, PyTree]) -> PyTree:
+        """Return the inputs that must be finite before the first step, in the order of the outputs in `checked`."""
+        ...
+
+
+class ClosedLoop(NamedTuple):
+    """The step of controller and plant; the settings are the controller, the guard and the plant."""
+
+    fields: tuple[str, ...]
+    """The fields of `Run` to record."""
+    infer: bool
+
+    def __call__(self, prepare, settings, /, *, x, state, a_star, w, v, noise, t, step, limit):
+        controller, guard, plant = settings
+        controller = eqx.tree_at(lambda c: c.system, controller, prepare(controller.system))
+        x, state, values = closed_loop_step(
+            controller, guard, plant, x, state, a_star, w, v, step if t is None else t, noise, self.infer
+        )
+        checked = [x, state.theta, state.a_hat, *(values[name] for name in CHECKED)]
+        return {"x": x, "state": state, "row": {name: values[name] for name in self.fields}, "checked": checked}
+
+    def checked_inputs(self, inputs: dict[str, PyTree]) -> PyTree:
+        return inputs["x"], inputs["state"].theta, inputs["state"].a_hat
+
+
+def run_loop(step: Step, settings: PyTree, arrays: dict[str, PyTree], steps: int, stride: int = 1) -> dict[str, PyTree]:
+    """Repeat a step `steps` times.
+
+    `arrays` contains the inputs of the step: the start (`x`, `state` and `step`), the inputs with a row for each step
+    (such as `a_star`, `w` and `t`; they may be None), and `limit`. The result contains `row`, with the recorded values,
     and `x`, `state`, `code` and `failed_at`.
 
     Settings that are single numbers, such as a learning rate, are arguments of the compiled program. Settings that are
     arrays are constants in the program, so that their zeros cost nothing. Under `jit` and `vmap` every traced value is
     an argument. A batch runs on all cores.
     """
-    settings, structure = jax.tree.flatten((controller, guard, plant))
-    free = [leaf for leaf in settings if _is_free(leaf)]
-    fixed = tuple(arguments.is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in settings)
+    loop, leaves = compiled(step, settings, arrays)
+    outputs = _run_any(loop, steps, stride, leaves)
+    return jax.tree.unflatten(loop.result_structure, outputs)
+
+
+def compiled(step: Step, settings: PyTree, arrays: dict[str, PyTree]) -> tuple["Loop", list[Any]]:
+    """Return the compiled program of a step, and the arrays of its inputs in their order there."""
+    parts, structure = jax.tree.flatten(settings)
+    free = [leaf for leaf in parts if _is_free(leaf)]
+    fixed = tuple(arguments.is_key(leaf) if _is_free(leaf) else _Setting(leaf) for leaf in parts)
     inputs = {**arrays, "p": [jax.random.key_data(leaf) if arguments.is_key(leaf) else leaf for leaf in free]}
     if any(map(arguments.is_key, jax.tree.leaves(inputs))):
         raise LoweringError(
@@ -74,13 +111,11 @@ def run_loop(
     shapes = tuple((leaf.shape, np.dtype(leaf.dtype).name) for leaf in step_leaves)
     # The traced program depends on these settings of JAX, too.
     modes = tuple(jax_settings.read(name) for name in ("jax_enable_x64", "jax_numpy_dtype_promotion"))
-    loop = _compiled(structure, fixed, input_structure, shapes, fields, infer, modes)
+    loop = _compiled(step, structure, fixed, input_structure, shapes, modes)
     if isinstance(loop, LoweringError):
         raise copy.copy(loop)
     _ = loop.function  # compile now, so that a compiler error appears here, not inside a jitted program
-    leaves = jax.tree.leaves(inputs)
-    outputs = _run_any(loop, steps, stride, leaves)
-    return jax.tree.unflatten(loop.result_structure, outputs)
+    return loop, jax.tree.leaves(inputs)
 
 
 def _run_any(loop: "Loop", steps: int, stride: int, leaves: Sequence[Any]) -> Sequence[Any]:
@@ -152,47 +187,43 @@ def _restored(setting: "_Setting | bool", free: Iterator[Any]) -> Any:
     return jax.random.wrap_key_data(next(free)) if setting else next(free)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=256)
 def _compiled(
-    structure: Any, fixed: Any, input_structure: Any, shapes: Any, fields: tuple[str, ...], infer: bool, modes: Any
+    step: Step, structure: Any, fixed: Any, input_structure: Any, shapes: Any, modes: Any
 ) -> "Loop | LoweringError":
-    """Return the program of a loop, or the error. Errors are cached too, because finding an error takes as long."""
+    """Return the program of a step, or the error. Errors are cached too, because finding an error takes as long."""
     inputs = jax.tree.unflatten(input_structure, [jax.ShapeDtypeStruct(*shape) for shape in shapes])
 
-    def make(prepare: Callable[[Controller], Controller]):
-        def step(p, x, state, a_star, w, v, noise, t, step, limit):
+    def make(prepare: Prepare):
+        def one_step(p, **inputs):
             free = iter(p)
-            settings = [_restored(setting, free) for setting in fixed]
-            controller, guard, plant = jax.tree.unflatten(structure, settings)
-            x, state, values = closed_loop_step(
-                prepare(controller), guard, plant, x, state, a_star, w, v, step if t is None else t, noise, infer
-            )
-            checked = [x, state.theta, state.a_hat, *(values[name] for name in CHECKED)]
-            return {"x": x, "state": state, "row": {name: values[name] for name in fields}, "checked": checked}
+            settings = jax.tree.unflatten(structure, [_restored(setting, free) for setting in fixed])
+            return step(prepare, settings, **inputs)
 
-        return step
+        return one_step
 
     try:
-        return Loop(lower_step(make, inputs), inputs)
+        return Loop(lower_step(make, inputs), inputs, step.checked_inputs)
     except LoweringError as error:
         return error
 
 
 class Loop:
-    """The C function of a closed loop, and how to call it."""
+    """The C function of a repeated step, and how to call it."""
 
-    def __init__(self, program: Program, inputs: dict[str, PyTree]):
+    def __init__(self, program: Program, inputs: dict[str, PyTree], checked_inputs: Callable[..., PyTree]):
         self.program = program
         self.array_index = {(leaf.group, leaf.position): i for i, leaf in enumerate(program.inputs)}
         positions = jax.tree.unflatten(jax.tree.structure(inputs), range(len(program.inputs)))
-        state = positions["state"]
-        self.checked_inputs = [program.inputs[i] for i in jax.tree.leaves((positions["x"], state.theta, state.a_hat))]
+        self.checked_inputs = [program.inputs[i] for i in jax.tree.leaves(checked_inputs(positions))]
         """The inputs that must be finite before the first step, in the order of the outputs that are checked."""
         number = jax.ShapeDtypeStruct((), jnp.int32)
         own = {name: program.results[name] for name in ("row", "x", "state")}
         self._results = own | {"code": number, "failed_at": number}
         self.result_structure = jax.tree.structure(self._results)
         self._lane_steps = 0
+        self._lanes_functions: dict[tuple[Mode, ...], Any] = {}
+        self._size = len(program.live())
 
     def results(self, rows: int) -> list[jax.ShapeDtypeStruct]:
         """Return the shapes and dtypes of the results."""
@@ -205,26 +236,29 @@ class Loop:
 
     @cached_property
     def function(self) -> Any:
-        function = build(self.source).closed_loop
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        """The function of single runs."""
+        function = build(self.source).closed_loops
+        function.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
         function.restype = None
         return function
 
-    @cached_property
-    def lanes_function(self) -> Any:
-        """The function for lanes; None if the program cannot run in lanes."""
+    def lanes_function(self, modes: tuple[Mode, ...]) -> Any:
+        """Return the function for lanes, with the modes of the series; None if the program cannot run in lanes."""
         if not has_lanes(self.program):
             return None
-        function = build(lanes_source(self), flags=vector_flags()).closed_loop_lanes
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-        function.restype = None
-        return function
+        if modes not in self._lanes_functions:
+            function = build(lanes_source(self, modes), flags=vector_flags()).closed_loop_lanes
+            function.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+            function.restype = None
+            self._lanes_functions[modes] = function
+        return self._lanes_functions[modes]
 
-    def _uses_lanes(self, lanes: int, steps: int) -> bool:
-        if lanes < MIN_LANES:
-            return False
-        self._lane_steps += lanes * steps
-        return self._lane_steps >= WORTH_LANES and self.lanes_function is not None
+    def _lanes_if_worth(self, modes: tuple[Mode, ...], steps: np.ndarray) -> Any:
+        """Return the function for lanes, or None if the runs are few or short."""
+        if steps.size < MIN_LANES:
+            return None
+        self._lane_steps += int(steps.sum())
+        return self.lanes_function(modes) if self._lane_steps >= WORTH_LANES else None
 
     def batch(self, leaves: Any) -> tuple[int, ...]:
         """Return the lengths of the batch axes, which come before the arrays' own axes."""
@@ -250,32 +284,121 @@ class Loop:
                 final[leaf.group][leaf.position][...] = spread[i]
                 spread[i] = final[leaf.group][leaf.position]
         addresses = np.stack([_addresses(array, batch) for array in (*spread, *jax.tree.leaves(results["row"]))])
-        codes = results["code"].reshape(-1), results["failed_at"].reshape(-1)
-        lanes = math.prod(batch)
-        width = LANES if self._uses_lanes(lanes, steps) else 1
-        interruption = Interruption()
-        one_run = ctypes.cast(self.function, ctypes.c_void_p)
-
-        def run(first: int) -> None:
-            """Run the lanes from the first one on; if lanes are missing at the end, the last one is repeated."""
-            wanted = min(width, lanes - first)
-            pointers = np.ascontiguousarray(addresses[:, np.minimum(np.arange(first, first + width), lanes - 1)])
-            about = [0, 0, stride] if width == 1 else [0, 0, stride, wanted]
-            numbers = np.array(about + [result_codes.OK] * width + [-1] * width, np.int64)
-            for numbers[0], numbers[1] in interruption.calls(steps):
-                if width == 1:
-                    self.function(pointers.ctypes.data, numbers.ctypes.data)
-                else:
-                    self.lanes_function(pointers.ctypes.data, numbers.ctypes.data, one_run)
-            for result, found in zip(codes, numbers[-2 * width :].reshape(2, width), strict=True):
-                result[first : first + wanted] = found[:wanted]
-
-        firsts = range(0, lanes, width)
-        if len(firsts) == 1:
-            run(0)
-        elif firsts:
-            interruption.run_all(run, firsts)
+        codes = self.run(addresses, np.full(math.prod(batch), steps), stride)
+        for result, found in zip((results["code"], results["failed_at"]), codes, strict=True):
+            result[...] = found.reshape(batch)
         return outputs
+
+    def run(
+        self,
+        addresses: np.ndarray,
+        steps: np.ndarray,
+        stride: int = 1,
+        *,
+        groups: np.ndarray | None = None,
+        rows: np.ndarray | None = None,
+        workers: int | None = None,
+        done: Callable[[int], None] | None = None,
+    ) -> np.ndarray:
+        """Make all runs, in lanes if this is worth it; return the code of each run, and its `failed_at`.
+
+        **Arguments:**
+
+        - `addresses`: for each run (second axis), the addresses of its inputs, and of the rows to record.
+        - `steps`: the number of steps of each run.
+        - `groups`: the first run of each group. The runs of a group, `LANES` at most, have the same number of steps;
+          they may run in lanes. By default all runs have the same number of steps.
+        - `rows`: if runs begin at different rows of the same series, the number of rows from the first one of each run
+          to the end of the series.
+        - `workers`: the number of threads; None: one for each core.
+        - `done`: is called with the number of steps of all runs that have ended, from any thread.
+        """
+        lanes = steps.size
+        found = np.empty((2, lanes), np.int64)
+        if groups is None:
+            groups = np.arange(0, lanes, LANES)
+        counts = np.diff(groups, append=lanes)
+        modes = self._modes(addresses, groups)
+        in_lanes = self._lanes_if_worth(modes, steps)
+        one_run = ctypes.cast(self.function, ctypes.c_void_p)
+        interruption = Interruption()
+
+        def run(bundle: tuple[int, np.ndarray, np.ndarray]) -> None:
+            """Make the runs of a bundle of groups; if lanes are missing in a group, its last run is repeated."""
+            width, firsts, counts = bundle
+            index = firsts[:, None] + np.minimum(np.arange(width), counts[:, None] - 1)
+            pointers = np.ascontiguousarray(addresses[:, index].transpose(1, 0, 2))
+            head = 3 if width == 1 else 4
+            numbers = np.full((len(firsts), head + 2 * width), -1, np.int64)
+            numbers[:, 2] = stride
+            if width > 1:
+                numbers[:, 3] = counts
+            numbers[:, head : head + width] = result_codes.OK
+            own = steps[firsts]
+            longest = int(own.max())
+            for begin, end in [(0, longest)] if len(firsts) > 1 else interruption.calls(longest):
+                numbers[:, 0], numbers[:, 1] = np.minimum(begin, own), np.minimum(end, own)
+                if interruption.is_set():
+                    return
+                if width == 1:
+                    self.function(len(firsts), pointers.ctypes.data, numbers.ctypes.data)
+                else:
+                    in_lanes(len(firsts), pointers.ctypes.data, numbers.ctypes.data, one_run)
+            wanted = np.arange(width) < counts[:, None]
+            found[:, index[wanted]] = numbers[:, head:].reshape(-1, 2, width).transpose(1, 0, 2)[:, wanted]
+            if done is not None:
+                done(int((own * counts).sum()))
+
+        interruption.run_all(run, self._bundles(in_lanes is not None, steps, groups, counts, modes, rows), workers)
+        return found
+
+    def _modes(self, addresses: np.ndarray, groups: np.ndarray) -> tuple[Mode, ...]:
+        """Return how the lanes of all groups read each series."""
+        modes = []
+        within = np.ones(addresses.shape[1], bool)
+        within[groups] = False  # the others follow a run of their own group
+        for i, leaf in enumerate(self.program.inputs):
+            if ROLES[leaf.group] is not Role.SERIES:
+                continue
+            apart = np.diff(addresses[i], prepend=addresses[i, :1])[within]
+            row = leaf.ids.size * leaf.dtype.itemsize
+            shared, sliding = not apart.any(), row > 0 and bool((apart == row).all())
+            modes.append(Mode.SHARED if shared else Mode.SLIDING if sliding else Mode.OWN)
+        return tuple(modes)
+
+    def _bundles(
+        self,
+        in_lanes: bool,
+        steps: np.ndarray,
+        groups: np.ndarray,
+        counts: np.ndarray,
+        modes: tuple[Mode, ...],
+        rows: np.ndarray | None,
+    ) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        """Return bundles of groups: the number of lanes, and the first run of each group and the number of its runs.
+
+        Short runs are bundled, because each call of Python takes as long as hundreds of steps. The longest come first,
+        so that all threads end at about the same time.
+        """
+        alone = np.full(len(groups), not in_lanes)
+        if in_lanes and Mode.SLIDING in modes:  # the lanes that are missing must not read behind the last row
+            last = groups + counts - 1
+            alone = (counts < LANES) & (steps[last] + LANES - counts > (0 if rows is None else rows[last]))
+        bundles = []
+        for width, chosen in ((LANES, ~alone), (1, alone)):
+            firsts, sizes = groups[chosen], counts[chosen]
+            if width == 1 and firsts.size:
+                firsts = np.concatenate([np.arange(a, a + n) for a, n in zip(firsts, sizes, strict=True)])
+                sizes = np.ones_like(firsts)
+            order = np.argsort(-steps[firsts], kind="stable")
+            firsts, sizes = firsts[order], sizes[order]
+            costs = np.maximum(steps[firsts], 1) * (self._size * width)
+            begin = 0
+            while begin < len(firsts):
+                room = max(1, min(int(SHORT / costs[begin]), -(-len(firsts) // (2 * executors.cores()))))
+                bundles.append((width, firsts[begin : begin + room], sizes[begin : begin + room]))
+                begin += room
+        return bundles
 
 
 def _addresses(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
@@ -351,6 +474,7 @@ def _source(loop: Loop) -> str:
     start += ["0"] * (count - len(start))
     sizes = [f"{absolute}(checked[{i}])" for i in range(count)]
     values = {
+        "arrays": len(program.inputs) + len(outputs[Role.RECORDED]),
         "helpers": "\n".join(body.helpers.values()),
         "real": real,
         "absolute": absolute,

@@ -1,4 +1,4 @@
-"""The uses of the arrays of a closed loop's step in C, and their names there."""
+"""The uses of the arrays of a repeated step in C, and their names there."""
 
 from enum import Enum
 
@@ -25,6 +25,8 @@ class Role(Enum):
 
 ROLES = {
     "p": Role.SETTING,
+    "theta": Role.SETTING,
+    "end": Role.SETTING,
     "x": Role.STATE,
     "state": Role.STATE,
     "a_star": Role.SERIES,
@@ -32,6 +34,7 @@ ROLES = {
     "v": Role.SERIES,
     "noise": Role.SERIES,
     "t": Role.SERIES,
+    "series": Role.SERIES,
     "step": Role.STEP,
     "limit": Role.LIMIT,
     "row": Role.RECORDED,

@@ -1,4 +1,4 @@
-"""Lowering of a controller's step to a scalar program, in the form that needs the fewest operations."""
+"""Lowering of a step to a scalar program, in the form that needs the fewest operations."""
 
 import contextlib
 import math
@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from ..control.controller import Controller
 from ..foundation import arguments
 from ..problem.system import AbstractSystem, Linearization, System, linearize_step
 from .lowering.from_jaxpr import Program, lower
@@ -32,12 +31,12 @@ MANY_TANGENTS = 20_000
 
 
 def lower_step(
-    make: Callable[[Callable[[Controller], Controller]], Callable[..., dict[str, PyTree]]],
+    make: Callable[[Callable[[AbstractSystem], AbstractSystem]], Callable[..., dict[str, PyTree]]],
     inputs: dict[str, PyTree],
     *,
     unrolled: int = UNROLLED,
 ) -> Program:
-    """Return the program of `make(prepare)`, a function that applies `prepare` to a controller and then calls it.
+    """Return the program of `make(prepare)`, a function that uses `prepare(system)` in place of the system.
 
     There are three ways to propagate tangents through the closed loop: one by one through every operation, as XLA does;
     by products with the two Jacobians of the loop; or by products with the Jacobians of its functions. Zeros cost
@@ -62,7 +61,7 @@ def _with_loops(make: Callable[..., Any], inputs: dict[str, PyTree]) -> Program:
     except LoweringError:
         raise
     except Exception:  # JAX cannot do it, for example because a tuner differentiates the control in reverse mode
-        return lower(make(lambda controller: controller), inputs, loops_above=LOOPED)
+        return lower(make(lambda system: system), inputs, loops_above=LOOPED)
 
 
 class _LargeError(Exception):
@@ -92,20 +91,21 @@ class _Relinearized(AbstractSystem):
         return _differentiated_by_columns(super().control)(loop_state, theta, a, t)
 
 
-def _with(way: Callable[..., Linearization], *, traced_once: bool = False) -> Callable[[Controller], Controller]:
-    """Return a function that gives the system of a controller another way to propagate tangents.
+def _with(
+    way: Callable[..., Linearization], *, traced_once: bool = False
+) -> Callable[[AbstractSystem], AbstractSystem]:
+    """Return a function that gives a system another way to propagate tangents.
 
     `traced_once`: whether JAX keeps what it traced of the system's functions. This takes less time if they are long.
     """
 
-    def prepare(controller: Controller) -> Controller:
-        system = controller.system
+    def prepare(system: AbstractSystem) -> AbstractSystem:
         kind = type(system)
         if kind.linearize is not System.linearize or kind.step is not AbstractSystem.step:
-            return controller  # the user's own derivative
+            return system  # the user's own derivative
         functions = (system.dynamics, system.residual, system.policy, system.cost)
         dynamics, residual, policy, cost = map(_traced_once, functions) if traced_once else functions
-        same = _Relinearized(
+        return _Relinearized(
             dynamics,
             residual,
             policy,
@@ -115,7 +115,6 @@ def _with(way: Callable[..., Linearization], *, traced_once: bool = False) -> Ca
             measure=system.measure,
             estimate=system.estimate,
         )
-        return eqx.tree_at(lambda controller: controller.system, controller, same)
 
     return prepare
 

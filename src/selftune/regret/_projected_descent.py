@@ -12,21 +12,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 _MEMORY = 10
 _SUFFICIENT = 1e-4
+_SMALL = 1e-10
 
 
-class Minimum(NamedTuple):
-    """The best point of a descent."""
+class Descent(NamedTuple):
+    """A descent between two evaluations of the objective."""
 
-    point: Float[Array, " d"]
-    value: Float[Array, ""]
-    converged: Bool[Array, ""]
-
-
-class _State(NamedTuple):
     point: Array
     value: Array
     gradient: Array
@@ -43,77 +38,90 @@ class _State(NamedTuple):
     stuck: Array
     evaluations: Array
 
+    @property
+    def trial(self) -> Array:
+        """The next point to evaluate."""
+        return self.point + self.fraction * self.direction
 
-def minimize(
-    objective: Callable[[Array], tuple[Array, Array]],
-    project: Callable[[Array], Array],
-    start: Float[Array, " d"],
-    *,
-    iterations: int,
-    tolerance: Array,
-) -> Minimum:
-    """Minimize `objective`, which returns value and gradient, from `start`, with one evaluation in each iteration."""
-    dtype = start.dtype
-    small, large = jnp.asarray(1e-10, dtype), jnp.asarray(1e10, dtype)
+    def is_active(self, iterations: int) -> Array:
+        return (self.evaluations < iterations) & ~self.converged & ~self.stuck
 
-    def settle(state: _State) -> _State:
-        """The state at a newly accepted point: its next direction, and whether it has converged."""
-        direction = project(state.point - state.scale * state.gradient) - state.point
-        size = jnp.linalg.norm(direction)
-        better = state.value < state.best_value
-        return state._replace(
-            direction=direction,
-            fraction=jnp.ones((), dtype),
-            best=jnp.where(better, state.point, state.best),
-            best_value=jnp.where(better, state.value, state.best_value),
-            converged=size <= tolerance * (1 + jnp.linalg.norm(state.point)),
+
+class Method(NamedTuple):
+    """The steps of the method between evaluations."""
+
+    project: Callable[[Array], Array]
+    tolerance: Array
+
+    def begin(self, point: Float[Array, " d"], value: Array, gradient: Array) -> Descent:
+        """The descent from a point of the set, with the objective's value and gradient there."""
+        dtype = point.dtype
+        value = jnp.where(jnp.isfinite(value), value, jnp.inf)
+        return self._settle(
+            Descent(
+                point,
+                value,
+                gradient,
+                jnp.zeros_like(point),
+                0.1 * (1 + jnp.linalg.norm(point)) / (jnp.linalg.norm(gradient) + jnp.asarray(_SMALL, dtype)),
+                jnp.ones((), dtype),
+                jnp.full(_MEMORY, value),
+                point,
+                value,
+                jnp.zeros((), bool),
+                ~(jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))),
+                jnp.zeros((), int),
+            )
         )
 
-    def step(state: _State) -> _State:
-        point = state.point + state.fraction * state.direction
-        value, gradient = objective(point)
-        slope = state.gradient @ state.direction
+    def advance(self, before: Descent, value: Array, gradient: Array) -> Descent:
+        """The descent after the evaluation of its trial point."""
+        dtype = before.point.dtype
+        small, large = jnp.asarray(_SMALL, dtype), jnp.asarray(1 / _SMALL, dtype)
+        point = before.trial
+        slope = before.gradient @ before.direction
         # NaN satisfies no comparison, so a rollout that diverges counts as a step that is too long.
-        accept = value <= jnp.max(state.recent) + _SUFFICIENT * state.fraction * slope
-        moved, bent = point - state.point, gradient - state.gradient
+        accept = value <= jnp.max(before.recent) + _SUFFICIENT * before.fraction * slope
+        moved, bent = point - before.point, gradient - before.gradient
         curvature = moved @ bent
         scale = jnp.where(curvature > 0, jnp.clip(moved @ moved / curvature, small, large), large)
         # If concave or flat, take a long step, but at most about the size of the point.
         scale = jnp.where(curvature > 0, scale, (1 + jnp.linalg.norm(point)) / (jnp.linalg.norm(gradient) + small))
-        accepted = settle(
-            state._replace(
+        accepted = self._settle(
+            before._replace(
                 point=point,
                 value=value,
                 gradient=gradient,
                 scale=scale,
-                recent=jnp.roll(state.recent, 1).at[0].set(value),
+                recent=jnp.roll(before.recent, 1).at[0].set(value),
             )
         )
-        fraction = state.fraction / 4
-        rejected = state._replace(fraction=fraction, stuck=fraction < jnp.finfo(dtype).eps)
+        fraction = before.fraction / 4
+        rejected = before._replace(fraction=fraction, stuck=fraction < jnp.finfo(dtype).eps)
         chosen = jax.tree.map(lambda new, old: jnp.where(accept, new, old), accepted, rejected)
-        return chosen._replace(evaluations=state.evaluations + 1)
+        return chosen._replace(evaluations=before.evaluations + 1)
 
-    point = project(start)
-    value, gradient = objective(point)
-    value = jnp.where(jnp.isfinite(value), value, jnp.inf)
-    first = settle(
-        _State(
-            point,
-            value,
-            gradient,
-            jnp.zeros_like(point),
-            0.1 * (1 + jnp.linalg.norm(point)) / (jnp.linalg.norm(gradient) + small),
-            jnp.ones((), dtype),
-            jnp.full(_MEMORY, value),
-            point,
-            value,
-            jnp.zeros((), bool),
-            ~(jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))),
-            jnp.zeros((), int),
+    def _settle(self, state: Descent) -> Descent:
+        """The descent at a newly accepted point: its next direction, and whether it has converged."""
+        direction = self.project(state.point - state.scale * state.gradient) - state.point
+        size = jnp.linalg.norm(direction)
+        better = state.value < state.best_value
+        return state._replace(
+            direction=direction,
+            fraction=jnp.ones((), state.point.dtype),
+            best=jnp.where(better, state.point, state.best),
+            best_value=jnp.where(better, state.value, state.best_value),
+            converged=size <= self.tolerance * (1 + jnp.linalg.norm(state.point)),
         )
+
+
+def minimize(
+    objective: Callable[[Array], tuple[Array, Array]], method: Method, start: Float[Array, " d"], *, iterations: int
+) -> Descent:
+    """Minimize `objective`, which returns value and gradient, from `start`, with one evaluation in each iteration."""
+    point = method.project(start)
+    return jax.lax.while_loop(
+        lambda descent: descent.is_active(iterations),
+        lambda descent: method.advance(descent, *objective(descent.trial)),
+        method.begin(point, *objective(point)),
     )
-    last = jax.lax.while_loop(
-        lambda state: (state.evaluations < iterations) & ~state.converged & ~state.stuck, step, first
-    )
-    return Minimum(last.best, last.best_value, last.converged)

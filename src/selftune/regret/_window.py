@@ -68,7 +68,7 @@ def windowed_block(
     n, d = y.shape[1:]
     lockstep = Lockstep(system, n, d, jax.tree.map(lambda leaf: part(leaf, first), thetas))
     x_start, y_start = part(x, first - window), part(y, first - window)
-    pushes = push * _directions(t, n, push.dtype)
+    pushes = pushes_of(t, push)
 
     def advance(s: Array, lanes: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
         now = rows_from(scenario, first - window + s, size)
@@ -87,27 +87,54 @@ def windowed_block(
     lanes = jax.lax.fori_loop(
         0, half, advance, (lockstep.start(x_start, y_start), lockstep.start(x_start + pushes, y_start))
     )
-    pushed = _norm(pushes)
-    contraction = _norm(lockstep.unpack(lanes[1])[0] - lockstep.unpack(lanes[0])[0]) / pushed
+    left_half = lockstep.unpack(lanes[1])[0] - lockstep.unpack(lanes[0])[0]
     (lane, twin), apart = jax.lax.fori_loop(
         half, window, advance_and_compare, (lanes, jnp.zeros((2, size), push.dtype))
     )
     apart = jnp.maximum(apart, distance(lane, window))
 
     now = rows_at(scenario, t)
-    value, gradient = lockstep.finish(lane, now)
-    twin_value, twin_gradient = lockstep.finish(twin, now)
     x_lane, x_twin = lockstep.unpack(lane)[0], lockstep.unpack(twin)[0]
-    slope = _norm(lockstep.cost_slope(x_lane, now)) + _norm(lockstep.cost_slope(x_twin, now))
-    left = _norm(x_twin - x_lane) / pushed
+    found, other = (
+        {**lockstep.finish(packed, now)._asdict(), "slope": lockstep.cost_slope(x, now)}
+        for packed, x in ((lane, x_lane), (twin, x_twin))
+    )
+    return gains(found, other, pushes, left_half, x_twin - x_lane, half, window, apart)
+
+
+@jax.jit
+def pushes_of(t: Array, push: Float[Array, " n"]) -> Float[Array, "lanes n"]:
+    """The pushes of the twins of lanes `t`."""
+    return push * _directions(t, push.shape[0], push.dtype)
+
+
+@jax.jit
+def gains(
+    lane: dict[str, Array],
+    twin: dict[str, Array],
+    pushes: Float[Array, "lanes n"],
+    left_half: Float[Array, "lanes n"],
+    left: Float[Array, "lanes n"],
+    half: Array,
+    window: Array,
+    apart: Float[Array, "2 lanes"],
+) -> Windowed:
+    """The values of lanes with their gains, from the `value`, the `gradient` and the `slope` of lanes and twins.
+
+    `left_half` and `left` are the differences of the states of twins and lanes after `half` and after `window` steps.
+    """
+    value, gradient = lane["value"], lane["gradient"]
+    pushed = _norm(pushes)
+    slope = _norm(lane["slope"]) + _norm(twin["slope"])
+    contraction, remaining = _norm(left_half) / pushed, _norm(left) / pushed
     return Windowed(
         value,
         gradient,
-        gain_value=jnp.abs(twin_value - value) / pushed + slope * left,
-        gain_gradient=_norm(twin_gradient - gradient) / pushed,
-        gain_sensitivity=slope * left,
+        gain_value=jnp.abs(twin["value"] - value) / pushed + slope * remaining,
+        gain_gradient=_norm(twin["gradient"] - gradient) / pushed,
+        gain_sensitivity=slope * remaining,
         contraction=contraction,
-        rate=jnp.maximum(contraction ** _inverse(half, push), left ** _inverse(window, push)),
+        rate=jnp.maximum(contraction ** _inverse(half, pushes), remaining ** _inverse(window, pushes)),
         apart_x=apart[0],
         apart_y=apart[1],
     )

@@ -14,7 +14,7 @@ from .run_inputs import width
 def companion(
     system: AbstractSystem, scenario: Scenario, thetas: PyTree
 ) -> tuple[Float[Array, "T n"], Float[Array, "T n d"]]:
-    r"""$\tilde x_t$ and $\tilde y_t$ of the partial joint dynamics with $\theta_{0:T-1}$ and $a^*_{0:T-1}$."""
+    r"""$\tilde x_t$ and $\tilde y_t$ of the partial joint dynamics with $\theta_{0:T-1}$ and $a^*_{0:T-1}$, by XLA."""
     n, d = scenario.x0.shape[0], width(thetas)
 
     # The loop carries and emits one vector, because on a CPU every array of a scan costs a kernel.

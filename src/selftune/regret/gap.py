@@ -3,6 +3,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..foundation import settings_text
+from ..native.choice import Engine, run_with
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from ..simulation.run import Run
@@ -48,7 +49,7 @@ class ExactModelGap(eqx.Module):
         return "\n".join([f"distance to the run with the exact model over {_text.over(self.gap_x)}", *lines])
 
 
-def exact_model_gap(system: AbstractSystem, scenario: Scenario, run: Run) -> ExactModelGap:
+def exact_model_gap(system: AbstractSystem, scenario: Scenario, run: Run, *, engine: Engine = "auto") -> ExactModelGap:
     r"""The trajectory with the run's θ and the exact model (the companion), and the run's distance to it.
 
     The companion $\tilde\xi = \{\tilde x_t, \tilde y_t, \theta_t\}$ of the theorem on the meta-framework (Section
@@ -60,7 +61,7 @@ def exact_model_gap(system: AbstractSystem, scenario: Scenario, run: Run) -> Exa
 
     with derivatives at $(\tilde x_t, \theta_t)$. y is the y of M-GAPS.
 
-    **Arguments:** `run`: a run that recorded `x` and `theta`, and `y` if `gap` is needed.
+    **Arguments:** `run`: a run that recorded `x` and `theta`, and `y` if `gap` is needed. `engine`: as in `surrogate`.
 
     !!! Example
 
@@ -81,7 +82,15 @@ def exact_model_gap(system: AbstractSystem, scenario: Scenario, run: Run) -> Exa
     scenario = run_inputs.problem(system, scenario)
     x, theta = run_inputs.recorded(run, "x", "theta", scenario=scenario)
     run_inputs.check_shapes(system, scenario, theta)
-    x_exact, y_exact = companion(system, scenario.of_loop_state(system), theta)
+    loop = scenario.of_loop_state(system)
+
+    def natively() -> tuple[Array, Array]:
+        from ._native_rollouts import companion_natively
+
+        return companion_natively(system, loop, theta)
+
+    engine = run_inputs.engine_for(engine, system, scenario, theta)
+    _, (x_exact, y_exact) = run_with(engine, natively=natively, by_xla=lambda: companion(system, loop, theta))
     if system.memory is not None:
         (memory,) = run_inputs.recorded(run, "memory", scenario=scenario)
         x = jnp.concatenate([x, run_inputs.flat_rows(memory)], axis=1)

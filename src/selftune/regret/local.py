@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, PyTree
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..foundation.executors import Progress
+from ..native.choice import Engine, run_with
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.scenario import Scenario
@@ -95,6 +96,7 @@ def local_regret(
     surrogate: Surrogate | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
+    engine: Engine = "auto",
 ) -> LocalRegret:
     r"""The local regret of a sequence θ (Section "Performance Metrics").
 
@@ -106,7 +108,7 @@ def local_regret(
 
     **Arguments:**
 
-    - `thetas`, `window`, `workers`, `progress`: as in `surrogate`.
+    - `thetas`, `window`, `workers`, `progress`, `engine`: as in `surrogate`.
     - `learning_rate`: η > 0, a number; usually the tuner's.
     - `constraint`: Θ; None is all of $\mathbb R^d$.
     - `surrogate`: the result of `surrogate` for the same system, scenario and thetas, to avoid computing it again.
@@ -134,8 +136,11 @@ def local_regret(
     constraint = projected_step.constraint(Unconstrained() if constraint is None else constraint)
     scenario = run_inputs.problem(system, scenario)
     thetas = run_inputs.rows("thetas", thetas, scenario)
+    engine = run_inputs.engine_for(engine, system, scenario, thetas)
     if surrogate is None:
-        surrogate = compute_surrogate(system, scenario, thetas, window=window, workers=workers, progress=progress)
+        surrogate = compute_surrogate(
+            system, scenario, thetas, window=window, workers=workers, progress=progress, engine=engine
+        )
     elif not isinstance(surrogate, Surrogate):
         raise ArgumentError("surrogate", "a result of `surrogate`", arguments.describe(surrogate))
     elif surrogate.gradient.shape != (len(scenario), run_inputs.width(thetas)):
@@ -144,17 +149,21 @@ def local_regret(
             f"a gradient of shape ({len(scenario)}, {run_inputs.width(thetas)})",
             arguments.describe(surrogate.gradient),
         )
-    return _local_regret(system, scenario.of_loop_state(system), thetas, surrogate, rate, constraint)
+    loop = scenario.of_loop_state(system)
+    first = jax.tree.map(lambda rows: rows[0], thetas)
+
+    def natively() -> Array:
+        from ._native_rollouts import one_rollout
+
+        return one_rollout(system, loop, first)[1]
+
+    _, at_first = run_with(engine, natively=natively, by_xla=lambda: _gradients(system, loop, first))
+    return _local_regret(thetas, surrogate, at_first, rate, constraint)
 
 
 @eqx.filter_jit
 def _local_regret(
-    system: AbstractSystem,
-    scenario: Scenario,
-    thetas: PyTree,
-    surrogate: Surrogate,
-    rate: Array,
-    constraint: AbstractConstraint,
+    thetas: PyTree, surrogate: Surrogate, at_first: Array, rate: Array, constraint: AbstractConstraint
 ) -> LocalRegret:
     eta = rate.astype(surrogate.gradient.dtype)
 
@@ -168,16 +177,17 @@ def _local_regret(
     gradients = jax.vmap(projected)(thetas, surrogate.gradient)
     norm, error = jnp.linalg.norm(gradients, axis=1), surrogate.gradient_error
     first = jax.tree.map(lambda rows: rows[0], thetas)
-    at_first = jax.vmap(lambda gradient: projected(first, gradient))(_gradients(system, scenario, first))
+    untuned = jax.vmap(lambda gradient: projected(first, gradient))(at_first)
     return LocalRegret(
         jnp.cumsum(norm**2),
         jnp.cumsum((2 * norm + error) * error),
         gradients,
-        jnp.cumsum(jnp.sum(at_first**2, axis=1)),
+        jnp.cumsum(jnp.sum(untuned**2, axis=1)),
         surrogate,
     )
 
 
+@eqx.filter_jit
 def _gradients(system: AbstractSystem, scenario: Scenario, theta: PyTree) -> Float[Array, "T d"]:
     """∇F_t(θ) of one θ at every step, from one rollout."""
     n, d = scenario.x0.shape[0], ravel_pytree(theta)[0].size

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
+from ..native.choice import Engine, run_with
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from ..simulation.run import Run
@@ -52,7 +53,9 @@ class Perturbations(eqx.Module):
         )
 
 
-def perturbations(system: AbstractSystem, scenario: Scenario, run: Run, *, tuner: AbstractTuner) -> Perturbations:
+def perturbations(
+    system: AbstractSystem, scenario: Scenario, run: Run, *, tuner: AbstractTuner, engine: Engine = "auto"
+) -> Perturbations:
     r"""The $\zeta_t$ with which ALG*, the tuner with the exact model, produces the same θ as the run.
 
     $$(\tilde x_{t+1}, \tilde y_{t+1}, \theta_{t+1}) = q_t(\tilde x_t, \tilde y_t, \theta_t, a^*_t) + (0, 0, \zeta_t)$$
@@ -62,7 +65,7 @@ def perturbations(system: AbstractSystem, scenario: Scenario, run: Run, *, tuner
     this works for every tuner.
 
     **Arguments:** `run`: a run that recorded `theta` from its first step on. `tuner`: the run's tuner,
-    `controller.tuner`.
+    `controller.tuner`. `engine`: as in `surrogate`.
 
     !!! Example
 
@@ -85,17 +88,29 @@ def perturbations(system: AbstractSystem, scenario: Scenario, run: Run, *, tuner
         raise ArgumentError("tuner", "a selftune tuner", arguments.describe(tuner))
     (theta,) = run_inputs.recorded(run, "theta", scenario=scenario)
     run_inputs.check_shapes(system, scenario, theta)
-    return _perturbations(system, scenario.of_loop_state(system), tuner, theta, run.final.state.theta)
+    loop = scenario.of_loop_state(system)
+    following = jax.tree.map(lambda rows, last: jnp.concatenate([rows[1:], last[None]]), theta, run.final.state.theta)
+    first = jax.tree.map(lambda rows: rows[0], theta)
+    state = eqx.filter_jit(tuner.init)(system, loop.x0, first)
+
+    def natively() -> Array:
+        from ._native_rollouts import perturbations_natively
+
+        return perturbations_natively(system, loop, tuner, state, theta, following)
+
+    _, zeta = run_with(
+        run_inputs.engine_for(engine, system, scenario, tuner, theta),
+        natively=natively,
+        by_xla=lambda: _perturbations(system, loop, tuner, state, theta, following),
+    )
+    norm = jnp.linalg.norm(zeta, axis=1)
+    return Perturbations(zeta, norm, jnp.sum(norm))
 
 
 @eqx.filter_jit
 def _perturbations(
-    system: AbstractSystem, scenario: Scenario, tuner: AbstractTuner, thetas: PyTree, final: PyTree
-) -> Perturbations:
-    following = jax.tree.map(lambda rows, last: jnp.concatenate([rows[1:], last[None]]), thetas, final)
-    x0 = scenario.x0
-    first = jax.tree.map(lambda rows: rows[0], thetas)
-
+    system: AbstractSystem, scenario: Scenario, tuner: AbstractTuner, state: PyTree, thetas: PyTree, following: PyTree
+) -> Float[Array, "T d"]:
     def step(carry: Any, inputs: Any) -> tuple[Any, Array]:
         x, state = carry
         tau, theta, after = inputs
@@ -104,7 +119,4 @@ def _perturbations(
         x_next, _ = system.step(x, theta, now.a_star, now.t)
         return (x_next + now.w, state), ravel_pytree(after)[0] - ravel_pytree(update)[0]
 
-    start = (x0, tuner.init(system, x0, first))
-    _, zeta = jax.lax.scan(step, start, (jnp.arange(len(scenario)), thetas, following))
-    norm = jnp.linalg.norm(zeta, axis=1)
-    return Perturbations(zeta, norm, jnp.sum(norm))
+    return jax.lax.scan(step, (scenario.x0, state), (jnp.arange(len(scenario)), thetas, following))[1]

@@ -9,6 +9,7 @@ from jaxtyping import PyTree
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..native.choice import Engine, check_engine
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from ..simulation.run import Run
@@ -70,3 +71,13 @@ def width(tree: PyTree) -> int:
 def is_traced(*trees: PyTree) -> bool:
     """Whether JAX traces any number, or traces at all: under `jit` even computations with known numbers are staged."""
     return not all(arguments.is_known(leaf) for leaf in (*jax.tree.leaves(trees), jnp.zeros(()) + 1))
+
+
+def engine_for(engine: Any, *trees: PyTree) -> Engine:
+    """The engine after a check: XLA under `jit` and `vmap`."""
+    engine = check_engine(engine)
+    if not is_traced(*trees):
+        return engine
+    if engine == "native":
+        raise ArgumentError("engine", "'auto' or 'xla' under jit and vmap, where XLA runs", "'native'")
+    return "xla"

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,13 +9,14 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
+from ..native.choice import Engine, run_with
 from ..problem import projected_step
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from ..simulation.run import Run
 from . import _text, run_inputs
-from ._projected_descent import minimize
+from ._projected_descent import Descent, Method, minimize
 
 _AGREE = 1e-6
 
@@ -84,6 +85,7 @@ def static_regret(
     key: PRNGKeyArray | None = None,
     iterations: int = 200,
     tolerance: float = 1e-8,
+    engine: Engine = "auto",
 ) -> StaticRegret:
     r"""The static regret (Section "Performance Metrics").
 
@@ -103,6 +105,7 @@ def static_regret(
     - `key`: for the random starts; required if there are any.
     - `iterations`: of the descent; each takes one rollout for every start.
     - `tolerance`: a start has converged if its next step would be this short, relative to 1 + ‖θ‖.
+    - `engine`: as in `surrogate`.
 
     !!! Example
 
@@ -140,7 +143,13 @@ def static_regret(
         points = _draw(constraint, thetas, key, count)
     else:
         points = _given(starts, thetas, scenario)
-    return _static_regret(system, scenario, cost, points, constraint, iterations, tolerance_)
+    space = _Space(points, constraint, tolerance_.astype(cost.dtype))
+    _, (descents, surrogates) = run_with(
+        run_inputs.engine_for(engine, system, scenario, space, cost),
+        natively=lambda: _search_natively(system, scenario, space, iterations),
+        by_xla=lambda: _search_by_xla(system, scenario, space, iterations),
+    )
+    return _static_regret(cost, space, descents, surrogates)
 
 
 def _given(starts: Any, thetas: PyTree, scenario: Scenario) -> PyTree:
@@ -176,22 +185,35 @@ def _draw(constraint: AbstractConstraint, thetas: PyTree, key: Array | None, cou
     return jax.vmap(unravel)(jnp.stack(points))
 
 
+class _Space(NamedTuple):
+    """Where to search for the best fixed θ; points are flat."""
+
+    starts: PyTree
+    constraint: AbstractConstraint
+    tolerance: Array
+
+    def unravel(self, point: Array) -> PyTree:
+        return ravel_pytree(jax.tree.map(lambda leaf: leaf[0], self.starts))[1](point)
+
+    def method(self) -> Method:
+        def project(point: Array) -> Array:
+            return ravel_pytree(self.constraint.project(self.unravel(point)))[0]
+
+        return Method(project, self.tolerance)
+
+    def best(self, descents: Descent) -> PyTree:
+        return self.unravel(descents.best[jnp.argmin(descents.best_value)])
+
+
 @eqx.filter_jit
-def _static_regret(
-    system: AbstractSystem,
-    scenario: Scenario,
-    cost: Array,
-    starts: PyTree,
-    constraint: AbstractConstraint,
-    iterations: int,
-    tolerance: Array,
-) -> StaticRegret:
-    steps, dtype = len(scenario), cost.dtype
-    _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], starts))
-    n, x0 = scenario.x0.shape[0], scenario.x0
+def _search_by_xla(
+    system: AbstractSystem, scenario: Scenario, space: _Space, iterations: int
+) -> tuple[Descent, Float[Array, " T"]]:
+    """The descents from all starts, and the costs of a rollout with the best θ."""
+    steps, n, x0 = len(scenario), scenario.x0.shape[0], scenario.x0
 
     def mean_cost(flat: Array) -> tuple[Array, Array]:
-        theta, d = unravel(flat), flat.size
+        theta, d = space.unravel(flat), flat.size
 
         # The loop carries one vector: x, y, and the sums of gradient and cost.
         def step(tau: Array, packed: Array) -> Array:
@@ -200,35 +222,79 @@ def _static_regret(
             x, y, cost, gradient = system.sensitivity(x, y, theta, now.a_star, now.t)
             return jnp.concatenate([x + now.w, y.reshape(-1), sums + jnp.append(gradient, cost)])
 
-        start = jnp.concatenate([x0, jnp.zeros(n * d + d + 1, dtype)])
+        start = jnp.concatenate([x0, jnp.zeros(n * d + d + 1, x0.dtype)])
         sums = jax.lax.fori_loop(0, steps, step, start)[n + n * d :]
         return sums[d] / steps, sums[:d] / steps
 
-    def project(flat: Array) -> Array:
-        return ravel_pytree(constraint.project(unravel(flat)))[0]
+    def descend(start: PyTree) -> Descent:
+        return minimize(mean_cost, space.method(), ravel_pytree(start)[0], iterations=iterations)
 
-    def descend(start: PyTree):
-        return minimize(
-            mean_cost, project, ravel_pytree(start)[0], iterations=iterations, tolerance=tolerance.astype(dtype)
-        )
-
-    descents = jax.vmap(descend)(starts)
-    best = jnp.argmin(descents.value)
-    theta = unravel(descents.point[best])
+    descents = jax.vmap(descend)(space.starts)
+    theta = space.best(descents)
 
     def costs(x: Array, tau: Array) -> tuple[Array, Array]:
         now = scenario.row(tau)
         x, cost = system.step(x, theta, now.a_star, now.t)
         return x + now.w, cost
 
-    _, surrogates = jax.lax.scan(costs, x0, jnp.arange(steps))
-    minima = descents.value * steps
+    return descents, jax.lax.scan(costs, x0, jnp.arange(steps))[1]
+
+
+def _search_natively(
+    system: AbstractSystem, scenario: Scenario, space: _Space, iterations: int
+) -> tuple[Descent, Float[Array, " T"]]:
+    """The same, with the rollouts of all starts at once as a native program. JAX makes the steps of the method."""
+    from ._native_rollouts import NativeRollouts, one_rollout
+
+    def mean_costs(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        thetas = jax.vmap(space.unravel)(points)
+        cost, gradient = NativeRollouts(system, scenario, thetas, workers=None).sums()
+        return cost / len(scenario), gradient / len(scenario)
+
+    points = np.asarray(_projected(space))
+    descents = _begin(space, points, *mean_costs(points))
+    while (active := np.asarray(descents.is_active(iterations))).any():
+        value, gradient = np.array(descents.value), np.array(descents.gradient)
+        value[active], gradient[active] = mean_costs(np.asarray(_trials(descents))[active])
+        descents = _advance(space, descents, value, gradient, iterations)
+    return descents, one_rollout(system, scenario, space.best(descents))[0]
+
+
+@eqx.filter_jit
+def _projected(space: _Space) -> Float[Array, "starts d"]:
+    return jax.vmap(lambda start: space.method().project(ravel_pytree(start)[0]))(space.starts)
+
+
+@eqx.filter_jit
+def _begin(space: _Space, points: Array, value: Array, gradient: Array) -> Descent:
+    return jax.vmap(space.method().begin)(points, value, gradient)
+
+
+@eqx.filter_jit
+def _trials(descents: Descent) -> Float[Array, "starts d"]:
+    return jax.vmap(lambda descent: descent.trial)(descents)
+
+
+@eqx.filter_jit
+def _advance(space: _Space, descents: Descent, value: Array, gradient: Array, iterations: int) -> Descent:
+    def one(descent: Descent, value: Array, gradient: Array) -> Descent:
+        following, active = space.method().advance(descent, value, gradient), descent.is_active(iterations)
+        return jax.tree.map(lambda new, old: jnp.where(active, new, old), following, descent)
+
+    return jax.vmap(one)(descents, value, gradient)
+
+
+@eqx.filter_jit
+def _static_regret(cost: Array, space: _Space, descents: Descent, surrogates: Array) -> StaticRegret:
+    steps, dtype = cost.shape[0], cost.dtype
+    minima = descents.best_value * steps
+    best = jnp.argmin(minima)
     finite = jnp.isfinite(minima)
     least = jnp.sum(surrogates)
     return StaticRegret(
         regret=jnp.sum(cost) - least,
         cumulative=jnp.cumsum(cost - surrogates),
-        theta=theta,
+        theta=space.best(descents),
         minimum=least,
         minima=minima,
         converged=descents.converged,

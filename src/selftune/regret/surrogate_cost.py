@@ -1,6 +1,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..foundation.executors import Meter, Progress, Threads
+from ..native.choice import Engine, run_with
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from . import _text, run_inputs
@@ -18,6 +19,9 @@ from ._lockstep import Lanes, exact_block, lanes_for, lanes_for_window
 from ._plan import RolloutPlan, fixed, measured, repaired
 from ._window import Errors, Windowed, estimate, windowed_block
 from .companion_trajectory import companion
+
+if TYPE_CHECKING:
+    from ._native_rollouts import NativeRollouts
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ def surrogate(
     window: int | AutoWindow | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
+    engine: Engine = "auto",
 ) -> Surrogate:
     r"""The surrogate cost and its gradient at each θ of a run (Definition "Surrogate Cost").
 
@@ -121,7 +126,8 @@ def surrogate(
     - `thetas`: $\theta_{0:T-1}$, a pytree with a leading axis T, such as `run.theta`.
     - `window`: None: exact; H: a whole number of steps from 1 to T; or an `AutoWindow`, which chooses H.
     - `workers`: the number of threads; None: one for each core.
-    - `progress`: called with (done, total), in steps of rollouts.
+    - `progress`: called with (done, total), in steps of rollouts, from any thread.
+    - `engine`: as in `simulate`. Under `jit` and `vmap` XLA runs.
 
     !!! Example
 
@@ -157,15 +163,33 @@ def surrogate(
         window = arguments.count("window", window)
         if window > steps:
             raise ArgumentError("window", f"at most the scenario's {steps} steps", f"{window}")
+    engine = run_inputs.engine_for(engine, scenario, thetas, system)
     run_inputs.check_shapes(system, scenario, thetas)
     scenario = scenario.of_loop_state(system)
     n = scenario.x0.shape[0]
-    work = _Work(system, scenario, thetas, lanes_for(n, d, steps), None if traced else threads, meter)
-    if window is None:
-        return work.exact_only()
-    if isinstance(window, AutoWindow):
-        return _auto(work, float(window.tolerance))
-    return work.windowed(fixed(window, steps, lanes_for_window(n, d, steps, window)))[0]
+
+    def run(native: "NativeRollouts | None") -> Surrogate:
+        work = _Work(
+            system,
+            scenario,
+            thetas,
+            lanes_for(n, d, steps),
+            threads=None if traced else threads,
+            meter=meter,
+            native=native,
+        )
+        if window is None:
+            return work.exact_only()
+        if isinstance(window, AutoWindow):
+            return _auto(work, float(window.tolerance))
+        return work.windowed(fixed(window, steps, lanes_for_window(n, d, steps, window)))[0]
+
+    def natively() -> Surrogate:
+        from ._native_rollouts import NativeRollouts
+
+        return run(NativeRollouts(system, scenario, thetas, threads.workers))
+
+    return run_with(engine, natively=natively, by_xla=lambda: run(None))[1]
 
 
 def _auto(work: "_Work", tolerance: float) -> Surrogate:
@@ -179,7 +203,7 @@ def _auto(work: "_Work", tolerance: float) -> Surrogate:
 
 
 class _Work:
-    """The blocks of one call, run by threads or, when traced, one after another inside XLA."""
+    """The blocks of one call, run natively, by threads with XLA or, when traced, one after another inside XLA."""
 
     def __init__(
         self,
@@ -187,14 +211,16 @@ class _Work:
         scenario: Scenario,
         thetas: PyTree,
         size: int,
+        *,
         threads: Threads | None,
         meter: Meter,
+        native: "NativeRollouts | None",
     ):
         self.system, self.scenario, self.thetas = system, scenario, thetas
         self.steps, self.size, self.n = len(scenario), size, scenario.x0.shape[0]
-        self.threads, self.meter = threads, meter
-        self.companion: tuple[Array, Array, Array] | None = None
-        self.done: dict[tuple[int, ...], Any] = {}
+        self.threads, self.meter, self.native = threads, meter, native
+        self.companion: tuple[Any, Any, Any] | None = None
+        self.done: dict[tuple[Any, ...], Any] = {}
 
     def exact_only(self) -> Surrogate:
         lanes = self.exact([(0, self.steps)])
@@ -207,24 +233,24 @@ class _Work:
             (first, min(self.size, stop - first)) for start, stop in ranges for first in range(start, stop, self.size)
         ]
 
-        def task(first: Array) -> Lanes:
+        def task(first: Array, count: Array) -> Lanes:
             return exact_block(self.system, self.scenario, self.thetas, first, self.size)
 
-        work = [self.size * (first + self.size) for first, _ in blocks]
-        parts = self._map(task, [(first,) for first, _ in blocks], work)
+        def natively(blocks: list[tuple[int, int]], done: Callable[[int], None]) -> list[Lanes]:
+            return self.native.exact(blocks, done)
+
+        if self.native is None:
+            work = [self.size * (first + self.size) for first, _ in blocks]
+        else:
+            work = [self.native.exact_steps(*block) for block in blocks]
+        parts = self._map("exact", task, natively, blocks, work)
         return _place(parts, [(0, count, first) for first, count in blocks], self.steps)
 
     def windowed(self, plan: RolloutPlan) -> tuple[Surrogate, Array | None]:
         """The surrogate by the plan, and the larger of the window's errors of value and gradient."""
         if not plan.blocks:
             return self.exact_only(), None
-        x, y, push = self._companion()
-
-        def task(first: Array, window: Array) -> Windowed:
-            return windowed_block(self.system, self.scenario, self.thetas, x, y, push, first, window, plan.size)
-
-        work = [2 * plan.size * window for _, window in plan.blocks]
-        parts = self._map(task, plan.blocks, work)
+        parts = self._windowed_blocks(plan.blocks, plan.size)
         ranges = [(a, b, first + a) for (first, _), (a, b) in zip(plan.blocks, plan.counted(), strict=True)]
         # Before the first windowed lane all lanes are exact. Zeros stand for them, without errors.
         lanes: Windowed = _place(parts, ranges, self.steps)
@@ -237,33 +263,58 @@ class _Work:
     def trial(self, first: int, window: int, size: int) -> tuple[float, float]:
         """The largest error of a few lanes, and the factor by which one more step would reduce it."""
         x, y, push = self._companion()
-        lanes = windowed_block(
-            self.system, self.scenario, self.thetas, x, y, push, jnp.asarray(first), jnp.asarray(window), size
-        )
+        if self.native is None:
+            lanes = windowed_block(
+                self.system, self.scenario, self.thetas, x, y, push, jnp.asarray(first), jnp.asarray(window), size
+            )
+        else:
+            (lanes,) = self.native.windowed([(first, window)], size, x, y, push)
         errors: Errors = estimate(lanes, jnp.asarray(window), self.n)
         error = jnp.maximum(jnp.max(errors.value), jnp.max(errors.gradient))
         return float(error), float(jnp.max(lanes.rate))
 
-    def _companion(self) -> tuple[Array, Array, Array]:
+    def _windowed_blocks(self, blocks: list[tuple[int, int]], size: int) -> list[Windowed]:
+        x, y, push = self._companion()
+
+        def task(first: Array, window: Array) -> Windowed:
+            return windowed_block(self.system, self.scenario, self.thetas, x, y, push, first, window, size)
+
+        def natively(blocks: list[tuple[int, int]], done: Callable[[int], None]) -> list[Windowed]:
+            return self.native.windowed(blocks, size, x, y, push, done)
+
+        return self._map("windowed", task, natively, blocks, [2 * size * window for _, window in blocks])
+
+    def _companion(self) -> tuple[Any, Any, Any]:
         if self.companion is None:
-            x, y = companion(self.system, self.scenario, self.thetas)
+            if self.native is None:
+                x, y = companion(self.system, self.scenario, self.thetas)
+            else:
+                x, y = self.native.companion()
             # A twin is pushed by the state's standard deviation, or by 1 if the state does not move.
             push = jnp.std(x, axis=0)
-            self.companion = x, y, jnp.where(push > 0, push, 1)
+            push = jnp.where(push > 0, push, 1)
+            self.companion = (x, y, push) if self.native is None else (np.asarray(x), np.asarray(y), np.asarray(push))
         return self.companion
 
-    def _map(self, task: Callable, calls: list[tuple[int, ...]], work: list[int]) -> PyTree:
-        """The stacked results of the task. Results of earlier calls with the same arguments are reused."""
+    def _map(
+        self, name: str, task: Callable, natively: Callable, blocks: list[tuple[int, int]], work: list[int]
+    ) -> list[Any]:
+        """The results of all blocks. Results of earlier calls with the same arguments are reused."""
         if self.threads is None:
-            columns = [jnp.asarray(column) for column in zip(*calls, strict=True)]
-            return jax.lax.map(lambda row: task(*row), tuple(columns))
-        new = [i for i, argument in enumerate(calls) if argument not in self.done]
+            columns = tuple(jnp.asarray(column) for column in zip(*blocks, strict=True))
+            stacked = jax.lax.map(lambda row: task(*row), columns)
+            return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(len(blocks))]
+        new = [i for i, block in enumerate(blocks) if (name, *block) not in self.done]
         self.meter.total = self.meter.done + sum(work[i] for i in new)
-        results = self.threads.map(
-            lambda i: task(*(jnp.asarray(value) for value in calls[i])), new, self.meter, [work[i] for i in new]
-        )
-        self.done.update({calls[i]: jax.tree.map(np.asarray, result) for i, result in zip(new, results, strict=True)})
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *[self.done[argument] for argument in calls])
+        if self.native is not None:
+            results = natively([blocks[i] for i in new], self.meter.add) if new else []
+        else:
+            results = self.threads.map(
+                lambda i: task(*(jnp.asarray(value) for value in blocks[i])), new, self.meter, [work[i] for i in new]
+            )
+        for i, result in zip(new, results, strict=True):
+            self.done[name, *blocks[i]] = jax.tree.map(np.asarray, result)
+        return [self.done[name, *block] for block in blocks]
 
 
 @eqx.filter_jit
@@ -277,19 +328,19 @@ def _choose(is_exact: Array, exact: Lanes, lanes: Windowed, errors: Errors, wind
     )
 
 
-def _place(stacked: PyTree, pieces: list[tuple[int, int, int]], steps: int) -> Any:
+def _place(parts: list[Any], pieces: list[tuple[int, int, int]], steps: int) -> Any:
     """Put lanes a to b of block i into rows `to` and following, with (a, b, to) = pieces[i]; zeros elsewhere."""
 
-    def place(leaf: Any) -> Any:
-        shape = (steps, *leaf.shape[2:])
-        if isinstance(leaf, np.ndarray):
-            rows = np.zeros(shape, leaf.dtype)
-            for block, (a, b, to) in zip(leaf, pieces, strict=True):
+    def place(*blocks: Any) -> Any:
+        shape, dtype = (steps, *blocks[0].shape[1:]), blocks[0].dtype
+        if isinstance(blocks[0], np.ndarray):
+            rows = np.zeros(shape, dtype)
+            for block, (a, b, to) in zip(blocks, pieces, strict=True):
                 rows[to : to + b - a] = block[a:b]
             return rows
-        rows = jnp.zeros(shape, leaf.dtype)
-        for i, (a, b, to) in enumerate(pieces):
-            rows = rows.at[to : to + b - a].set(leaf[i, a:b])
+        rows = jnp.zeros(shape, dtype)
+        for block, (a, b, to) in zip(blocks, pieces, strict=True):
+            rows = rows.at[to : to + b - a].set(block[a:b])
         return rows
 
-    return jax.tree.map(place, stacked)
+    return jax.tree.map(place, *parts)

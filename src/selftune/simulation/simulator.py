@@ -259,7 +259,7 @@ def _simulate_natively(problem: _SimulationProblem, fields: tuple[str, ...], str
 
 
 def _run_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: int) -> _Outcome:
-    from ..native.loop import run_loop
+    from ..native.loop import ClosedLoop, run_loop
 
     controller, guard, plant, scenario, start, limit, infer = problem
     final = _checked_start(controller, guard, plant, scenario, start, infer)
@@ -281,7 +281,7 @@ def _run_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: 
         a_star, w, v, noise = rows
         arrays = {"x": final.x, "state": final.state, "step": final.t, "limit": limit.astype(final.x.dtype)}
         arrays |= {"a_star": a_star, "w": w, "v": v, "noise": noise, "t": t}
-        done = run_loop(controller, guard, plant, arrays, steps, fields, stride, infer=infer)
+        done = run_loop(ClosedLoop(fields, infer), (controller, guard, plant), arrays, steps, stride)
         parts.append(done["row"])
         code, failed_at = jax.tree.map(
             lambda old, new, ok=(code == _OK): jnp.where(ok, new, old),
