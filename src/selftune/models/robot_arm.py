@@ -23,7 +23,7 @@ DT, LAG = 0.002, 0.008
 POSITION_ERROR = 0.02
 """The error of a hinge that counts as 1, in radians; that of a slide is this number times the arm's reach."""
 SLIP = 0.1
-"""The wanted rate of a hinge (rad/s) at which dry friction is nearly at its full value; for a slide, times the reach."""
+"""The wanted rate of a hinge (rad/s) at which dry friction is nearly whole; for a slide, times the reach."""
 FRICTION, OFFSET = 0.1, 0.25
 """The largest friction and the largest offset of a joint's torque, as shares of its rated torque."""
 CARRIED = 0.5
