@@ -79,13 +79,13 @@ class Settings:
         )
 
 
-def load(name: str) -> "RobotArm":
-    """Return the robot with this name, or from this file."""
+def load(name: str, **options: Any) -> "RobotArm":
+    """Return the robot with this name, or from this file; `options` are those of `RobotArm.from_file`."""
     from ...foundation import extras
 
     arm = extras.load("models.robot_arm", asked_for="selftune bench arms", extra="robots").RobotArm
     try:
-        return arm.from_file(_path(name))
+        return arm.from_file(_path(name), **options)
     except ArgumentError as error:
         raise InputError(f"robots: {error}") from None
     except ModuleNotFoundError as error:
