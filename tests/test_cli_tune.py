@@ -26,8 +26,27 @@ def test_files_that_cannot_be_tuned(tmp_path):
     limits = invoke("tune", path)
     assert limits.exit_code == 2
     assert "the file gives no limit for shoulder, elbow" in limits.stderr
-    assert "--torque-limit" in limits.stderr
+    assert "give --torque-limit … in N·m" in " ".join(limits.stderr.split())
     assert invoke("tune", path, "--fix", "wrist").exit_code == 2
+
+
+def test_messages_name_the_options_of_the_command(tmp_path):
+    path = tmp_path / "arm.xml"
+    ball = '<mujoco><worldbody><body><joint name="b" type="ball"/><geom size="0.1"/></body></worldbody></mujoco>'
+    closed = robot_texts.TWO_LINKS.replace(
+        "<keyframe>", '<equality><connect body1="fore" anchor="0 0 0"/></equality><keyframe>'
+    )
+    for text, options, expected in (
+        (ball, (), "fix it with --fix b, or replace it"),
+        (closed, (), "fix the joints of the loop: --fix NAME"),
+        (robot_texts.TWO_LINKS, ("--fix", "wrist"), "--fix: expected some of shoulder, elbow"),
+        (robot_texts.TWO_LINKS, ("--joint", "elbw"), "did you mean elbow"),
+        (robot_texts.TWO_LINKS, ("--home", 9, "--home", 0), "--home: expected a position of shoulder between -2.5"),
+    ):
+        path.write_text(text)
+        result = invoke("tune", path, *options)
+        assert result.exit_code == 2
+        assert expected in " ".join(result.stderr.split())
 
 
 def test_robots_that_are_installed(monkeypatch, tmp_path):

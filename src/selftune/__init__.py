@@ -45,6 +45,7 @@ if _TYPE_CHECKING:
     from .logs.mapping import LogSignal as LogSignal
     from .logs.plant_log import PlantLog as PlantLog
     from .logs.reading import read_log as read_log
+    from .loop import quadrotor_rules as quadrotor_rules
     from .loop import references as references
     from .loop import robot_rules as robot_rules
     from .loop.commissioning import Commissioned as Commissioned
@@ -56,6 +57,7 @@ if _TYPE_CHECKING:
     from .loop.log_replay import replay as replay
     from .loop.stability import Margins as Margins
     from .loop.tracking import AbstractStateCost as AbstractStateCost
+    from .loop.tracking import FlightTracking as FlightTracking
     from .loop.tracking import JointTracking as JointTracking
     from .loop.tracking import Tracking as Tracking
     from .problem import projected_step as projected_step
@@ -163,12 +165,12 @@ _NAMES = {
     "logs.mapping": "LogMapping LogSignal",
     "logs.plant_log": "PlantLog",
     "logs.reading": "read_log",
-    "loop": "references robot_rules",
+    "loop": "quadrotor_rules references robot_rules",
     "loop.commissioning": "Commissioned CommissioningStep commission",
     "loop.control_loop": "Loop",
     "loop.log_replay": "Replayed Saving replay",
     "loop.stability": "Margins",
-    "loop.tracking": "AbstractStateCost JointTracking Tracking",
+    "loop.tracking": "AbstractStateCost FlightTracking JointTracking Tracking",
     "problem": "projected_step",
     "problem.constraints": "AbstractConstraint Ball Box Product Simplex Unconstrained",
     "problem.loop_context": "LoopContext",

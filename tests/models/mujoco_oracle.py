@@ -20,7 +20,7 @@ class Oracle:
     """The compiled file. Joints that the model fixes are at home and at rest."""
 
     def __init__(self, path, robot: RobotArm, fixed_at: dict[str, float] | None = None):
-        self.model = robot_files.compiled(path)
+        self.model, _ = robot_files.compiled(path)
         # Only the equations of motion: no contact, no constraint, no actuator, no fluid, no compensation of gravity.
         flags = mujoco.mjtDisableBit.mjDSBL_CONSTRAINT | mujoco.mjtDisableBit.mjDSBL_ACTUATION
         self.model.opt.disableflags |= int(flags)

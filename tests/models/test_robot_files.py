@@ -7,6 +7,7 @@ import pytest
 
 import selftune as st
 from selftune import models
+from selftune.problem.loop_context import LoopContext
 
 from . import robot_texts
 from .mujoco_oracle import Oracle
@@ -167,3 +168,20 @@ def test_forward_dynamics_is_finite_for_much_damping(tmp_path):
     for _ in range(20):
         x = step(x)
     assert abs(float(x[1])) < 0.1
+
+
+def test_friction_keeps_the_step_of_a_light_joint_stable(tmp_path):
+    """Friction acts against the wanted rate, so that a joint with hardly any inertia does not amplify its own rate."""
+    light = '<joint name="a" axis="0 1 0"/><inertial pos="0 0 0" mass="0.01" diaginertia="1e-5 1e-5 1e-5"/>'
+    text = f"<mujoco><worldbody><body>{light}</body></worldbody>{MOTOR}</mujoco>"
+    robot = models.RobotArm(models.RobotArm.from_file(save(tmp_path, text)).body, 5.0, rated_torques=5.0)
+    a = robot.a_constraint.high.at[3].set(0.0)  # the largest payload and friction, no offset
+
+    def next_rate(rate, wanted):
+        t = LoopContext(jnp.zeros((), int), jnp.array([0.0, wanted, 0.0]))
+        x = robot.x0.at[1].set(rate)
+        return robot.dynamics(x, jnp.zeros(1), robot.residual(x, a, t), t)[1]
+
+    rate = jnp.array(0.02)
+    assert abs(jax.grad(next_rate)(rate, 0.0)) < 1 + 1e-9
+    assert next_rate(rate, 0.3) < next_rate(rate, 0.0) < next_rate(rate, -0.3)

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
+import selftune as st
 from selftune import models, policies, robot_rules, testing
 
 pytestmark = pytest.mark.versions
@@ -87,3 +88,23 @@ def test_every_public_policy_is_here():
 def test_policy(name):
     policy, inputs = POLICIES[name]
     testing.check_policy(policy, **inputs)
+
+
+ROBOT_POLICIES = {
+    policies.ComputedTorque: ("frequency", "damping", "u_max"),
+    policies.GravityPD: ("frequency", "damping", "u_max"),
+    policies.VelocityCascade: ("position_gain", "velocity_gain", "integral_time"),
+}
+
+
+@pytest.mark.parametrize("kind", ROBOT_POLICIES)
+def test_policies_of_robots_refuse_wrong_settings(kind):
+    """At once, where the user writes them; the number of joints is known only in a loop."""
+    for name in ROBOT_POLICIES[kind]:
+        for value in (-1.0, 0.0, float("nan"), [1.0, -2.0], "fast", [[1.0]]):
+            with pytest.raises(st.ArgumentError, match=f"^{name}: expected"):
+                kind(**{name: value})
+        with pytest.raises(st.ArgumentError, match=f"^{name}: expected"):
+            robot_rules.fitted_policy(kind(**{name: [1.0, 2.0]}), ROBOT)
+    with pytest.raises(st.ArgumentError, match=r"without numbers"):
+        _ = kind().limits

@@ -117,9 +117,9 @@ def arms(
         typer.Option(help="The name of a robot, or an MJCF or URDF file. Repeat for several. Default: all names."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 5.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=2, help="Length of each run in seconds. Default: 40.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=2, help="Length of each run in seconds. Default: 60.")] = None,
     tries: Annotated[
-        int | None, typer.Option(min=1, help="Number of static gains that the search tries. Default: 20.")
+        int | None, typer.Option(min=1, help="Number of static gains that the search tries. Default: 40.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Number of processes. Default: the number of cores.")

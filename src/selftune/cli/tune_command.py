@@ -1,5 +1,6 @@
 """`selftune tune`: a robot from its MJCF or URDF file tunes itself in MuJoCo."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,6 +9,16 @@ from rich.markup import escape
 
 from .options import Json, Quiet, end
 from .screen import Screen, new_table, refusing
+
+OPTIONS = {
+    "fixed": "--fix",
+    "joints": "--joint",
+    "tool": "--tool",
+    "torque_limits": "--torque-limit",
+    "home": "--home",
+    "dt": "--dt",
+}
+"""Arguments of `RobotArm.from_file` as options of the command."""
 
 
 def tune(
@@ -28,7 +39,13 @@ def tune(
         list[float] | None,
         typer.Option(help="The torque limit in N·m (N for slides): once for all joints, or once for each joint."),
     ] = None,
+    joint: Annotated[
+        list[str] | None, typer.Option(help="A joint that the robot has; the others are fixed. Repeat for several.")
+    ] = None,
     fix: Annotated[list[str] | None, typer.Option(help="A joint to fix at home. Repeat for several.")] = None,
+    home: Annotated[
+        list[float] | None, typer.Option(help="The home position in rad (m for slides): once for each joint.")
+    ] = None,
     tool: Annotated[str | None, typer.Option(help="The site or body that carries the payload.")] = None,
     dt: Annotated[float, typer.Option(min=1e-5, help="The control period in seconds.")] = 0.002,
     export: Annotated[bool, typer.Option("--export", help="Also write the tuned controller as C.")] = False,
@@ -58,7 +75,8 @@ def tune(
                 if robot is None:
                     _offer(screen)
                     return
-                options = {"fixed": tuple(fix or ()), "tool": tool, "dt": dt}
+                options: dict[str, Any] = {"fixed": tuple(fix or ()), "tool": tool, "dt": dt}
+                options |= {"joints": tuple(joint) if joint else None, "home": home or None}
                 limits = None if not torque_limit else torque_limit[0] if len(torque_limit) == 1 else torque_limit
                 faults = _tune(
                     screen,
@@ -76,8 +94,7 @@ def tune(
                     with_video=not no_video,
                 )
             except ArgumentError as error:
-                hint = " Give --torque-limit." if error.argument == "torque_limits" else ""
-                raise InputError(f"{error}{hint}") from None
+                raise InputError(_with_options(str(error))) from None
             except ModuleNotFoundError as error:
                 raise InputError(str(error)) from None
     end(screen, faults)
@@ -139,6 +156,18 @@ def _tune(
     )
     faults = [] if made is None else [f"commissioning: {reason}" for reason in made.reasons]
     return faults + (["the robot crashed while it learned"] if tuned.run.crashed else [])
+
+
+def _with_options(message: str) -> str:
+    """Return the message of an error with the options of the command in place of arguments in Python."""
+    names = "|".join(OPTIONS)
+
+    def option(found: re.Match[str]) -> str:
+        name, value = OPTIONS[found[1]], found[2]
+        return f"{name} NAME" if value == "(…)" else f"{name} …" if value == "…" else f"{name} {value[2:-3]}"
+
+    message = re.sub(rf"\b({names})=(\('[^']*',\)|\(…\)|…)", option, message)
+    return re.sub(rf"^({names}):", lambda found: f"{OPTIONS[found[1]]}:", message)
 
 
 def _file(robot: str) -> Path:

@@ -26,6 +26,7 @@ from ..export.web_folder import export_web
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..models.base import AbstractModel, Signal
+from ..models.quadrotor import Quadrotor
 from ..models.robot_arm import RobotArm
 from ..native.choice import Engine
 from ..policies.base import AbstractPolicy, Inputs
@@ -46,7 +47,7 @@ from ..simulation.run import Run
 from ..simulation.simulator import simulate
 from ..tuners.base import AbstractTuner
 from ..tuners.gauss_newton import GaussNewton
-from . import robot_rules
+from . import quadrotor_rules, robot_rules
 from .references import AbstractReference, Steps, as_reference
 from .stability import Linear, Margins, backed_off, linear_loop, margins_of
 from .tracking import AbstractStateCost, Tracking
@@ -86,20 +87,21 @@ class Loop(eqx.Module):
     - `policy`: such as `policies.PID(…)`. Its gains are the start of the tuning. A policy for robots, such as
       `policies.ComputedTorque()`, takes the numbers that are left out from the robot.
     - `cost`: a `Tracking`, a function `(error (q,), u (m,), rate of u (m,)) -> ()`, or a cost of the state, such as
-      `JointTracking`, which is the default for a robot.
+      `JointTracking`, which is the default for a robot, and `FlightTracking` for a quadrotor.
     - `reference`: the wanted output in simulations: a reference of `selftune.references`, a number, an array with a row
       for each step, or a function of the time in seconds. By default the reference makes steps to random levels
       between the output at rest and half a scale above it. If the plant has m controls, the first m outputs move, and
-      the others stay at rest. The joints of a robot swing around their home position (`robot_rules.joint_path`). An
-      agent gets its reference at each call: `agent.act(measurement, reference=r)`.
+      the others stay at rest. The joints of a robot swing around their home position (`robot_rules.joint_path`), and a
+      quadrotor flies a figure eight (`quadrotor_rules.flight_path`). An agent gets its reference at each call:
+      `agent.act(measurement, reference=r)`.
     - `noise`: the standard deviation of the sensor noise, a number or one for each output, in the output's units. By
-      default 1/1000 of the output's scale, and for a robot `robot_rules.measurement_noise`. Simulations and the
-      default observer use it.
+      default 1/1000 of the output's scale, and for a robot or a quadrotor the `measurement_noise` of its rules.
+      Simulations and the default observer use it.
     - `observer`: an observer of `selftune.policies`, which estimates the state from the outputs. It is needed if the
       state has other components than the outputs. By default it is a stationary Kalman filter for this noise and for
       disturbances at the plant's input of 5 % of the control's scale.
     - `full_state`: True if sensors measure the whole state. The measurement is then x, and no observer is needed. This
-      is the default for a robot without an observer.
+      is the default for a robot or a quadrotor without an observer.
     - `jitter`: True if each step has its own sampling period. Then `act` takes the measured time since the last call
       as `dt=…`, which also counts as the period up to the next call. If your program knows the coming period, give
       that as `dt=…` and the measured one as `last_dt=…`.
@@ -151,11 +153,14 @@ class Loop(eqx.Module):
         arguments.instance("full_state", full_state, bool, optional=True)
         arguments.instance("jitter", jitter, bool)
         if full_state is None:
-            full_state = isinstance(plant, RobotArm) and observer is None
+            full_state = isinstance(plant, RobotArm | Quadrotor) and observer is None
         if isinstance(plant, RobotArm):
             policy = robot_rules.fitted_policy(policy, plant) if isinstance(policy, AbstractRobotPolicy) else policy
             cost = robot_rules.joint_cost(plant) if cost is None else cost
             reference = robot_rules.joint_path(plant) if reference is None else reference
+        if isinstance(plant, Quadrotor):
+            cost = quadrotor_rules.flight_cost(plant) if cost is None else cost
+            reference = quadrotor_rules.flight_path(plant) if reference is None else reference
         self.plant, self.policy, self.full_state, self.jitter = plant, policy, full_state, jitter
         states, outputs, controls = _scales(plant)
         cost = Tracking() if cost is None else cost
@@ -166,6 +171,8 @@ class Loop(eqx.Module):
         scales = states if full_state else outputs
         if noise is None and isinstance(plant, RobotArm):
             noise = robot_rules.measurement_noise(plant)[: len(scales)]
+        if noise is None and isinstance(plant, Quadrotor):
+            noise = quadrotor_rules.measurement_noise(plant)[: len(scales)]
         given = [NOISE * scale for scale in scales] if noise is None else noise
         self.noise = jnp.array(arguments.fit_shape("noise", arguments.real_array("noise", given), (len(scales),)))
         if (raw := arguments.known(self.noise)) and np.any(raw[0] < 0):
@@ -300,6 +307,8 @@ class Loop(eqx.Module):
             "window": max(500, math.ceil(max(2 * self._period(), 5 * self._transient()))),
             "swing": SWING,
         }
+        if isinstance(self.plant, Quadrotor):
+            settings |= quadrotor_rules.guard_settings(self.plant)
         return Guard(**(settings | changes))
 
     def agent(

@@ -193,7 +193,8 @@ class Swing(AbstractReference):
     $$r_i = c_i + \frac{s_i}{1.299} \sin(k_i \varphi)(1 - \cos(k_i \varphi)), \qquad
     \varphi = 2\pi \cdot \text{time} / \text{seconds}$$
 
-    A row has the j positions, then the j rates, then the j accelerations.
+    A row has the j positions, then the j rates, then the j accelerations. If the plant asks for 4j numbers, as a
+    quadrotor does, the jerks follow.
 
     **Arguments:** `center`: c, (j,); `size`: s, (j,), the largest distances; `turns`: k, j whole numbers;
     `seconds`: the length of a lap.
@@ -223,7 +224,7 @@ class Swing(AbstractReference):
                 raise ArgumentError(name, f"{len(self.turns)} numbers, one for each joint", f"{getattr(self, name)}")
 
     def rows(self, key: PRNGKeyArray, steps: int, dt: float, q: int) -> Float[Array, "T q"]:
-        if q != 3 * len(self.turns):
+        if q not in (3 * len(self.turns), 4 * len(self.turns)):
             raise ArgumentError("reference", f"{q} numbers for each step", f"{3 * len(self.turns)}")
         turns = np.array(self.turns, float)
         phase = 2 * np.pi * np.mod(_times(steps, dt) / self.seconds, 1.0)[:, None] * turns
@@ -233,7 +234,8 @@ class Swing(AbstractReference):
         position = center + size * (np.sin(phase) - 0.5 * np.sin(2 * phase))
         rate = size * pace * (np.cos(phase) - np.cos(2 * phase))
         acceleration = size * pace**2 * (2 * np.sin(2 * phase) - np.sin(phase))
-        return jnp.asarray(np.concatenate([position, rate, acceleration], axis=1), self.center.dtype)
+        jerk = size * pace**3 * (4 * np.cos(2 * phase) - np.cos(phase))
+        return jnp.asarray(np.concatenate([position, rate, acceleration, jerk], axis=1)[:, :q], self.center.dtype)
 
     def period(self, dt: float) -> float:
         return self.seconds / dt

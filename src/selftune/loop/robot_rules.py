@@ -75,7 +75,8 @@ def fitted_policy(policy: AbstractRobotPolicy, robot: RobotArm) -> AbstractPolic
 
 
 def detuned(theta: dict[str, Any], factor: float) -> dict[str, Any]:
-    r"""Return the start gains of `ComputedTorque` or `GravityPD` with all feedback gains multiplied by a factor.
+    r"""Return the start gains of `ComputedTorque`, `GravityPD` or `Geometric` with all feedback gains multiplied by a
+    factor.
 
     The gains are $\omega^2$ and $2 \zeta \omega$, so ω and ζ change by the square root of the factor.
 
@@ -89,7 +90,7 @@ def detuned(theta: dict[str, Any], factor: float) -> dict[str, Any]:
         [10.] [0.5]
     """
     step = 0.5 * float(np.log(arguments.positive("factor", factor)))
-    return {name: leaf + step if name in ("log_frequency", "log_damping") else leaf for name, leaf in theta.items()}
+    return {name: leaf + step if name.endswith(("frequency", "damping")) else leaf for name, leaf in theta.items()}
 
 
 def joint_cost(robot: RobotArm) -> JointTracking:

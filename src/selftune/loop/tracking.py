@@ -144,3 +144,38 @@ class JointTracking(AbstractStateCost):
         for value, scale in terms:
             total = total + (value / scale.astype(u.dtype)) ** 2
         return total
+
+
+class FlightTracking(AbstractStateCost):
+    r"""The cost of a quadrotor: errors of position and velocity, and thrust and torques beside those of hovering.
+
+    $$h = \Big\lVert \frac{r - p}{P} \Big\rVert^2 + 0.3 \Big\lVert \frac{\dot r - v}{V} \Big\rVert^2
+    + 0.02 \Big(\frac{u_1 - W}{W}\Big)^2 + \sum_i \Big(\frac{u_{1+i}}{U_i}\Big)^2$$
+
+    The state is that of `models.Quadrotor`, and the control is (thrust, torques). Yaw has no cost of its own.
+
+    **Arguments:** `position`, `velocity`: P (m) and V (m/s); `hover`: W, the weight (N); `torque`: U, a number or one
+    for each axis (N·m).
+
+    !!! Example
+
+        >>> import jax.numpy as jnp, selftune as st
+        >>> cost = st.FlightTracking(position=0.1, velocity=0.5, hover=3.0, torque=0.2)
+        >>> hovering = jnp.array([3.0, 0.0, 0.0, 0.0])
+        >>> print(cost(jnp.zeros(16).at[0].set(0.2), hovering, jnp.zeros(12)).round(6))
+        4.0
+    """
+
+    __repr__ = settings_text.show
+
+    position: Any = eqx.field(converter=lambda v: arguments.positive("position", v))
+    velocity: Any = eqx.field(converter=lambda v: arguments.positive("velocity", v))
+    hover: Any = eqx.field(kw_only=True, converter=lambda v: arguments.positive("hover", v))
+    torque: Any = eqx.field(kw_only=True, converter=lambda v: arguments.variances("torque", v))
+
+    def __call__(self, x: Float[Array, " n"], u: Float[Array, " m"], reference: Float[Array, " r"]) -> Float[Array, ""]:
+        settings = (self.position, self.velocity, self.hover, self.torque)
+        P, V, W, U = (value.astype(u.dtype) for value in settings)
+        position, velocity = (reference[:3] - x[:3]) / P, (reference[3:6] - x[3:6]) / V
+        effort = 0.02 * ((u[0] - W) / W) ** 2 + jnp.sum((u[1:] / U) ** 2)
+        return jnp.sum(position**2) + 0.3 * jnp.sum(velocity**2) + effort

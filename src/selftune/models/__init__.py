@@ -25,6 +25,7 @@ from .integrators import Sampled as Sampled
 from .learned_features import LastLayer as LastLayer
 from .learned_features import RadialBasis as RadialBasis
 from .learned_features import RandomFourier as RandomFourier
+from .quadrotor import Quadrotor as Quadrotor
 from .quantized import Quantized as Quantized
 from .rigid_body import Link as Link
 from .rigid_body import RigidBody as RigidBody

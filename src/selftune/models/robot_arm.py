@@ -23,7 +23,7 @@ DT, LAG = 0.002, 0.008
 POSITION_ERROR = 0.02
 """The error of a hinge that counts as 1, in radians; that of a slide is this number times the arm's reach."""
 SLIP = 0.1
-"""The rate of a hinge (rad/s) at which dry friction is nearly at its full value; for a slide, times the reach."""
+"""The wanted rate of a hinge (rad/s) at which dry friction is nearly whole; for a slide, times the reach."""
 FRICTION, OFFSET = 0.1, 0.25
 """The largest friction and the largest offset of a joint's torque, as shares of its rated torque."""
 CARRIED = 0.5
@@ -43,11 +43,14 @@ class RobotArm(AbstractModel):
     The torques τ follow the commands with the time constant T of the motors. Without this lag in the model, a tuner
     would not see that high gains are harmful. The residual is linear in a:
 
-    $$f = a_{\text{offset}} - a_{\text{viscous}}\, \dot q - a_{\text{Coulomb}} \tanh(\dot q / v)
+    $$f = a_{\text{offset}} - a_{\text{viscous}}\, \dot r - a_{\text{Coulomb}} \tanh(\dot r / v)
     - a_{\text{payload}}\, \tau_1(q, \dot q, \ddot r)$$
 
-    $\tau_1$ are the torques for one kilogram at the tool. They take the acceleration from the reference, so that the
-    residual is a function of the state.
+    $\tau_1$ are the torques for one kilogram at the tool. They take the acceleration from the reference r, so that the
+    residual is a function of the state. Friction is that of the wanted rate. With the measured rate, the friction of a
+    joint that moves little inertia would stop the joint within less than a control period. A step of the model would
+    then be unstable, and the sensitivities of the tuner would grow without bound. Damping that the file states is known
+    and does not have this problem (`RigidBody.forward_dynamics`).
 
     The reference has the wanted positions, rates and accelerations of the joints, 3j numbers. The outputs are the
     positions and rates. A `Loop` measures the whole state: if the drives do not report their torques, use the
@@ -291,10 +294,11 @@ class RobotArm(AbstractModel):
         j = self.joints
         q, rate, _ = jnp.split(x, 3)
         viscous, coulomb, offset = jnp.split(a[1:], 3)
-        wanted = t.reference[2 * j :].astype(x.dtype) if isinstance(t, LoopContext) else jnp.zeros_like(q)
+        wanted = t.reference[j:].astype(x.dtype) if isinstance(t, LoopContext) else jnp.zeros(2 * j, x.dtype)
+        wanted_rate, acceleration = jnp.split(wanted, 2)
         slip = jnp.asarray(SLIP * np.array(self.lengths), x.dtype)
-        friction = viscous * rate + coulomb * jnp.tanh(rate / slip)
-        return offset - friction - a[0] * self.body.payload_torque(q, rate, wanted)
+        friction = viscous * wanted_rate + coulomb * jnp.tanh(wanted_rate / slip)
+        return offset - friction - a[0] * self.body.payload_torque(q, rate, acceleration)
 
     def output(self, x: Float[Array, " n"]) -> Array:
         return x[: 2 * self.joints]

@@ -63,10 +63,7 @@ def read(
     tool: str | None = None,
 ) -> RobotFile:
     """Read a robot from an MJCF or URDF file; see `RobotArm.from_file`."""
-    notes: list[str] = []
-    with _warnings_as(notes):
-        spec, is_urdf = _parsed(Path(path))
-        model = _compiled(spec, is_urdf, notes, path)
+    model, notes = compiled(path)
     return _Reader(model, Path(path), notes).read(fixed, joints, tool)
 
 
@@ -81,10 +78,11 @@ def _warnings_as(notes: list[str]) -> Iterator[None]:
         mujoco.set_mju_user_warning(before)
 
 
-def compiled(path: str | os.PathLike[str]) -> Any:
-    """Return the file as MuJoCo compiles it, without meshes that only have a shape."""
-    with _warnings_as([]):
-        return _compiled(*_parsed(Path(path)), [], path)
+def compiled(path: str | os.PathLike[str]) -> tuple[Any, list[str]]:
+    """Return the file as MuJoCo compiles it, without meshes that only have a shape, and notes about it."""
+    notes: list[str] = []
+    with _warnings_as(notes):
+        return _compiled(*_parsed(Path(path)), notes, path), notes
 
 
 def _parsed(path: Path) -> tuple[Any, bool]:
@@ -181,8 +179,10 @@ def _strip(spec: Any, is_urdf: bool) -> None:
         explicit = bool(body.explicitinertial) and not from_geoms
         for geom in list(body.geoms):
             geom.material = ""
-            # Every link of a URDF has its own inertia; a link without one has no mass.
-            if is_urdf or (int(geom.type) in MESHES and (explicit or body.name == "world")):
+            # Every link of a URDF has its own inertia; a link without one has no mass. In MJCF, many files give the
+            # mass 0 to the shapes that are only for the eye.
+            weightless = explicit or body.name == "world" or geom.mass == 0
+            if is_urdf or (int(geom.type) in MESHES and weightless):
                 spec.delete(geom)
         for site in body.sites:
             site.material = ""
@@ -200,6 +200,32 @@ def _strip(spec: Any, is_urdf: bool) -> None:
     for group in (spec.materials, spec.textures):
         for part in list(group):
             spec.delete(part)
+
+
+def model_name(model: Any, path: Path) -> str:
+    """Return the name that the file gives to its robot; the name of the file if there is none."""
+    first = model.names.split(b"\0", 1)[0].decode()
+    return first if first and first != "MuJoCo Model" else path.stem
+
+
+def bodies_behind(model: Any, body: int) -> set[int]:
+    """Return this body and all bodies that it carries."""
+    found = {body}
+    for b in range(body + 1, model.nbody):
+        if int(model.body_parentid[b]) in found:
+            found.add(b)
+    return found
+
+
+def is_pushed(model: Any, bodies: set[int]) -> bool:
+    """Return whether an actuator acts on one of these bodies itself, as a rotor does."""
+    for i, kind in enumerate(model.actuator_trntype):
+        target = model.actuator_trnid[i, 0]
+        if kind == mujoco.mjtTrn.mjTRN_SITE and int(model.site_bodyid[target]) in bodies:
+            return True
+        if kind == mujoco.mjtTrn.mjTRN_BODY and int(target) in bodies:
+            return True
+    return False
 
 
 class _Reader:
@@ -235,7 +261,7 @@ class _Reader:
         off = model.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_GRAVITY
         limits, lag = self._limits(kept)
         return RobotFile(
-            name=self.path.stem if model.names[:1] == b"\0" else self._name(),
+            name=model_name(model, self.path),
             links=links,
             gravity=_triple(np.zeros(3) if off else model.opt.gravity),
             tool=tool_link,
@@ -248,10 +274,6 @@ class _Reader:
             lag=lag,
             notes=tuple(self.notes),
         )
-
-    def _name(self) -> str:
-        first = self.model.names.split(b"\0", 1)[0].decode()
-        return first if first and first != "MuJoCo Model" else self.path.stem
 
     def _error(self, expected: str, got: str, hint: str = "") -> ArgumentError:
         return ArgumentError("path", f"a robot with {expected}", f"{self.path}: {got}", hint)
@@ -268,12 +290,16 @@ class _Reader:
         moved = [self._behind(j) for j in range(model.njnt)]
         for j in free:
             inside = [k for k in moved[j] if k != j]
-            if any(k not in asked for k in inside) or self._lifts(j):
+            flies = is_pushed(model, bodies_behind(model, int(model.jnt_bodyid[j])))
+            if any(k not in asked for k in inside) or flies:
                 hint = "legs, hands and vehicles are not supported; for an arm on a cart, remove the free joint"
-                if not inside:
-                    hint = "a flying body is not an arm"
+                if flies:
+                    hint = (
+                        "read a quadrotor with models.Quadrotor.from_file, and tune it in Python: see Quadrotors in "
+                        "docs/robots-from-files.md and examples/drone_from_file.py"
+                    )
                 raise self._error("a fixed base", f"a floating base (free joint {self.names[j]!r})", hint)
-            self.ignored |= self._bodies_behind(int(model.jnt_bodyid[j]))
+            self.ignored |= bodies_behind(model, int(model.jnt_bodyid[j]))
             self.notes.append(f"The free body {self._body(int(model.jnt_bodyid[j]))!r} is left out.")
         usable = [j for j in range(model.njnt) if j not in free and int(model.jnt_bodyid[j]) not in self.ignored]
         for j in usable:
@@ -308,17 +334,6 @@ class _Reader:
                 listed = ", ".join(self.names)
                 raise ArgumentError(argument, f"some of {listed}", f"{name!r}{nearest(name, self.names)}")
         return [self.names.index(name) for name in names]
-
-    def _lifts(self, j: int) -> bool:
-        """Return whether an actuator acts on a free body, as a rotor does."""
-        model, bodies = self.model, self._bodies_behind(int(self.model.jnt_bodyid[j]))
-        for i, kind in enumerate(model.actuator_trntype):
-            target = model.actuator_trnid[i, 0]
-            if kind == mujoco.mjtTrn.mjTRN_SITE and int(model.site_bodyid[target]) in bodies:
-                return True
-            if kind == mujoco.mjtTrn.mjTRN_BODY and int(target) in bodies:
-                return True
-        return False
 
     def _driven(self) -> set[int]:
         return {int(self.model.actuator_trnid[i, 0]) for i in self._motors()}
@@ -405,17 +420,10 @@ class _Reader:
     def _body(self, body: int) -> str:
         return self.model.body(int(body)).name or f"body{body}"
 
-    def _bodies_behind(self, body: int) -> set[int]:
-        found = {body}
-        for b in range(body + 1, self.model.nbody):
-            if int(self.model.body_parentid[b]) in found:
-                found.add(b)
-        return found
-
     def _behind(self, j: int) -> list[int]:
         """Return the joints that joint j moves, and itself."""
         model, body = self.model, int(self.model.jnt_bodyid[j])
-        bodies = self._bodies_behind(body)
+        bodies = bodies_behind(model, body)
         return [k for k in range(model.njnt) if int(model.jnt_bodyid[k]) in bodies and k >= j]
 
     def _before(self, j: int, kept: list[int]) -> int | None:

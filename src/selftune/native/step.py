@@ -121,7 +121,8 @@ def _with(
 
 def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that JAX traces once for each shape of its arguments."""
-    jitted = jax.jit(function)
+    # JAX writes out an object that is not a plain function, for its messages; for a large model that takes seconds.
+    jitted = jax.jit(lambda *arguments: function(*arguments))
 
     def call(*arguments: Any) -> Any:  # Equinox warns of modules with a jitted function as a field
         return jitted(*arguments)

@@ -12,7 +12,7 @@ from ..foundation.errors import ArgumentError
 from ..problem.constraints import AbstractConstraint, Box, Unconstrained
 from . import base
 from .base import Inputs, Parameter
-from .robot import AbstractRobotPolicy, RobotNumbers, soft_limit, unfitted, with_derivatives
+from .robot import AbstractRobotPolicy, RobotNumbers, given_settings, soft_limit, unfitted, with_derivatives
 
 
 class ComputedTorque(AbstractRobotPolicy):
@@ -77,11 +77,11 @@ class ComputedTorque(AbstractRobotPolicy):
         latency: Any = 0.0,
         constraint: AbstractConstraint | None = None,
     ):
-        given = {"frequency": frequency, "damping": damping, "u_max": u_max, "constraint": constraint}
         self.inverse_dynamics, self.drag = inverse_dynamics, None
         self.latency = arguments.non_negative("latency", latency)
-        self.given = {name: value for name, value in given.items() if value is not None}
+        self.given = {}
         if inverse_dynamics is None:
+            self.given = given_settings(constraint, frequency=frequency, damping=damping, u_max=u_max)
             self.theta, self.constraint, self.u_max = {}, Unconstrained(), None
             return
         if not callable(inverse_dynamics):
@@ -96,14 +96,14 @@ class ComputedTorque(AbstractRobotPolicy):
         self.constraint = base.checked_constraint(constraint, self.theta, default)
         if drag is not None:
             self.drag = jnp.array(arguments.fit_shape("drag", arguments.non_negatives("drag", drag), size))
-        self.given = {}
 
     def for_robot(self, robot: RobotNumbers) -> "ComputedTorque":
         if self.inverse_dynamics is not None:
             return self
         settings = {"frequency": robot.frequency, "damping": robot.damping, "u_max": robot.u_max} | self.given
         start = {
-            name: jnp.broadcast_to(jnp.asarray(settings[name]), (robot.joints,)) for name in ("frequency", "damping")
+            name: arguments.fit_shape(name, jnp.asarray(settings[name]), (robot.joints,))
+            for name in ("frequency", "damping")
         }
         if any(robot.drag):
             settings |= {"drag": jnp.asarray(robot.drag), "latency": robot.latency}

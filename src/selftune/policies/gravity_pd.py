@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 from ..problem.constraints import AbstractConstraint, Unconstrained
 from .base import Inputs, Parameter
 from .computed_torque import ComputedTorque
-from .robot import AbstractRobotPolicy, RobotNumbers, unfitted
+from .robot import AbstractRobotPolicy, RobotNumbers, given_settings, unfitted
 
 
 class GravityPD(AbstractRobotPolicy):
@@ -48,8 +48,7 @@ class GravityPD(AbstractRobotPolicy):
         u_max: Any = None,
         constraint: AbstractConstraint | None = None,
     ):
-        given = {"frequency": frequency, "damping": damping, "u_max": u_max, "constraint": constraint}
-        self.given = {name: value for name, value in given.items() if value is not None}
+        self.given = given_settings(constraint, frequency=frequency, damping=damping, u_max=u_max)
         self.inner = None
 
     def for_robot(self, robot: RobotNumbers) -> "GravityPD":

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
-from ..problem.constraints import Box
+from ..problem.constraints import AbstractConstraint, Box
 from .base import AbstractPolicy
 
 
@@ -68,6 +68,13 @@ class AbstractRobotPolicy(AbstractPolicy):
     @abc.abstractmethod
     def for_robot(self, robot: RobotNumbers) -> AbstractPolicy:
         """Return the policy for this robot."""
+
+
+def given_settings(constraint: AbstractConstraint | None, **numbers: Any) -> dict[str, Any]:
+    """Return the settings that are not None, after a check: numbers or vectors > 0, and a constraint."""
+    arguments.instance("constraint", constraint, AbstractConstraint, optional=True)
+    given = {name: arguments.variances(name, value) for name, value in numbers.items() if value is not None}
+    return given if constraint is None else given | {"constraint": constraint}
 
 
 def unfitted(policy: AbstractPolicy) -> ArgumentError:

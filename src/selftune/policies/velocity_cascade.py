@@ -11,7 +11,7 @@ from ..problem.constraints import AbstractConstraint, Box, Unconstrained
 from ..problem.memory import Memory
 from . import base
 from .base import Inputs, Parameter
-from .robot import AbstractRobotPolicy, RobotNumbers, soft_limit, unfitted, with_derivatives
+from .robot import AbstractRobotPolicy, RobotNumbers, given_settings, soft_limit, unfitted, with_derivatives
 
 POSITION_SHARE, INTEGRAL_SHARE = 0.3, 4.0
 """Start values: the position gain over the velocity gain, and the integral time times the velocity gain."""
@@ -60,8 +60,9 @@ class VelocityCascade(AbstractRobotPolicy):
         constraint: AbstractConstraint | None = None,
         robot: RobotNumbers | None = None,
     ):
-        given = {"position_gain": position_gain, "velocity_gain": velocity_gain, "integral_time": integral_time}
-        self.given = {name: value for name, value in (given | {"constraint": constraint}).items() if value is not None}
+        self.given = given_settings(
+            constraint, position_gain=position_gain, velocity_gain=velocity_gain, integral_time=integral_time
+        )
         self.theta, self.constraint = {}, Unconstrained()
         self.inertia = self.hold = self.u_max = None
         if robot is None:

@@ -53,10 +53,10 @@ class Settings:
     """The first seed. The rules were tried on lower seeds."""
     starts: tuple[float, ...] = (0.25, 0.5, 2.0)
     """The factors on the feedback gains of the rules."""
-    seconds: float = 40.0
+    seconds: float = 60.0
     rows: int = 120
     """The number of time intervals whose mean cost is stored."""
-    tries: int = 20
+    tries: int = 40
     """How many static gains the search tries at most, each in a short run."""
     limit: float = 1.2
     """The largest allowed cost in the last quarter of a run, as a multiple of that of the best static gains."""
@@ -79,13 +79,13 @@ class Settings:
         )
 
 
-def load(name: str) -> "RobotArm":
-    """Return the robot with this name, or from this file."""
+def load(name: str, **options: Any) -> "RobotArm":
+    """Return the robot with this name, or from this file; `options` are those of `RobotArm.from_file`."""
     from ...foundation import extras
 
     arm = extras.load("models.robot_arm", asked_for="selftune bench arms", extra="robots").RobotArm
     try:
-        return arm.from_file(_path(name))
+        return arm.from_file(_path(name), **options)
     except ArgumentError as error:
         raise InputError(f"robots: {error}") from None
     except ModuleNotFoundError as error:
