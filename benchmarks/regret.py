@@ -13,6 +13,7 @@ Compilation is not counted. All is measured in turns, so that a busy machine hit
 import os
 import statistics
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +58,11 @@ def main() -> None:
     def auto() -> None:
         last["auto"] = jax.block_until_ready(st.surrogate(example, long, thetas, window=st.AutoWindow(1e-9), workers=1))
 
-    functions = {"XLA": lambda: exact(1, "xla"), "native": lambda: exact(1), "auto": auto}
+    functions: dict[str, Callable[[], object]] = {
+        "XLA": lambda: exact(1, "xla"),
+        "native": lambda: exact(1),
+        "auto": auto,
+    }
     seconds = interleaved(functions, rounds=ROUNDS, clock=time.process_time)
     by_clock = interleaved({"one": lambda: exact(1), "all": lambda: exact(cores)}, rounds=ROUNDS)
     lane_steps = SHORT**2 / 2
