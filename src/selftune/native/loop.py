@@ -47,9 +47,10 @@ Prepare = Callable[[AbstractSystem], AbstractSystem]
 class Step(Protocol):
     """A step that C repeats. Two steps that are equal give the same program."""
 
-    def __call__(self, prepare: Prepare, settings: PyTree, /, **inputs: Any) -> dict[str, PyTree]:
-        """Return `x`, `state`, `row` and `checked` of the next step. `ROLES` has the names of the inputs. The step uses
-        `prepare` of each system that it differentiates."""
+    def __call__(self, *arguments: Any, **inputs: Any) -> dict[str, PyTree]:
+        """Return `x`, `state`, `row` and `checked` of the next step. The arguments are `prepare`, a `Prepare`, which
+        the step applies to each system that it differentiates, and the settings. `ROLES` has the names of the inputs.
+        """
         ...
 
     def checked_inputs(self, inputs: dict[str, PyTree]) -> PyTree:

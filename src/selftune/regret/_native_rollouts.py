@@ -42,7 +42,7 @@ class RolloutStep(NamedTuple):
 
     kind: Literal["advance", "record", "slope", "compare", "sum"]
 
-    def __call__(self, prepare, settings, /, *, x, state, a_star, w, t, step, limit, theta, end, series=None):
+    def __call__(self, prepare, settings, /, *, x, state, a_star, w, t, step, limit, theta, end, series: Any = None):
         kind, (system,), y = self.kind, settings, state["y"]
         t = step if t is None else t
         x_next, y_next, cost, gradient = prepare(system).sensitivity(x, y, theta, a_star, t)
@@ -154,7 +154,7 @@ class NativeRollouts:
         # The lanes of a group advance together, until the last of their steps; each lane stops at its own.
         self._run(kind, t, groups, np.zeros_like(t), ends, {"x": x, "y": y}, end=t, done=done)
         rows = self._run("record", t, groups, t, np.ones_like(t), {"x": x, "y": y})
-        return _split(Lanes(rows["value"], rows["gradient"]), [count for _, count in blocks])
+        return _split(Lanes, [rows["value"], rows["gradient"]], [count for _, count in blocks])
 
     def exact_steps(self, first: int, count: int) -> int:
         """Return the number of steps that `exact` makes for a block."""
@@ -193,8 +193,9 @@ class NativeRollouts:
         both = {"x": np.concatenate([x[begin], x[begin] + pushes]), "y": np.concatenate([y[begin], y[begin]])}
         lane, twin = ({name: rows[part] for name, rows in both.items()} for part in (np.s_[:count], np.s_[count:]))
         lane["apart"] = np.zeros((count, 2), x.dtype)
-        twice = [np.concatenate([rows, rows]) for rows in (t, begin, half)]
-        self._run("advance", twice[0], np.concatenate([groups, groups + count]), *twice[1:], both, done=done)
+        t_both, begin_both, half_both = (np.concatenate([rows, rows]) for rows in (t, begin, half))
+        groups_both = np.concatenate([groups, groups + count])
+        self._run("advance", t_both, groups_both, begin_both, half_both, both, done=done)
         left_half = twin["x"] - lane["x"]
         self._run("compare", t, groups, begin + half, window - half, lane, series=(x, y), done=done)
         self._run("advance", t, groups, begin + half, window - half, twin, done=done)
@@ -202,7 +203,7 @@ class NativeRollouts:
         left = twin["x"] - lane["x"]
         found, other = (self._run("slope", t, groups, t, np.ones_like(t), states) for states in (lane, twin))
         lanes = gains(found, other, pushes, left_half, left, half, window, np.sqrt(apart).T)
-        return _split(Windowed(*map(np.asarray, lanes)), [size] * len(blocks))
+        return _split(Windowed, [np.asarray(rows) for rows in lanes], [size] * len(blocks))
 
     def _run(
         self,
@@ -266,10 +267,9 @@ def _groups(counts: Sequence[int]) -> np.ndarray:
     return np.concatenate([np.arange(first, first + count, LANES) for first, count in zip(firsts, counts, strict=True)])
 
 
-def _split(lanes: Any, counts: Sequence[int]) -> list[Any]:
-    """Return the blocks of so many lanes."""
-    bounds = np.cumsum([0, *counts])
-    return [type(lanes)(*(rows[a:b] for rows in lanes)) for a, b in pairwise(bounds)]
+def _split(kind: Any, fields: Sequence[np.ndarray], counts: Sequence[int]) -> list[Any]:
+    """Return the blocks of so many lanes, each as a tuple of the kind."""
+    return [kind(*(rows[a:b] for rows in fields)) for a, b in pairwise(np.cumsum([0, *counts]))]
 
 
 def _squares(rows: np.ndarray) -> np.ndarray:

@@ -247,7 +247,7 @@ def _search_natively(
     from ._native_rollouts import NativeRollouts, one_rollout
 
     def mean_costs(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        thetas = jax.vmap(space.unravel)(points)
+        thetas = _thetas(space, points)
         cost, gradient = NativeRollouts(system, scenario, thetas, workers=None).sums()
         return cost / len(scenario), gradient / len(scenario)
 
@@ -266,7 +266,12 @@ def _projected(space: _Space) -> Float[Array, "starts d"]:
 
 
 @eqx.filter_jit
-def _begin(space: _Space, points: Array, value: Array, gradient: Array) -> Descent:
+def _thetas(space: _Space, points: Any) -> PyTree:
+    return jax.vmap(space.unravel)(points)
+
+
+@eqx.filter_jit
+def _begin(space: _Space, points: Any, value: Any, gradient: Any) -> Descent:
     return jax.vmap(space.method().begin)(points, value, gradient)
 
 
@@ -276,7 +281,7 @@ def _trials(descents: Descent) -> Float[Array, "starts d"]:
 
 
 @eqx.filter_jit
-def _advance(space: _Space, descents: Descent, value: Array, gradient: Array, iterations: int) -> Descent:
+def _advance(space: _Space, descents: Descent, value: Any, gradient: Any, iterations: int) -> Descent:
     def one(descent: Descent, value: Array, gradient: Array) -> Descent:
         following, active = space.method().advance(descent, value, gradient), descent.is_active(iterations)
         return jax.tree.map(lambda new, old: jnp.where(active, new, old), following, descent)

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -236,14 +237,11 @@ class _Work:
         def task(first: Array, count: Array) -> Lanes:
             return exact_block(self.system, self.scenario, self.thetas, first, self.size)
 
-        def natively(blocks: list[tuple[int, int]], done: Callable[[int], None]) -> list[Lanes]:
-            return self.native.exact(blocks, done)
-
         if self.native is None:
-            work = [self.size * (first + self.size) for first, _ in blocks]
+            parts = self._map(task, "exact", blocks, [self.size * (first + self.size) for first, _ in blocks])
         else:
             work = [self.native.exact_steps(*block) for block in blocks]
-        parts = self._map("exact", task, natively, blocks, work)
+            parts = self._map_natively(self.native.exact, "exact", blocks, work)
         return _place(parts, [(0, count, first) for first, count in blocks], self.steps)
 
     def windowed(self, plan: RolloutPlan) -> tuple[Surrogate, Array | None]:
@@ -275,14 +273,16 @@ class _Work:
 
     def _windowed_blocks(self, blocks: list[tuple[int, int]], size: int) -> list[Windowed]:
         x, y, push = self._companion()
+        work = [2 * size * window for _, window in blocks]
 
         def task(first: Array, window: Array) -> Windowed:
             return windowed_block(self.system, self.scenario, self.thetas, x, y, push, first, window, size)
 
-        def natively(blocks: list[tuple[int, int]], done: Callable[[int], None]) -> list[Windowed]:
-            return self.native.windowed(blocks, size, x, y, push, done)
-
-        return self._map("windowed", task, natively, blocks, [2 * size * window for _, window in blocks])
+        if self.native is None:
+            return self._map(task, "windowed", blocks, work)
+        return self._map_natively(
+            partial(self.native.windowed, size=size, x=x, y=y, push=push), "windowed", blocks, work
+        )
 
     def _companion(self) -> tuple[Any, Any, Any]:
         if self.companion is None:
@@ -296,22 +296,28 @@ class _Work:
             self.companion = (x, y, push) if self.native is None else (np.asarray(x), np.asarray(y), np.asarray(push))
         return self.companion
 
-    def _map(
-        self, name: str, task: Callable, natively: Callable, blocks: list[tuple[int, int]], work: list[int]
-    ) -> list[Any]:
-        """The results of all blocks. Results of earlier calls with the same arguments are reused."""
+    def _map(self, task: Callable, name: str, blocks: list[tuple[int, int]], work: list[int]) -> list[Any]:
+        """The results of all blocks by XLA."""
         if self.threads is None:
             columns = tuple(jnp.asarray(column) for column in zip(*blocks, strict=True))
             stacked = jax.lax.map(lambda row: task(*row), columns)
             return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(len(blocks))]
+        threads = self.threads
+
+        def run(new: list[tuple[int, int]], new_work: list[int]) -> list[Any]:
+            return threads.map(lambda block: task(*(jnp.asarray(value) for value in block)), new, self.meter, new_work)
+
+        return self._new_only(run, name, blocks, work)
+
+    def _map_natively(self, task: Callable, name: str, blocks: list[tuple[int, int]], work: list[int]) -> list[Any]:
+        """The results of all blocks by the native engine, which has its own threads."""
+        return self._new_only(lambda new, _: task(new, done=self.meter.add) if new else [], name, blocks, work)
+
+    def _new_only(self, run: Callable, name: str, blocks: list[tuple[int, int]], work: list[int]) -> list[Any]:
+        """The results of all blocks. Results of earlier calls with the same arguments are reused."""
         new = [i for i, block in enumerate(blocks) if (name, *block) not in self.done]
         self.meter.total = self.meter.done + sum(work[i] for i in new)
-        if self.native is not None:
-            results = natively([blocks[i] for i in new], self.meter.add) if new else []
-        else:
-            results = self.threads.map(
-                lambda i: task(*(jnp.asarray(value) for value in blocks[i])), new, self.meter, [work[i] for i in new]
-            )
+        results = run([blocks[i] for i in new], [work[i] for i in new])
         for i, result in zip(new, results, strict=True):
             self.done[name, *blocks[i]] = jax.tree.map(np.asarray, result)
         return [self.done[name, *block] for block in blocks]
