@@ -36,3 +36,14 @@ def test_scales_come_from_the_plant_unless_given():
 def test_wrong_arguments(as_a_user, make, message):
     with pytest.raises(st.ArgumentError, match=message):
         make()
+
+
+def test_flight_tracking_counts_every_error():
+    cost = st.FlightTracking(position=0.1, velocity=0.5, hover=3.0, torque=[0.2, 0.2, 0.1])
+    x = jnp.zeros(16).at[:6].set(jnp.array([0.1, 0.0, 0.2, 0.5, 0.0, 0.0]))
+    reference = jnp.zeros(12).at[2].set(0.1)
+    u = jnp.array([4.5, 0.2, 0.0, 0.3])
+    # Position: one scale along x and one along z; velocity: one scale; thrust: half of the weight; torques: 1 and 3.
+    assert np.isclose(cost(x, u, reference), 1 + 1 + 0.3 + 0.02 * 0.25 + 1 + 9)
+    with pytest.raises(st.ArgumentError, match="hover"):
+        st.FlightTracking(0.1, 0.5, hover=0.0, torque=0.2)

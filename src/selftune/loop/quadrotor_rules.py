@@ -59,7 +59,7 @@ def geometric(drone: Quadrotor) -> Geometric:
         >>> drone = models.Quadrotor(0.5, (0.001, 0.001, 0.002), wrench, rotor_high=4.0, lag=0.017)
         >>> policy = quadrotor_rules.geometric(drone)
         >>> print(policy.gains(policy.theta)["attitude_frequency"].round(1))  # tilt: 0.85 / (17 ms + 1.5 · 2 ms)
-        [42.5 10.6]
+        [42.5  9.9]
     """
     arguments.instance("drone", drone, Quadrotor)
     angular = ANGULAR * _angular_limits(drone)

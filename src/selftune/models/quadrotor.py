@@ -163,7 +163,8 @@ class Quadrotor(AbstractModel):
         files = extras.load("models.quadrotor_files", asked_for="Quadrotor.from_file", extra="robots")
         found = files.read(path)
         low, high = files.check_limits(found, rotor_limits)
-        lag = lag if lag is not None else found.lag if found.lag is not None else LAG
+        if lag is None:
+            lag = found.lag
         return cls(
             found.mass,
             found.inertia,
@@ -172,7 +173,7 @@ class Quadrotor(AbstractModel):
             rotor_high=high,
             gravity=found.gravity,
             dt=dt,
-            lag=lag,
+            lag=LAG if lag is None else lag,
             name=found.name,
             notes=found.notes,
         )
