@@ -112,7 +112,7 @@ for t in range(steps):
 error, gains = np.degrees(error), np.array(gains)
 before, after = (np.sqrt(np.mean(np.square(part))) for part in (error[:lap], error[-lap:]))
 print(f"error {before:.2f}° in the first lap, {after:.2f}° in the last; the guard's decisions: {decisions}")
-assert after < 0.4 * before
+assert after < 0.7 * before and after < 0.15
 
 # %%
 figure, axes = plt.subplots(1, 3, figsize=(9, 2.8), layout="constrained")

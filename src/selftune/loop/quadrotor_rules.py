@@ -28,7 +28,7 @@ DAMPING, TILT_DAMPING = 0.8, 0.7
 """The damping ratios of the start gains: position and yaw; tilt."""
 FREQUENCY_RANGE, TILT_RANGE, YAW_RANGE = (1 / 3, 4 / 3), (0.5, 1.4), (0.4, 1.9)
 """The box of the natural frequencies of position, tilt and yaw, as multiples of the start."""
-DAMPING_RANGE, TILT_DAMPING_RANGE = (0.35, 1.5), (0.7, 1.5)
+DAMPING_RANGE, TILT_DAMPING_RANGE = (0.35, 1.5), (0.6, 1.5)
 """The box of the damping ratios. The loop of the tilt must be well damped for the loop of the position around it."""
 ANGULAR, THRUST, FEEDBACK, BRISK = 0.5, 2.25, 0.5, 6.0
 """The policy may use this share of the largest torques; this multiple of the weight as thrust, if the rotors have as
