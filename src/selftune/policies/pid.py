@@ -18,6 +18,9 @@ from .base import AbstractPolicy, Inputs, Parameter
 
 FILTER_RATIO = 10.0
 """The derivative's time constant divided by that of its filter, unless the user gives one."""
+PROPORTIONAL_DAMPS = 0.9
+"""How much the proportional gain damps a slow oscillation; see `Parameter`. If the integral sustains the oscillation, a
+lower kp makes it worse: the integral's share grows, and so does the time constant of the derivative's filter."""
 
 
 def _after_refusal(before: PyTree, after: PyTree, u: Array) -> PyTree:
@@ -223,7 +226,8 @@ class PID(AbstractPolicy):
         u, y = self.units
         units = {"kp": f"{u}/{y}", "ki": f"{u}/({y}·s)", "kd": f"{u}·s/{y}", "feedforward": f"{u}/{y}"}
         units |= dict.fromkeys(("ti", "td", "tf", "tt"), "s")
-        return base.logarithms(self.theta, units, growth={"ti": -1, "tf": -1, "tt": 0}, damps=("kd", "td"))
+        damps = {"kp": PROPORTIONAL_DAMPS, "kd": 1.0, "td": 1.0}
+        return base.logarithms(self.theta, units, growth={"ti": -1, "tf": -1, "tt": 0}, damps=damps)
 
     def gains(self, theta: PyTree) -> dict[str, Array]:
         """Return kp, ki, kd and feedforward, as far as the controller has them, and the times of filter and tracking
