@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune import models, policies
+from selftune import models, policies, references
 
 FIRST = {"gain": 2.0, "time_constant": 0.5, "dt": 0.01}
 MOTOR = {"resistance": 1.0, "torque_constant": 0.05, "rotor_inertia": 1e-4, "load_inertia": 2e-3, "dt": 0.01}
@@ -496,3 +496,17 @@ def test_the_repr_shows_the_numbers():
     assert repr(st.references.Square(2.0, low=0.0, high=1.0)) == "Square(seconds=2.0, low=0.0, high=1.0)"
     assert repr(st.Tracking(effort=0.5)) == "Tracking(effort=0.5)"
     assert "time_constant=0.5" in repr(pi_loop())
+
+
+def test_the_default_derivative_filter_is_short_against_the_reference():
+    plant = models.SecondOrder(gain=1.0, natural_frequency=3.0, damping=1.0, dt=0.02)
+    steps = references.Steps(8.0, -1.0, 1.0)
+
+    def filter_time(policy):
+        return float(st.Loop(plant, policy, reference=steps).policy.gains(policy.theta)["tf"])
+
+    assert filter_time(policies.PID(kp=0.1, kd=2.0)) == pytest.approx(8.0 / 50)
+    assert filter_time(policies.PID(kp=2.0, kd=2.0)) == pytest.approx(0.1)  # kd / (10 kp) is short enough
+    assert filter_time(policies.PID(kp=0.1, kd=2.0, derivative_filter=0.7)) == pytest.approx(0.7)  # the user's choice
+    filtered = policies.Filtered(policies.PID(kp=0.1, kd=2.0), output=policies.LowPass(0.05))
+    assert filter_time(filtered) == pytest.approx(8.0 / 50)

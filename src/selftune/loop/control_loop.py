@@ -59,6 +59,8 @@ NOISE = 1e-3
 """The size of the sensor noise, as a share of the output's scale, unless the user gives one."""
 DISTURBANCE = 0.05
 """The size of the disturbances that an observer expects at the plant's input, as a share of the control's scale."""
+LONGEST_FILTER = 0.02
+"""The longest default filter of a PID's derivative, as a share of the time between two changes of the reference."""
 LONGEST = 20
 """The longest integral time of a PID, in periods of the reference: twice the memory of the tuner."""
 REFUSED = 1e3
@@ -85,7 +87,8 @@ class Loop(eqx.Module):
 
     - `plant`: the model of the plant, such as `models.DCMotor(…)`.
     - `policy`: such as `policies.PID(…)`. Its gains are the start of the tuning. A policy for robots, such as
-      `policies.ComputedTorque()`, takes the numbers that are left out from the robot.
+      `policies.ComputedTorque()`, takes the numbers that are left out from the robot. The default derivative filter of
+      a PID is at most 1/50 of the time between two changes of the reference; see `PID.with_filter_within`.
     - `cost`: a `Tracking`, a function `(error (q,), u (m,), rate of u (m,)) -> ()`, or a cost of the state, such as
       `JointTracking`, which is the default for a robot, and `FlightTracking` for a quadrotor.
     - `reference`: the wanted output in simulations: a reference of `selftune.references`, a number, an array with a row
@@ -161,13 +164,19 @@ class Loop(eqx.Module):
         if isinstance(plant, Quadrotor):
             cost = quadrotor_rules.flight_cost(plant) if cost is None else cost
             reference = quadrotor_rules.flight_path(plant) if reference is None else reference
-        self.plant, self.policy, self.full_state, self.jitter = plant, policy, full_state, jitter
+        self.plant, self.full_state, self.jitter = plant, full_state, jitter
         states, outputs, controls = _scales(plant)
         cost = Tracking() if cost is None else cost
         if not callable(cost):
             raise ArgumentError("cost", "a Tracking or a function of error, u and rate", arguments.describe(cost))
         self.cost = cost.scaled_to(outputs, controls) if isinstance(cost, Tracking) else cost
         self.reference = _default_reference(plant) if reference is None else as_reference(reference)
+        longest = LONGEST_FILTER * self._transient() * plant.dt
+        self.policy = jax.tree.map(
+            lambda node: node.with_filter_within(longest) if isinstance(node, PID) else node,
+            policy,
+            is_leaf=lambda node: isinstance(node, PID),
+        )
         scales = states if full_state else outputs
         if noise is None and isinstance(plant, RobotArm):
             noise = robot_rules.measurement_noise(plant)[: len(scales)]

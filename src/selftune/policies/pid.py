@@ -54,7 +54,8 @@ class PID(AbstractPolicy):
 
     - `kp`, `ki`, `kd`: the start gains: numbers for one variable, vectors (m,) for one PID on each axis.
     - `derivative_filter`: the time constant $T_f$ in seconds. By default $T_f = T_d / 10$ with $T_d = k_d / k_p$ of the
-      current gains, so that the derivative amplifies noise at most ten times as much as $k_p$.
+      current gains, so that the derivative amplifies noise at most ten times as much as $k_p$. A
+      `Loop` also bounds this default; see `with_filter_within`.
     - `tune_filter`: if True, the logarithm of $T_f$ is a part of θ, as `log_tf`.
     - `tune_times`: if True, θ has the logarithms of the times $T_i = k_p / k_i$ and $T_d = k_d / k_p$ of the standard
       form, as `log_ti` and `log_td`, in place of $k_i$ and $k_d$; see `standard`.
@@ -89,6 +90,7 @@ class PID(AbstractPolicy):
     constraint: AbstractConstraint
     signs: dict[str, Array]
     derivative_filter: Array | None
+    longest_filter: Array | None
     b: Array
     c: Array
     u_min: Array | None
@@ -127,7 +129,7 @@ class PID(AbstractPolicy):
         sizes = {name: jnp.abs(gain) for name, gain in gains.items()}
         if tune_times:
             sizes = _as_times(sizes)
-        self.derivative_filter = None
+        self.derivative_filter = self.longest_filter = None
         if derivative_filter is not None:
             self.derivative_filter = arguments.variances("derivative_filter", derivative_filter)
         elif "kd" in gains and "kp" not in gains:
@@ -204,6 +206,23 @@ class PID(AbstractPolicy):
         if "log_ti" in theta:
             high["log_ti"] = jnp.maximum(theta["log_ti"], jnp.minimum(high["log_ti"], longest))
         return Box(low, high)
+
+    def with_filter_within(self, time: float) -> "PID":
+        r"""Return this PID with a default derivative filter of at most `time` seconds: $T_f = \min(T_d / 10,$ `time`).
+
+        If $k_d / k_p$ is much too large, $T_d / 10$ is so long that $k_d$ hardly matters: the filtered derivative then
+        acts like a proportional gain of $10 k_p$, and a tuner cannot find the way back. A filter that the user gave, or
+        that is tuned, stays as it is.
+
+        !!! Example
+
+            >>> from selftune import policies
+            >>> pid = policies.PID(kp=0.1, kd=2.0)
+            >>> [round(float(one.gains(one.theta)["tf"]), 2) for one in (pid, pid.with_filter_within(0.5))]
+            [2.0, 0.5]
+        """
+        longest = arguments.positive("time", time)
+        return eqx.tree_at(lambda pid: pid.longest_filter, self, longest, is_leaf=lambda leaf: leaf is None)
 
     @property
     def memory(self) -> Memory | None:
@@ -286,7 +305,8 @@ class PID(AbstractPolicy):
     def _filter_time(self, gains: dict[str, Array]) -> Array:
         if self.derivative_filter is not None:
             return self.derivative_filter.astype(gains["kd"].dtype)
-        return gains["kd"] / (FILTER_RATIO * gains["kp"])
+        time = gains["kd"] / (FILTER_RATIO * gains["kp"])
+        return time if self.longest_filter is None else jnp.minimum(time, self.longest_filter.astype(time.dtype))
 
     def _tracking_time(self, gains: dict[str, Array]) -> Array:
         """The given time, or sqrt(Ti Td) = sqrt(kd / ki), or Ti = kp / ki; zero, which counts as one period, for an
