@@ -5,6 +5,7 @@
 
 import base64
 import re
+import tempfile
 from pathlib import Path
 
 import jupytext
@@ -53,8 +54,14 @@ def execute(script: Path) -> nbformat.NotebookNode:
     notebook = jupytext.read(script)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # files, which only this user can read
-    NotebookClient(notebook, kernel, timeout=300, resources={"metadata": {"path": str(script.parent)}}).execute()
+    where = {"metadata": {"path": str(script.parent)}}
+    # Sockets are files beside the connection file, which only this user can read. Their path is absolute, because the
+    # kernel runs in the folder of the script and this program does not.
+    with tempfile.TemporaryDirectory() as folder:
+        kernel = AsyncKernelManager(
+            kernel_name="python3", transport="ipc", connection_file=str(Path(folder) / "kernel.json")
+        )
+        NotebookClient(notebook, kernel, timeout=600, startup_timeout=300, resources=where).execute()
     del notebook.cells[0]
     kept.parent.mkdir(exist_ok=True)
     nbformat.write(notebook, kept)
