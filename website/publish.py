@@ -1,7 +1,8 @@
 """Put the built site beside the other versions: python -m website.publish FOLDER VERSION
 
-FOLDER is a checkout of the branch that GitHub Pages shows. "dev" is the site of the main branch; a release has its
-number, and "latest" is a copy of the newest release, or of "dev" before the first release. The theme's list of versions reads versions.json.
+FOLDER is a checkout of the branch that GitHub Pages shows. "dev" is the site of the main branch. A release has its
+number. "latest" is a copy of the newest release, or of "dev" before the first release. The theme's list of versions
+reads versions.json.
 """
 
 import json
