@@ -21,7 +21,7 @@ EXAMPLE = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)
 
 def links(text: str) -> str:
     """Make the name of a page, such as `docs/native.md`, a link. The pages of the reference are in the folder api."""
-    return PAGE.sub(r"[\g<0>](../../\1/)", text)
+    return PAGE.sub(r"[\g<0>](../\1.md)", text)
 
 
 def fenced(text: str) -> str:
