@@ -38,7 +38,8 @@ class MGAPS(AbstractTuner):
     - `contraction_memory`: N ≥ 1 steps, or None to turn this estimate off. `TunerInfo.contraction` then shows whether
       the theory's main hypothesis (Definition "time-varying contractive perturbation") holds at present.
 
-    For this estimate, one more tangent $z$ is propagated, $z_{t+1} = \frac{\partial \hat g}{\partial x} z_t / \|\cdot\|$, and
+    For this estimate, one more tangent $z$ is propagated,
+    $z_{t+1} = \frac{\partial \hat g}{\partial x} z_t / \|\cdot\|$, and
 
     $$\hat\rho_t = \exp \frac{\sum_{s \le t} (1 - 1/N)^{t-s} \log \|\frac{\partial \hat g}{\partial x} z_s\|}
     {\sum_{s \le t} (1 - 1/N)^{t-s}}$$
