@@ -56,6 +56,13 @@ def test_problems_are_found(site, page, problem):
     assert [found.startswith(problem) for found in check.problems(site)] == [True]
 
 
+def test_the_links_of_the_page_404_are_checked(site):
+    (site / "404.html").write_text(
+        '<a href="/selftune/a/">a</a><a href="/selftune/b/">b</a><a href="/selftune/">start</a>'
+    )
+    assert check.problems(site) == ["404.html links to /selftune/b/, which does not exist"]
+
+
 def test_a_page_that_no_link_reaches_is_a_problem(site):
     (site / "orphan").mkdir()
     (site / "orphan" / "index.html").write_text("x")

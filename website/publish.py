@@ -12,10 +12,8 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from .places import SITE
+from .places import ADDRESS, SITE
 
-ADDRESS = "https://selftune.github.io/selftune"
-"""Where GitHub shows the folder of the versions; website/zensical.toml has the same address."""
 REDIRECT = '<!doctype html><meta http-equiv="refresh" content="0; url=latest/"><a href="latest/">selftune</a>\n'
 
 

@@ -77,6 +77,16 @@ test("a slider changes the run and the address, by the keyboard alone", async (p
   assert.equal(await settled(page), after); // the link alone gives the same run
 });
 
+test("the link to the present settings can be copied", async (page) => {
+  await settled(page);
+  await slide(page, "noise", "ArrowLeft", 3);
+  await page.click("text=Copy link");
+  await page.waitForSelector("text=Link copied");
+  const copied = await page.evaluate(() => navigator.clipboard.readText());
+  assert.equal(copied, page.url());
+  assert.match(copied, /noise=0\.0\d+/);
+}, { permissions: ["clipboard-read", "clipboard-write"] });
+
 test("the rule without a learning rate needs none", async (page) => {
   await page.goto(`${home}#paper?gain=0.5&noise=0.01&rule=mgaps&seed=3`);
   const slow = await settled(page);
