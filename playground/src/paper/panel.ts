@@ -165,7 +165,8 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
   // On a phone, the gain stands above the sliders.
   const [first, ...others] = Object.values(plots).map((plot) => plot.element);
   place.append(layout(heading, controls, [verdict, first!], [element("div", { class: "plots" }, ...others)]));
-  ask();
+  // The page is drawn first: on a slow machine, two runs of 200,000 steps would delay it.
+  requestAnimationFrame(() => setTimeout(ask));
   return () => worker.terminate();
 }
 
