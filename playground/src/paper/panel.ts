@@ -166,8 +166,12 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
   const [first, ...others] = Object.values(plots).map((plot) => plot.element);
   place.append(layout(heading, controls, [verdict, first!], [element("div", { class: "plots" }, ...others)]));
   // The page is drawn first: on a slow machine, two runs of 200,000 steps would delay it.
-  requestAnimationFrame(() => setTimeout(ask));
-  return () => worker.terminate();
+  let stopped = false;
+  requestAnimationFrame(() => setTimeout(() => stopped || ask()));
+  return () => {
+    stopped = true;
+    worker.terminate();
+  };
 }
 
 /** Means of so many rows: the noise of single rows hides the curves. */
