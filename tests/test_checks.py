@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import selftune as st
+from selftune.simulation._differences import compare, probe, relative_errors
 from tests.problems import planar_system
 
 X, THETA, A = jnp.array([0.3, -0.2]), jnp.array([1.0, 0.5, 0.1]), jnp.array([0.4])
@@ -213,3 +214,16 @@ class TestContraction:
         arguments = dict(system=linear(np.eye(2)), scenario=quiet(8), theta=jnp.zeros(1), a_hat=jnp.zeros(1))
         with pytest.raises(ValueError, match=message):
             st.check_contraction(**(arguments | changes))
+
+
+def test_a_kink_inside_the_larger_steps_is_no_error():
+    """The anti-windup of a heater whose control rests near its lower limit of 0: the state is 100, the kink a little
+    beside it. In float32, steps of 1 and 4 cross the kink, and smaller ones do not."""
+    for kink in (100.2, 100.5, 101.5, 103.0, 99.8, 97.0):
+        function = lambda z, kink=kink: z - 0.02 * jnp.maximum(z - kink, 0)
+        z = jnp.array([100.0], jnp.float32)
+        for slope, right in ((1.0 if kink > 100 else 0.98, True), (0.99, False)):
+            block = compare(
+                jax.tree.map(lambda leaf: leaf[None], probe(function, z, jnp.array([[slope]], jnp.float32)))
+            )
+            assert (relative_errors(block, 1e-3) <= 1e-3).all() == right, (kink, slope)

@@ -31,6 +31,8 @@ def site(tmp_path):
     (tmp_path / "index.html").write_text('<h1 id="top">x</h1><a href="a/">a</a>')
     (tmp_path / "a" / "index.html").write_text('<a href="../#top">home</a><img src="../x.png">')
     (tmp_path / "x.png").touch()
+    (tmp_path / "sitemap.xml").write_text(f"<loc>{publish.ADDRESS}/a/</loc>")
+    (tmp_path / "404.html").write_text('<a href="/selftune/a/">a</a><script>{"base":"/selftune"}</script>')
     return tmp_path
 
 
@@ -54,6 +56,13 @@ def test_problems_are_found(site, page, problem):
     assert [found.startswith(problem) for found in check.problems(site)] == [True]
 
 
+def test_the_links_of_the_page_404_are_checked(site):
+    (site / "404.html").write_text(
+        '<a href="/selftune/a/">a</a><a href="/selftune/b/">b</a><a href="/selftune/">start</a>'
+    )
+    assert check.problems(site) == ["404.html links to /selftune/b/, which does not exist"]
+
+
 def test_a_page_that_no_link_reaches_is_a_problem(site):
     (site / "orphan").mkdir()
     (site / "orphan" / "index.html").write_text("x")
@@ -63,7 +72,7 @@ def test_a_page_that_no_link_reaches_is_a_problem(site):
 def test_versions(site, tmp_path_factory):
     folder = tmp_path_factory.mktemp("published")
     publish.publish(folder, "dev", site)
-    assert "dev/" in (folder / "index.html").read_text()
+    assert f"{publish.ADDRESS}/latest/a/" in (folder / "latest" / "sitemap.xml").read_text()
     publish.publish(folder, "0.10.0", site)
     (site / "index.html").write_text("an older release, published later")
     publish.publish(folder, "0.9.0", site)
@@ -72,6 +81,10 @@ def test_versions(site, tmp_path_factory):
     assert versions[0]["aliases"] == ["latest"]
     assert "top" in (folder / "latest" / "index.html").read_text()
     assert "latest/" in (folder / "index.html").read_text()
+    for version in ("0.10.0", "latest", "dev"):
+        assert (folder / version / "sitemap.xml").read_text() == f"<loc>{publish.ADDRESS}/{version}/a/</loc>"
+    missing = (folder / "404.html").read_text()
+    assert missing == '<a href="/selftune/latest/a/">a</a><script>{"base":"/selftune/latest"}</script>'
     with pytest.raises(SystemExit, match="VERSION"):
         publish.publish(folder, "../x", site)
 

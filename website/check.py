@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from .places import SITE
+from .places import ADDRESS, SITE
 
 
 class Page(HTMLParser):
@@ -34,21 +34,22 @@ def problems(site: Path = SITE) -> list[str]:
     pages = {path: Page(path) for path in sorted(site.rglob("*.html"))}
     found, reached = [], set()
     for path, page in pages.items():
-        if path.name == "404.html":  # its addresses begin at the root of the server
-            continue
         for target in (*page.links, *page.loads):
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
                 if target in page.loads and parts.scheme != "data":
                     found.append(f"{path.relative_to(site)} loads {target} from another server")
                 continue
-            place = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            # The addresses of the page 404 begin at the root of the server.
+            below = f".{parts.path.removeprefix(urlsplit(ADDRESS).path)}" if parts.path.startswith("/") else None
+            start = path.parent if below is None else site
+            place = (start / unquote(below or parts.path)).resolve() if parts.path else path
             place = place / "index.html" if place.is_dir() else place
             if not place.exists():
                 found.append(f"{path.relative_to(site)} links to {target}, which does not exist")
             elif parts.fragment and place in pages and unquote(parts.fragment) not in pages[place].ids:
                 found.append(f"{path.relative_to(site)} links to {target}, which has no such anchor")
-            if place != path:
+            if place != path and path.name != "404.html":
                 reached.add(place)
     unreached = [path for path in pages if path not in reached and path.name != "404.html"]
     found += [f"{path.relative_to(site)} is reached by no link" for path in unreached]

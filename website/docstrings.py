@@ -15,7 +15,13 @@ from typing import Any
 import equinox as eqx
 import griffe
 
+PAGE = re.compile(r"(?<!\[)`docs/([\w/-]+)\.md`")
 EXAMPLE = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)
+
+
+def links(text: str) -> str:
+    """Make the name of a page, such as `docs/native.md`, a link. The pages of the reference are in the folder api."""
+    return PAGE.sub(r"[\g<0>](../\1.md)", text)
 
 
 def fenced(text: str) -> str:
@@ -40,7 +46,7 @@ def constructor(name: str, cls: type) -> str:
 class Reference(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = fenced(obj.docstring.value)
+            obj.docstring.value = fenced(links(obj.docstring.value))
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
         if cls.docstring is None or "__init__" in cls.members or cls.name.startswith(("_", "Abstract")):

@@ -5,6 +5,7 @@
 
 import base64
 import re
+import tempfile
 from pathlib import Path
 
 import jupytext
@@ -53,8 +54,14 @@ def execute(script: Path) -> nbformat.NotebookNode:
     notebook = jupytext.read(script)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # files, which only this user can read
-    NotebookClient(notebook, kernel, timeout=300, resources={"metadata": {"path": str(script.parent)}}).execute()
+    where = {"metadata": {"path": str(script.parent)}}
+    # Sockets are files beside the connection file, which only this user can read. Their path is absolute, because the
+    # kernel runs in the folder of the script and this program does not.
+    with tempfile.TemporaryDirectory() as folder:
+        kernel = AsyncKernelManager(
+            kernel_name="python3", transport="ipc", connection_file=str(Path(folder) / "kernel.json")
+        )
+        NotebookClient(notebook, kernel, timeout=600, startup_timeout=300, resources=where).execute()
     del notebook.cells[0]
     kept.parent.mkdir(exist_ok=True)
     nbformat.write(notebook, kept)
@@ -69,18 +76,21 @@ def page(notebook: nbformat.NotebookNode, name: str) -> str:
         "The outputs on this page were made when the site was built."
     )
     parts = [title, links, rest]
+    heading = title
     for cell in notebook.cells[1:]:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
+            heading = [heading, *re.findall(r"^#+ .*$", cell.source, re.MULTILINE)][-1]
             continue
         parts.append(f"```python\n{cell.source}\n```")
         printed = "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
         parts.append(fenced(printed) if printed else "")
-        parts += [shown(output, name, len(parts)) for output in cell.outputs if output.output_type != "stream"]
+        about = f"Figure: {heading.strip('# ')}"
+        parts += [shown(output, name, len(parts), about) for output in cell.outputs if output.output_type != "stream"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def shown(output: nbformat.NotebookNode, name: str, number: int) -> str:
+def shown(output: nbformat.NotebookNode, name: str, number: int, about: str) -> str:
     data = output.get("data", {})
     if "image/svg+xml" in data or "image/png" in data:
         kind = "svg" if "image/svg+xml" in data else "png"
@@ -89,7 +99,7 @@ def shown(output: nbformat.NotebookNode, name: str, number: int) -> str:
             path.write_text(data["image/svg+xml"], encoding="utf-8")
         else:
             path.write_bytes(base64.b64decode(data["image/png"]))
-        return f"![The figure that this cell draws]({path.name})"
+        return f"![{about}]({path.name}){{ .plot }}"
     return fenced(data["text/plain"]) if "text/plain" in data else ""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from .places import REPOSITORY, ROOT, SITE
 
 BUILT = ROOT / "playground" / "dist"
-GUIDE = '<meta name="guide" content="https://selftune.github.io/selftune/" />'
+GUIDE = '<meta name="guide" content="https://selftune.github.io/selftune/latest/" />'
 """The playground's links to the guide begin with this address, unless the site serves the playground."""
 INSTRUCTIONS = f'href="{REPOSITORY}/playground/README.md"'
 """Without a built playground, the page of the playground links to the instructions."""

@@ -62,9 +62,8 @@ def draw(colours: Colours) -> Drawing:
         gains = jnp.exp(tuned.theta[f"log_{name}"][:: 4 * EVERY])
         line = points(gains, *lower)
         picture.line(line, colour=colour, width=2.2, more=clip)
-        picture.text(
-            RIGHT + 10, line[-1][1] + 5, f"{name} {float(gains[-1]):.1f}", size=14, colour=colour, anchor="start"
-        )
+        place = line[-1][1] + (1 if name == "kp" else 13)  # both gains end so near each other that the names overlap
+        picture.text(RIGHT + 10, place, f"{name} {float(gains[-1]):.1f}", size=14, colour=colour, anchor="start")
     picture.line([(LEFT, 400), (RIGHT, 400)], colour=colours.muted, width=1)
     for seconds in range(0, 91, 15):
         picture.text(LEFT + (RIGHT - LEFT) * seconds / 90, 420, f"{seconds} s", size=13, colour=colours.muted)

@@ -111,7 +111,8 @@ for t in range(steps):
         decisions[decision] = decisions.get(decision, 0) + 1
 error, gains = np.degrees(error), np.array(gains)
 before, after = (np.sqrt(np.mean(np.square(part))) for part in (error[:lap], error[-lap:]))
-print(f"error {before:.2f}° in the first lap, {after:.2f}° in the last; the guard's decisions: {decisions}")
+print(f"error {before:.2f}° in the first lap, {after:.2f}° in the last")
+print("the guard's decisions:", decisions)
 assert after < 0.7 * before and after < 0.15
 
 # %%
@@ -130,7 +131,8 @@ _ = axes[0].legend()
 
 # %%
 learned = dict(zip([parameter.name for parameter in robot.parameters], np.asarray(agent.a_hat), strict=True))
-print({name: round(float(value), 3) for name, value in learned.items()})
+for name, value in learned.items():
+    print(f"{name:16s} {float(value):6.3f}")
 assert 0.2 < learned["payload"] < 0.4
 
 # %% [markdown]

@@ -75,6 +75,34 @@ export function button(text: string, pressed: () => void): HTMLButtonElement {
   return made;
 }
 
+/** Controls that belong together, under a heading. */
+export function group(heading: string, ...children: Node[]): HTMLElement {
+  return element("div", { class: "group", role: "group", "aria-label": heading }, element("h3", {}, heading), ...children);
+}
+
+export function buttons(...children: Node[]): HTMLElement {
+  return element("div", { class: "buttons" }, ...children);
+}
+
+/** A link to the present settings, and the settings as files: the Python script and TOML are written when they are asked for. */
+export function takeAway(name: string, python: () => string, toml: () => string, c: { name: string; source: string; header: string }): HTMLElement {
+  const copy = button("Copy link", async () => {
+    const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+    copy.textContent = copied ? "Link copied" : "Copy the address above";
+    setTimeout(() => (copy.textContent = "Copy link"), 2000);
+  });
+  return group(
+    "Take these settings with you",
+    buttons(
+      copy,
+      button("Python", () => download(`${name}.py`, python())),
+      button("TOML", () => download(`${name}.toml`, toml())),
+      element("a", { href: c.source, download: `${c.name}.c` }, "C"),
+      element("a", { href: c.header, download: `${c.name}.h` }, "C header"),
+    ),
+  );
+}
+
 const WIDE = "(min-width: 761px)";
 
 /** The address of the guide. The documentation site serves the playground beside its own pages, and changes this address. */

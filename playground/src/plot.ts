@@ -30,6 +30,12 @@ export const shortNumber = (value: number): string => {
 
 const steps = (value: number): string => (Math.abs(value) >= 1000 ? `${Number((value / 1000).toPrecision(4))}k` : `${value}`);
 
+/** A grid of all logarithmic steps would hide the curves where an axis spans many powers of ten. */
+const powersOfTen: uPlot.Axis.Filter = (_, ticks) => {
+  const most = Math.max(...ticks) / Math.min(...ticks);
+  return most < 100 ? ticks : ticks.map((tick) => (Number.isInteger(Number(Math.log10(tick).toFixed(9))) ? tick : null));
+};
+
 export class Plot {
   readonly element: HTMLElement;
   #plot: uPlot | null = null;
@@ -92,7 +98,12 @@ export class Plot {
         },
         axes: [
           { ...axis, values: (_, ticks) => ticks.map(steps), label: along, labelSize: 18, labelFont: "12px system-ui, sans-serif", size: 34 },
-          { ...axis, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : format(tick))), size: 54 },
+          {
+            ...axis,
+            values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : format(tick))),
+            size: 54,
+            ...(logarithmic ? { grid: { ...axis.grid, filter: powersOfTen }, ticks: { ...axis.ticks, filter: powersOfTen } } : {}),
+          },
         ],
         series: [
           {},

@@ -2,7 +2,7 @@ import cSource from "../controllers/motor_pid/motor_pid.c?url";
 import cHeader from "../controllers/motor_pid/motor_pid.h?url";
 import { load } from "../controllers/motor_pid/motor_pid.mjs";
 import textbook from "../controllers/motor_gains.json";
-import { about, button, choice, download, element, layout, slider } from "../controls";
+import { about, button, buttons, choice, element, group, layout, slider, takeAway } from "../controls";
 import { History } from "../history";
 import { Plot, shortNumber } from "../plot";
 import { withDefaults, writeAddress } from "../settings";
@@ -39,7 +39,7 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
   ];
   const plots = {
     angle: new Plot({
-      title: "Angle of the shaft, rad", along: "seconds", height: 220,
+      title: "Angle of the shaft, rad", along: "seconds",
       series: [{ label: "wanted", colour: "--best", dashed: true }, ...two], range: [-2.4, 2.4],
     }),
     gains: new Plot({
@@ -145,7 +145,7 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
     const decisions = own!.controller.decisions().filter((name) => name !== "STILL" && name !== "LIMITED");
     verdict.textContent =
       `After ${(step * PERIOD).toFixed(0)} s: Kp ${shortNumber(kp)}, Ki ${shortNumber(ki)}, Kd ${shortNumber(kd)}. ` +
-      `Its cost is now ${shortNumber(means.own / means.rival)} times that of the held gains.` +
+      `Its cost is now ${shortNumber((100 * means.own) / means.rival)} % of the cost with held gains.` +
       (decisions.length ? ` Guard: ${decisions.join(", ").toLowerCase()}.` : "");
   }
 
@@ -156,21 +156,24 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
   const controls = element(
     "div",
     { class: "controls" },
-    element("div", { class: "buttons" }, learning, pausing, button("Start again", restart)),
-    slider({ name: "load", label: "Load", low: -2, high: 2, value: values.load, step: 0.05, show: (v) => `${v.toFixed(2)} N·m`, changed: set("load") }),
-    slider({ name: "inertia", label: "True inertia", low: 0.5, high: 3, value: values.inertia, logarithmic: true, show: (v) => `${shortNumber(v)} × the model's`, changed: set("inertia") }),
-    slider({ name: "friction", label: "Friction", low: 0, high: 1, value: values.friction, step: 0.02, show: (v) => `${v.toFixed(2)} N·m`, changed: set("friction") }),
-    slider({ name: "speed", label: "Speed of time", low: 0.5, high: 50, value: values.speed, logarithmic: true, show: (v) => `${shortNumber(v)} ×`, changed: set("speed") }),
-    choice({ name: "start", label: "Start gains", choices: STARTS, value: values.start as keyof typeof STARTS, changed: set("start", restart) }),
-    choice({ name: "rival", label: "Compare with", choices: RIVALS, value: values.rival as keyof typeof RIVALS, changed: set("rival", restart) }),
-    element(
-      "div",
-      { class: "buttons" },
-      button("Python", () => download("motor_pid.py", pythonScript(startGains(values.start), values))),
-      button("TOML", () => download("motor_pid.toml", tomlFile())),
-      element("a", { href: cSource, download: "motor_pid.c" }, "C"),
-      element("a", { href: cHeader, download: "motor_pid.h" }, "C header"),
+    group(
+      "The controller",
+      buttons(learning),
+      choice({ name: "start", label: "Start gains", choices: STARTS, value: values.start as keyof typeof STARTS, changed: set("start", restart) }),
+      choice({ name: "rival", label: "Compare with", choices: RIVALS, value: values.rival as keyof typeof RIVALS, changed: set("rival", restart) }),
     ),
+    group(
+      "The motor",
+      slider({ name: "load", label: "Load", low: -2, high: 2, value: values.load, step: 0.05, show: (v) => `${v.toFixed(2)} N·m`, changed: set("load") }),
+      slider({ name: "inertia", label: "True inertia", low: 0.5, high: 3, value: values.inertia, logarithmic: true, show: (v) => `${shortNumber(v)} × the model's`, changed: set("inertia") }),
+      slider({ name: "friction", label: "Friction", low: 0, high: 1, value: values.friction, step: 0.02, show: (v) => `${v.toFixed(2)} N·m`, changed: set("friction") }),
+    ),
+    group(
+      "Time",
+      slider({ name: "speed", label: "Speed of time", low: 0.5, high: 50, value: values.speed, logarithmic: true, show: (v) => `${shortNumber(v)} ×`, changed: set("speed") }),
+      buttons(pausing, button("Start again", restart)),
+    ),
+    takeAway("motor_pid", () => pythonScript(startGains(values.start), values), tomlFile, { name: "motor_pid", source: cSource, header: cHeader }),
   );
   const heading = element(
     "div",
@@ -184,8 +187,8 @@ export function motorPanel(place: HTMLElement, given: URLSearchParams): () => vo
     ),
   );
   const shown = element("div", { class: "dials" }, dials.own.element, dials.rival.element);
-  const drawn = element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element));
-  place.append(layout(heading, controls, [verdict, shown], [drawn]));
+  const drawn = element("div", { class: "plots" }, plots.gains.element, plots.cost.element);
+  place.append(layout(heading, controls, [verdict, shown, plots.angle.element], [drawn]));
 
   let stopped = false;
   Promise.all([load(), load()]).then(

@@ -1,6 +1,6 @@
 import cSource from "../controllers/paper_mgaps/paper_mgaps.c?url";
 import cHeader from "../controllers/paper_mgaps/paper_mgaps.h?url";
-import { about, button, choice, download, element, layout, slider } from "../controls";
+import { about, button, buttons, choice, element, group, layout, slider, takeAway } from "../controls";
 import { Plot, shortNumber } from "../plot";
 import { withDefaults, writeAddress } from "../settings";
 import { pythonScript, tomlFile } from "./python";
@@ -118,35 +118,37 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
   const controls = element(
     "div",
     { class: "controls" },
-    choice({ name: "rule", label: "Learning rule", choices: RULES, value: values.rule as Rule, changed: set("rule") }),
-    slider({
-      name: "gain", label: "First gain θ₀", low: RANGES.gain[0], high: RANGES.gain[1], value: values.gain, logarithmic: true,
-      show: shortNumber, changed: set("gain"),
-    }),
-    slider({
-      name: "noise", label: "Noise σ", low: RANGES.noise[0], high: RANGES.noise[1], value: values.noise, logarithmic: true,
-      show: shortNumber, changed: set("noise"),
-    }),
-    slider({
-      name: "period", label: "a* jumps every", low: RANGES.period[0], high: RANGES.period[1], value: values.period,
-      logarithmic: true, step: 1000, show: (value) => `${value / 1000}k steps`, changed: set("period"),
-    }),
-    element(
-      "div",
-      { class: "buttons" },
-      button("New noise", () => {
-        values.seed = Math.floor(Math.random() * 99_999);
-        ask();
+    group(
+      "The controller",
+      choice({ name: "rule", label: "Learning rule", choices: RULES, value: values.rule as Rule, changed: set("rule") }),
+      slider({
+        name: "gain", label: "First gain θ₀", low: RANGES.gain[0], high: RANGES.gain[1], value: values.gain, logarithmic: true,
+        show: shortNumber, changed: set("gain"),
       }),
     ),
+    group(
+      "Nature",
+      slider({
+        name: "noise", label: "Noise σ", low: RANGES.noise[0], high: RANGES.noise[1], value: values.noise, logarithmic: true,
+        show: shortNumber, changed: set("noise"),
+      }),
+      slider({
+        name: "period", label: "a* jumps every", low: RANGES.period[0], high: RANGES.period[1], value: values.period,
+        logarithmic: true, step: 1000, show: (value) => `${value / 1000}k steps`, changed: set("period"),
+      }),
+      buttons(
+        button("New noise", () => {
+          values.seed = Math.floor(Math.random() * 99_999);
+          ask();
+        }),
+      ),
+    ),
     gauge,
-    element(
-      "div",
-      { class: "buttons" },
-      button("Python", () => download("paper_example.py", pythonScript(settings(), values.rule as Rule))),
-      button("TOML", () => download("paper_example.toml", tomlFile(settings(), values.rule as Rule))),
-      element("a", { href: cSource, download: "paper_mgaps.c" }, "C"),
-      element("a", { href: cHeader, download: "paper_mgaps.h" }, "C header"),
+    takeAway(
+      "paper_example",
+      () => pythonScript(settings(), values.rule as Rule),
+      () => tomlFile(settings(), values.rule as Rule),
+      { name: "paper_mgaps", source: cSource, header: cHeader },
     ),
   );
   const heading = element(
@@ -160,10 +162,16 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
       "Compare it with a controller that learns the force but keeps its first gain, and with the best constant gain, which nobody knows in advance.",
     ),
   );
-  const drawn = element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element));
-  place.append(layout(heading, controls, [verdict], [drawn]));
-  ask();
-  return () => worker.terminate();
+  // On a phone, the gain stands above the sliders.
+  const [first, ...others] = Object.values(plots).map((plot) => plot.element);
+  place.append(layout(heading, controls, [verdict, first!], [element("div", { class: "plots" }, ...others)]));
+  // The page is drawn first: on a slow machine, two runs of 200,000 steps would delay it.
+  let stopped = false;
+  requestAnimationFrame(() => setTimeout(() => stopped || ask()));
+  return () => {
+    stopped = true;
+    worker.terminate();
+  };
 }
 
 /** Means of so many rows: the noise of single rows hides the curves. */

@@ -1,5 +1,5 @@
 /** A panel with two robots in MuJoCo: one tunes itself, the other keeps its gains. */
-import { about, button, choice, download, element, layout, slider } from "../controls";
+import { about, button, buttons, choice, element, group, layout, slider, takeAway } from "../controls";
 import { History } from "../history";
 import type { Panel } from "../main";
 import { Plot, shortNumber, type Series } from "../plot";
@@ -119,8 +119,9 @@ function show(options: RobotOptions, place: HTMLElement, given: URLSearchParams)
   const means = [NaN, NaN];
 
   const remember = () => history.replaceState(null, "", writeAddress(options.name, values));
-  const learning = toggle("Learn", true, (on) => {
+  const learning = toggle("Learning is on", true, (on) => {
     learns = on;
+    learning.textContent = on ? "Learning is on" : "Learning is off";
     if (on) pilots?.[0].controller.resume();
     else pilots?.[0].controller.freeze();
   });
@@ -235,29 +236,31 @@ function show(options: RobotOptions, place: HTMLElement, given: URLSearchParams)
   const controls = element(
     "div",
     { class: "controls" },
-    choice({ name: "start", label: "Start gains", choices: STARTS, value: values.start, changed: set("start", restart) }),
-    ...knobs,
-    slider({ name: "speed", label: "Speed of time", low: 0.25, high: 8, value: values.speed, logarithmic: true, show: (v) => `${shortNumber(v)} ×`, changed: set("speed") }),
-    element("div", { class: "buttons" }, learning, sensor),
-    element(
-      "div",
-      { class: "buttons" },
-      button("Push", () => (shoved = SHOVE)),
-      button("Restore good gains", () => {
-        pilots?.[0].controller.restore();
-        guard.note("you restored the last good gains", seconds());
-      }),
+    group(
+      "The controller",
+      buttons(learning),
+      choice({ name: "start", label: "Start gains", choices: STARTS, value: values.start, changed: set("start", restart) }),
+      buttons(
+        button("Restore good gains", () => {
+          pilots?.[0].controller.restore();
+          guard.note("you restored the last good gains", seconds());
+        }),
+      ),
     ),
-    element("div", { class: "buttons" }, pausing, button("Start again", restart)),
-    element("small", {}, "Drag a robot to pull both of them. Drag the background, or press an arrow key, to turn the view."),
-    element(
-      "div",
-      { class: "buttons" },
-      button("Python", () => download(`${options.name}.py`, options.python(values))),
-      button("TOML", () => download(`${options.name}.toml`, options.files.toml(values))),
-      element("a", { href: options.files.source, download: `robot_${options.name}.c` }, "C"),
-      element("a", { href: options.files.header, download: `robot_${options.name}.h` }, "C header"),
+    group(
+      "Disturb both robots",
+      ...knobs,
+      buttons(button("Push", () => (shoved = SHOVE)), sensor),
+      element("small", {}, "Drag a robot to pull both of them. Drag the background, or press an arrow key, to turn the view."),
     ),
+    group(
+      "Time",
+      slider({ name: "speed", label: "Speed of time", low: 0.25, high: 8, value: values.speed, logarithmic: true, show: (v) => `${shortNumber(v)} ×`, changed: set("speed") }),
+      buttons(pausing, button("Start again", restart)),
+    ),
+    takeAway(options.name, () => options.python(values), () => options.files.toml(values), {
+      name: `robot_${options.name}`, source: options.files.source, header: options.files.header,
+    }),
   );
   const heading = element("div", { class: "heading" }, element("h2", {}, options.heading), about(options.guide, ...options.sentences));
   const drawn = element("div", { class: "plots" }, ...Object.values(plots).map((plot) => plot.element));

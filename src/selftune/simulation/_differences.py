@@ -67,6 +67,7 @@ def compare(probe: Probe) -> Block:
     better = (16 * fine - coarse) / 15
     unsure = np.abs(fine - better) + rounding[..., 1:, :]
     unsure = np.where(np.isfinite(unsure), unsure, np.inf)
+    unsure = _contradicted(better, unsure)
 
     def merged(array: np.ndarray) -> np.ndarray:  # scales and levels as one axis
         return array.reshape(*array.shape[:2], -1, array.shape[-1])
@@ -95,6 +96,18 @@ def compare(probe: Probe) -> Block:
     kink = (gap1 > 0.6 * gap0) & (gap1 > 4 * noise + 1e-3 * steep) & ~jump
     unsure_here = pick(unsure) + cancelled / pick(np.broadcast_to(h, central.shape)[..., 1:, :])
     return Block(value, derivative, pick(better), unsure_here, right, left, kink, jump)
+
+
+def _contradicted(better: np.ndarray, unsure: np.ndarray) -> np.ndarray:
+    """Return the uncertainties of all pairs of steps, larger where a finer pair contradicts a coarser one. This
+    happens if a kink lies inside the larger steps, but not inside the smaller ones."""
+    raised = unsure.copy()
+    for i in range(better.shape[3]):
+        for j in range(i + 1, better.shape[3]):
+            gap = np.abs(better[..., i, :] - better[..., j, :])
+            more = gap > unsure[..., i, :] + unsure[..., j, :]
+            raised[..., i, :] = np.where(more, np.maximum(raised[..., i, :], gap), raised[..., i, :])
+    return raised
 
 
 def relative_errors(block: Block, tolerance: float) -> np.ndarray:

@@ -36,13 +36,15 @@ class MGAPS(AbstractTuner):
       The transformation must need only the gradient (line searches also need the cost's value).
     - `constraint`: Θ.
     - `contraction_memory`: N ≥ 1 steps, or None to turn this estimate off. `TunerInfo.contraction` then shows whether
-      the theory's main hypothesis (Definition "time-varying contractive perturbation") holds at present: one more
-      tangent $z$ is propagated, $z_{t+1} = \frac{\partial \hat g}{\partial x} z_t / \|\cdot\|$, and
+      the theory's main hypothesis (Definition "time-varying contractive perturbation") holds at present.
 
-      $$\hat\rho_t = \exp \frac{\sum_{s \le t} (1 - 1/N)^{t-s} \log \|\frac{\partial \hat g}{\partial x} z_s\|}
-      {\sum_{s \le t} (1 - 1/N)^{t-s}}$$
+    For this estimate, one more tangent $z$ is propagated,
+    $z_{t+1} = \frac{\partial \hat g}{\partial x} z_t / \|\cdot\|$, and
 
-      estimates ρ over about the last N steps. The loop is contractive below 1, marginal at 1, unstable above 1.
+    $$\hat\rho_t = \exp \frac{\sum_{s \le t} (1 - 1/N)^{t-s} \log \|\frac{\partial \hat g}{\partial x} z_s\|}
+    {\sum_{s \le t} (1 - 1/N)^{t-s}}$$
+
+    estimates ρ over about the last N steps. The loop is contractive below 1, marginal at 1, unstable above 1.
 
     !!! Example
 
