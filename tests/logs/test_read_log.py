@@ -266,7 +266,10 @@ def test_a_damaged_file_that_is_read_in_part_says_so(tmp_path):
 
 def test_impossible_times_do_not_fill_the_memory(tmp_path):
     rows = log_files.recording()
-    for last, message in [(10**20, "row 299 has an impossible time"), (2 * 10**18, "expected at most 20,000,000 periods")]:
+    for last, message in [
+        (10**20, "row 299 has an impossible time"),
+        (2 * 10**18, "expected at most 20,000,000 periods"),
+    ]:
         log_files.csv(tmp_path / "log.csv", np.append(rows[0][:-1].astype(float), last), *rows[1:])
         with pytest.raises(InputError, match=message):
             st.read_log(tmp_path / "log.csv", TABLE, dt=DT)
