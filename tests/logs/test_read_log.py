@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from mcap.writer import CompressionType
 from rosbags.rosbag2 import StoragePlugin
 
 import selftune as st
@@ -262,6 +263,19 @@ def test_a_damaged_file_that_is_read_in_part_says_so(tmp_path):
         (tmp_path / name).write_bytes(whole[:middle] + 1000 * b"\xff" + whole[middle + 1000 :])
         log = st.read_log(tmp_path / name, mapped, dt=DT)
         assert any(re.search(expected, note) for note in log.notes), log.notes
+
+
+def test_a_number_that_changed_in_an_mcap_file_is_noticed(tmp_path):
+    log_files.mcap_json(
+        tmp_path / "log.mcap", *log_files.recording(), chunk_size=2000, compression=CompressionType.NONE
+    )
+    whole = (tmp_path / "log.mcap").read_bytes()
+    at = whole.index(b'"angle": ', len(whole) // 2) + len(b'"angle": 1')
+    assert whole[at : at + 1] in b"0123456789."
+    (tmp_path / "log.mcap").write_bytes(whole[:at] + b"9" + whole[at + 1 :])
+    log = st.read_log(tmp_path / "log.mcap", JSON, dt=DT)
+    assert 50 < len(log) < 300
+    assert "is damaged" in log.notes[0]
 
 
 def test_impossible_times_do_not_fill_the_memory(tmp_path):

@@ -85,7 +85,7 @@ class McapFile:
         count = 0
         with self.path.open("rb") as file:
             try:
-                for record in NonSeekingReader(file).iter_messages(topics, log_time_order=False):
+                for record in NonSeekingReader(file, validate_crcs=True).iter_messages(topics, log_time_order=False):
                     count += 1
                     yield record
             except Exception as error:  # mcap raises errors of many types for damaged files
