@@ -146,6 +146,15 @@ def test_after_a_lost_link_the_first_gains_come_back(fake, agent):
     assert fake.parameters == FIRST
 
 
+def test_a_clock_that_jumps_ends_the_run(fake, autopilot, agent):
+    """The time between two messages would otherwise be filled with steps without a measurement."""
+    fake.at_request = {2: lambda: setattr(fake, "clock", 10**7)}
+    run = tune(autopilot, agent, duration=20.0)
+    assert (run.ended, run.is_safe) == (Ending.LINK_LOST, True)
+    assert "the clock of ATTITUDE jumps by" in run.detail
+    assert fake.parameters == FIRST
+
+
 def test_a_link_that_stays_lost_is_reported(fake, agent, caplog):
     fake.at_request = {2: lambda: setattr(fake, "silent_until", FOR_EVER)}
     with st.Autopilot(fake.device, timeout=0.5, retry=0.1) as autopilot:
