@@ -27,6 +27,7 @@ class FakeAutopilot:
         self.silent_until = 0  # before this step the link is lost in both directions
         self.at_request = {}  # number of a PARAM_SET: a function to call when it arrives
         self.is_armed = True
+        self.clock = 0  # milliseconds, added to the time of each message
         self.gyro = 0.0  # added to the measured rate
         self.steps = 0
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -85,7 +86,7 @@ class FakeAutopilot:
             self.steps += 1
 
     def _tell(self, wanted, x):
-        now = round(1000 * DT) * self.steps
+        now = round(1000 * DT) * self.steps + self.clock
         if self.steps % 20 == 0:
             mode = mavlink.MAV_MODE_FLAG_SAFETY_ARMED if self.is_armed else 0
             self._ground.heartbeat_send(mavlink.MAV_TYPE_GCS, mavlink.MAV_AUTOPILOT_INVALID, 0, 0, 4)

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -98,6 +99,7 @@ def test_keep_leaves_the_tuned_gains(fake, autopilot, agent):
 def test_lost_packets_are_sent_again(fake, autopilot, agent):
     fake.drop_requests = 2
     assert autopilot.read(["RATE_P"]) == {"RATE_P": 1.0}
+    time.sleep(0.2)  # requests that a busy machine has sent twice arrive before requests get lost again
     fake.at_request = {1: lambda: setattr(fake, "drop_requests", 2), 4: lambda: setattr(fake, "drop_answers", 1)}
     run = tune(autopilot, agent, duration=1.2)
     assert (run.ended, run.is_safe) == (Ending.FINISHED, True)
@@ -143,6 +145,15 @@ def test_after_a_lost_link_the_first_gains_come_back(fake, agent):
         run = tune(autopilot, agent, duration=20.0)
     assert (run.ended, run.is_safe) == (Ending.LINK_LOST, True)
     assert run.best["RATE_P"] > 1.0
+    assert fake.parameters == FIRST
+
+
+def test_a_clock_that_jumps_ends_the_run(fake, autopilot, agent):
+    """The time between two messages would otherwise be filled with steps without a measurement."""
+    fake.at_request = {2: lambda: setattr(fake, "clock", 10**7)}
+    run = tune(autopilot, agent, duration=20.0)
+    assert (run.ended, run.is_safe) == (Ending.LINK_LOST, True)
+    assert "the clock of ATTITUDE jumps by" in run.detail
     assert fake.parameters == FIRST
 
 

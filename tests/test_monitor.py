@@ -6,8 +6,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
+from websockets.sync.server import serve
 
 from selftune.cli import monitor_view
 from selftune.foundation.errors import InputError
@@ -51,6 +53,39 @@ def test_a_file_that_grows(tmp_path):
     path.write_bytes(b"something else")
     with pytest.raises(InputError, match="not an MCAP file"):
         next(follow(path))
+
+
+def test_a_damaged_file_gives_steps_or_a_message(tmp_path):
+    path = tmp_path / "run.mcap"
+    write(path, 30)
+    whole, draw = path.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for _ in range(200):
+        content, at = bytearray(whole), int(draw.integers(len(whole)))
+        content[at : at + 8] = draw.choice([b"\xff" * 8, bytes(8), draw.bytes(8), bytes([content[at] ^ 4])])
+        path.write_bytes(content)
+        try:
+            for message in follow(path):
+                if message is None:  # the last record seems to be longer than the file
+                    break
+                assert message["step"] >= 0
+        except InputError:
+            refused += 1
+    assert refused > 50
+
+
+def test_a_websocket_of_something_else():
+    def talk(client):
+        client.send('["no telemetry"]')
+
+    with serve(talk, "127.0.0.1", 0, subprotocols=["foxglove.sdk.v1"]) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
+        with pytest.raises(InputError, match="not the websocket of a selftune Telemetry"):
+            next(listen(address))
+        server.shutdown()
+        thread.join()
 
 
 def test_the_picture_and_the_terminal():

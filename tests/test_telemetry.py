@@ -106,6 +106,28 @@ def test_the_agent_survives_a_dead_writer(agent, tmp_path):
     assert not os.path.exists(telemetry._path)
 
 
+def test_a_full_disk_stops_the_file_but_not_the_agent_or_the_websocket(agent, caplog):
+    alone = drive(agent, 400)
+    for port in (None, 0):
+        with st.Telemetry("/dev/full", port=port) as telemetry:
+            renew(agent).stream(telemetry)
+            found = drive(agent, 200)
+            time.sleep(0.2)  # the writer looks every 20 ms
+            found += drive(agent, 200, since=200)
+            assert telemetry.is_alive == (port is not None)
+        assert found == alone
+        assert "telemetry is not complete: OSError: [Errno 28] No space left on device" in caplog.text
+        caplog.clear()
+
+
+def test_the_memory_of_the_ring_is_there_before_the_loop_runs(agent, tmp_path):
+    """Linux ends a process that uses shared memory for which no space is left."""
+    with st.Telemetry(tmp_path / "run.mcap") as telemetry:
+        agent.stream(telemetry)
+        about = os.stat(telemetry._path)
+        assert about.st_blocks * 512 >= about.st_size > 100_000
+
+
 def test_the_websocket_speaks_foxglove(agent):
     with st.Telemetry(port=0) as telemetry:
         agent.stream(telemetry)

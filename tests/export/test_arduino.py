@@ -39,11 +39,11 @@ def library(tmp_path_factory):
     return cart(tmp_path_factory.mktemp("arduino") / "cart")
 
 
-def on_this_machine(library, sketch, tmp_path, compiler="g++", flags=()):
+def on_this_machine(library, sketch, tmp_path, compiler="g++", flags=(), main="setup(); loop();"):
     """Compile a sketch with a stub of Arduino."""
     (tmp_path / "main.cpp").write_text(
         f'#include <Arduino.h>\n#include "{library}/examples/{sketch}/{sketch}.ino"\n'
-        "int main() { setup(); loop(); return 0; }\n"
+        f"int main() {{ {main} return 0; }}\n"
     )
     objects = []
     for source in (library / "src").glob("*.c"):
@@ -79,6 +79,26 @@ def test_the_sketches_run_on_this_machine(library, tmp_path):
     run("g++", *objects, "-o", tmp_path / "replay", "-lm")
     assert run(tmp_path / "replay").stdout.splitlines()[-1] == "WRONG"
     on_this_machine(library, "Loop", tmp_path)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
+def test_samples_that_a_delay_has_lost_are_not_made_up_for(library, tmp_path):
+    """Many samples at once would have the same measurement, and not the period of the model."""
+    main = """
+      setup();
+      for (int i = 0; i < 3; i++) { loop(); loop(); clock_us += 100000; }
+      clock_us += 5030000;  // the board was busy for five seconds
+      for (int i = 0; i < 9; i++) loop();
+      clock_us += 99999;
+      loop();
+      Serial.println(controller.step);
+      clock_us += 1;
+      loop();
+      Serial.println(controller.step);
+    """
+    objects = on_this_machine(library, "Loop", tmp_path, main=main)
+    run("g++", *objects, "-o", tmp_path / "loop", "-lm")
+    assert run(tmp_path / "loop").stdout.splitlines() == ["4", "5"]
 
 
 def test_a_double_is_refused(tmp_path):

@@ -239,6 +239,33 @@ def test_one_sample_in_each_sampling_period(unit):
     assert five == ones[8]
 
 
+def test_steps_that_cannot_be_are_refused(unit):
+    """An infinite step would never return, and a step elsewhere in time would take no sample, or thousands at once."""
+    with pytest.raises(Exception, match=r"fmi\dDoStep"):
+        unit.slave.doStep(currentCommunicationPoint=0.0, communicationStepSize=DT)  # before the initialization
+    unit.initialize()
+    first = unit.step()
+    for time, length in [(DT, np.inf), (DT, np.nan), (DT, 0.0), (0.0, DT), (5.0, DT), (np.nan, DT), (DT, 1e300)]:
+        with pytest.raises(Exception, match=r"fmi\dDoStep"):
+            unit.slave.doStep(currentCommunicationPoint=time, communicationStepSize=length)
+        assert unit.get("u.voltage") == first
+    assert unit.step(measured=1.0) != first
+
+
+def test_two_instances_share_nothing(unit, unpacked):
+    other = Unit(unit.version, unpacked[unit.version])
+    unit.initialize()
+    other.initialize()
+    alone = [unit.step(measured=float(i)) for i in range(10)]
+    unit.slave.reset()
+    unit.initialize()
+    pairs = [(unit.step(measured=float(i)), other.step(measured=-float(i), reference=-100.0)) for i in range(10)]
+    assert [one for one, _ in pairs] == alone
+    assert pairs[9][1] < 0
+    other.slave.terminate()
+    other.slave.freeInstance()
+
+
 def test_contexts_of_every_kind_are_inputs(tmp_path):
     folder = with_context(st.export_fmu, tmp_path / "trees")
     assert "the same bits" in run(sys.executable, folder / "check.py").stdout

@@ -1,7 +1,10 @@
 """`read_log`: the same recording from files of all formats; units, delays, gaps, and mistakes."""
 
+import re
+
 import numpy as np
 import pytest
+from mcap.writer import CompressionType
 from rosbags.rosbag2 import StoragePlugin
 
 import selftune as st
@@ -158,6 +161,7 @@ def test_mistakes_say_what_to_do(tmp_path):
     log_files.mcap_json(tmp_path / "none.mcap", *(row[:0] for row in rows))
     (tmp_path / "empty.csv").write_text("ms,angle,torque,wanted\n")
     (tmp_path / "text.csv").write_text("ms,angle,torque,wanted\n0,a,1,1\n")
+    (tmp_path / "short.csv").write_text("ms,angle,torque,wanted\n0,1,1,1\n10,1\n")
     (tmp_path / "bad.ulg").write_text("no ULog")
     (tmp_path / "bad.mcap").write_text("no MCAP")
     (tmp_path / "bad.parquet").write_text("no Parquet")
@@ -170,7 +174,8 @@ def test_mistakes_say_what_to_do(tmp_path):
         ("log.txt", TABLE, r"expected a file \.csv, \.parquet, \.ulg or \.mcap"),
         ("old.bag", ROS, "rosbags-convert"),
         ("empty.csv", TABLE, "a line for each step"),
-        ("text.csv", TABLE, "expected numbers"),
+        ("text.csv", TABLE, "row 0: expected numbers"),
+        ("short.csv", TABLE, "row 1: expected 4 numbers, one for each column, got 2"),
         ("log.csv", mapping("angel", time="ms"), r"no column 'angel' \(did you mean angle\?\); got ms, angle"),
         ("log.csv", None, "a column measurement, or columns measurement_0"),
         ("log.csv", ROS, "a table has no topics"),
@@ -202,6 +207,94 @@ def test_mistakes_say_what_to_do(tmp_path):
             st.read_log(tmp_path / name, mapped, dt=DT, units=UNITS)
     with pytest.raises(st.ArgumentError, match="measurement: expected 2 signals of the log, as the loop has, got 1"):
         st.read_log(tmp_path / "log.csv", TABLE, dt=DT, units={"measurement": ["rad", "rad/s"]})
+
+
+def damaged(whole, draw):
+    """The bytes of a file, cut, changed in one bit, with zeros or noise in the middle, or with noise at the end."""
+    content, at = bytearray(whole), int(draw.integers(len(whole)))
+    kind = draw.integers(5)
+    if kind == 0:
+        return content[:at]
+    if kind == 1:
+        content[at] ^= 1 << int(draw.integers(8))
+    elif kind == 2:
+        content[at : at + 16] = bytes(16)
+    elif kind == 3:
+        content[at : at + 8] = draw.bytes(8)
+    else:
+        content[at:] = draw.bytes(min(len(whole) - at, 2000))
+    return content
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_damaged_file_gives_rows_or_a_message(name, tmp_path, capsys):
+    """Never an error of the libraries that read the formats, which the command would show as a traceback."""
+    write, mapped = FORMATS[name]
+    write(tmp_path / name, *log_files.recording())
+    draw = np.random.default_rng(0)
+    files = [path for path in [tmp_path / name, *sorted((tmp_path / name).rglob("*"))] if path.is_file()]
+    refused = 0
+    for path in files:
+        whole = path.read_bytes()
+        for _ in range(25):
+            path.write_bytes(damaged(whole, draw))
+            try:
+                log = st.read_log(tmp_path / name, mapped, dt=DT, units=UNITS)
+            except (InputError, st.ArgumentError):
+                refused += 1
+            else:
+                assert all(np.isfinite(part).all() for part in (log.measurement, log.u, log.reference))
+        path.write_bytes(whole)
+    assert refused > 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_damaged_file_that_is_read_in_part_says_so(tmp_path):
+    rows = log_files.recording()
+    log_files.mcap_json(tmp_path / "log.mcap", *rows, chunk_size=2000)
+    log_files.ulog(tmp_path / "log.ulg", *rows)
+    for name, mapped, expected in [
+        ("log.mcap", JSON, r"ends too early, or is damaged .* messages of /rows before that place are used"),
+        ("log.ulg", PX4, "is damaged: parts of it cannot be read"),
+    ]:
+        whole = (tmp_path / name).read_bytes()
+        assert st.read_log(tmp_path / name, mapped, dt=DT).notes == ()
+        middle = len(whole) // 2
+        (tmp_path / name).write_bytes(whole[:middle] + 1000 * b"\xff" + whole[middle + 1000 :])
+        log = st.read_log(tmp_path / name, mapped, dt=DT)
+        assert any(re.search(expected, note) for note in log.notes), log.notes
+
+
+def test_a_number_that_changed_in_an_mcap_file_is_noticed(tmp_path):
+    log_files.mcap_json(
+        tmp_path / "log.mcap", *log_files.recording(), chunk_size=2000, compression=CompressionType.NONE
+    )
+    whole = (tmp_path / "log.mcap").read_bytes()
+    at = whole.index(b'"angle": ', len(whole) // 2) + len(b'"angle": 1')
+    assert whole[at : at + 1] in b"0123456789."
+    (tmp_path / "log.mcap").write_bytes(whole[:at] + b"9" + whole[at + 1 :])
+    log = st.read_log(tmp_path / "log.mcap", JSON, dt=DT)
+    assert 50 < len(log) < 300
+    assert "is damaged" in log.notes[0]
+
+
+def test_impossible_times_do_not_fill_the_memory(tmp_path):
+    rows = log_files.recording()
+    for last, message in [
+        (10**20, "row 299 has an impossible time"),
+        (2 * 10**18, "expected at most 20,000,000 periods"),
+    ]:
+        log_files.csv(tmp_path / "log.csv", np.append(rows[0][:-1].astype(float), last), *rows[1:])
+        with pytest.raises(InputError, match=message):
+            st.read_log(tmp_path / "log.csv", TABLE, dt=DT)
+
+
+def test_a_table_as_excel_writes_it(tmp_path):
+    rows = log_files.recording()
+    log_files.csv(tmp_path / "log.csv", *rows)
+    text = (tmp_path / "log.csv").read_text()
+    (tmp_path / "log.csv").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+    np.testing.assert_array_equal(st.read_log(tmp_path / "log.csv", TABLE, dt=DT).u[:, 0], rows[2])
 
 
 ROS_TOPICS = ("/joint_states", "/effort", "/wanted")

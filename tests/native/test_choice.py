@@ -1,5 +1,6 @@
 """Which engine runs: native by default on a CPU, XLA where the native engine cannot, and never in silence."""
 
+import shutil
 import warnings
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import selftune as st
+from selftune.native.c import compilation
 from selftune.native.c.compilation import CompilerError
 from selftune.native.loop import _compiled
 from selftune.native.lowering.from_jaxpr import LoweringError
@@ -173,6 +175,19 @@ class TestFastMath:
         with pytest.warns(RuntimeWarning, match=self.MESSAGE):
             agent = st.Agent(controller(), x=[1.0], **START)
         assert np.isfinite(agent.act([np.nan])).all()
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_sums_in_another_order_are_switched_off(monkeypatch, tmp_path, compiler):
+    """The option makes the elementary functions wrong; clang has no macro that would tell the C of it."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    source = "#include <stdint.h>\nint same(void) { volatile float x = 0.3f; float big = 12582912.0f; "
+    source += "return (x + big) - big != x; }\n"
+    for flags in ("", " -funsafe-math-optimizations"):
+        monkeypatch.setenv("CC", compiler + flags)
+        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path / compiler))
+        assert compilation.build(source).same() == 1
 
 
 class TestDifferentiated:

@@ -128,6 +128,16 @@ def test_it_does_not_compile_without_nan(exports, tmp_path, flags):
         assert "selftune: compile without -ffast-math" in done.stderr
 
 
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="clang has no macro for this option")
+@pytest.mark.parametrize("flag", ["-funsafe-math-optimizations", "-ffast-math -fno-finite-math-only"])
+def test_it_does_not_compile_with_sums_in_another_order(exports, tmp_path, flag):
+    """Such a compiler cancels the corrections of the elementary functions, whose results are then wrong by percents."""
+    source = exports("scalar-float32") / "scalar.c"
+    done = run("gcc", "-std=c99", "-O2", *flag.split(), "-c", source, "-o", tmp_path / "scalar.o", fails=True)
+    assert done.returncode != 0
+    assert "-funsafe-math-optimizations" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

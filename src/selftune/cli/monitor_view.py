@@ -85,7 +85,10 @@ def _readable(name: str) -> tuple[str, Any]:
     """Return the name for people and a function of the value: a logarithm is shown as the gain itself."""
     head, dot, tail = name.rpartition("_log_") if "_log_" in name else ("", "", name)
     if tail.startswith("log_") or dot:
-        return f"{head}{'.' if head else ''}{tail.removeprefix('log_')}", lambda v: None if v is None else math.exp(v)
+        return (
+            f"{head}{'.' if head else ''}{tail.removeprefix('log_')}",
+            lambda v: None if v is None else math.exp(min(v, 700.0)),
+        )
     return name.replace("a_hat", "â").replace("theta", "θ"), lambda v: v
 
 

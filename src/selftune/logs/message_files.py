@@ -1,24 +1,21 @@
 """ROS 2 bags, and MCAP files with messages of ROS 2 or with JSON."""
 
 import json
-import struct
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mcap.exceptions import McapError
 from mcap.reader import NonSeekingReader, make_reader
 from mcap.writer import MCAP0_MAGIC
-from rosbags.highlevel import AnyReader, AnyReaderError
+from rosbags.highlevel import AnyReader
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from ..foundation.errors import InputError
-from .samples import Columns, follow, number, path_of, stamp
+from .samples import LONGEST, Columns, follow, number, path_of, stamp
 from .ulog_files import no_topic
 
-_DAMAGED = (McapError, struct.error, EOFError)
-"""The errors of a file that ends too early."""
 Messages = Iterator[tuple[int, Any]]
 """The time of each message in nanoseconds, and the message."""
 
@@ -28,21 +25,24 @@ class BagFolder:
 
     def __init__(self, path: Path):
         self.path = path
-        with self._open() as reader:
+        self.notes: list[str] = []
+        with self._reader() as reader:
             self._topics = sorted(reader.topics)
 
-    def _open(self) -> AnyReader:
+    @contextmanager
+    def _reader(self) -> Iterator[AnyReader]:
         try:
             # Old bags have no definitions of their messages; then those of the latest ROS 2 are used.
-            return AnyReader([self.path], default_typestore=get_typestore(Stores.LATEST))
-        except (AnyReaderError, FileNotFoundError) as error:
-            raise InputError(f"{self.path}: not a ROS 2 bag ({error})") from None
+            with AnyReader([self.path], default_typestore=get_typestore(Stores.LATEST)) as reader:
+                yield reader
+        except Exception as error:  # rosbags raises errors of many types for damaged bags
+            raise InputError(f"{self.path}: not a ROS 2 bag, or a damaged one ({_about(error)})") from None
 
     def topics(self) -> list[str]:
         return self._topics
 
     def _messages(self, topic: str) -> Messages:
-        with self._open() as reader:
+        with self._reader() as reader:
             connections = [one for one in reader.connections if one.topic == topic]
             for connection, when, raw in reader.messages(connections):
                 yield when, reader.deserialize(raw, connection.msgtype)
@@ -53,10 +53,7 @@ class BagFolder:
         """Return fields of the messages of a topic."""
         if topic not in self._topics:
             raise no_topic(self.path, topic, self._topics)
-        try:
-            return _collect(self._messages(topic), topic, fields, time, seconds)
-        except AnyReaderError as error:
-            raise InputError(f"{self.path}: {topic} cannot be read ({error})") from None
+        return _collect(self._messages(topic), topic, fields, time, seconds)
 
 
 class McapFile:
@@ -64,6 +61,7 @@ class McapFile:
 
     def __init__(self, path: Path):
         self.path = path
+        self.notes: list[str] = []
         with path.open("rb") as file:
             if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
                 raise InputError(f"{path}: not an MCAP file")
@@ -73,7 +71,7 @@ class McapFile:
         with self.path.open("rb") as file:
             try:
                 summary = make_reader(file).get_summary()
-            except _DAMAGED:
+            except Exception:  # mcap raises errors of many types for damaged files
                 summary = None
         if summary is not None:
             return {channel.topic for channel in summary.channels.values()}
@@ -84,18 +82,32 @@ class McapFile:
 
     def _records(self, topics: list[str] | None) -> Iterator[Any]:
         """Yield schema, channel and message, up to the place where the file ends or is damaged."""
+        count = 0
         with self.path.open("rb") as file:
             try:
-                yield from NonSeekingReader(file).iter_messages(topics, log_time_order=False)
-            except _DAMAGED:
-                return
+                for record in NonSeekingReader(file, validate_crcs=True).iter_messages(topics, log_time_order=False):
+                    count += 1
+                    yield record
+            except Exception as error:  # mcap raises errors of many types for damaged files
+                if topics is not None:
+                    self.notes.append(
+                        f"{self.path.name} ends too early, or is damaged ({_about(error)}): the {count} messages of "
+                        f"{', '.join(topics)} before that place are used."
+                    )
 
     def _messages(self, topic: str) -> Messages:
         decoders: dict[int, Callable[[bytes], Any]] = {}
-        for schema, channel, message in sorted(self._records([topic]), key=lambda record: record[2].log_time):
-            if channel.id not in decoders:
-                decoders[channel.id] = self._decoder(schema, channel)
-            yield message.log_time, decoders[channel.id](message.data)
+        records = sorted(self._records([topic]), key=lambda record: record[2].log_time)
+        for i, (schema, channel, message) in enumerate(records):
+            try:
+                if channel.id not in decoders:
+                    decoders[channel.id] = self._decoder(schema, channel)
+                decoded = decoders[channel.id](message.data)
+            except InputError:
+                raise
+            except Exception as error:
+                raise InputError(f"{self.path}: {topic}: message {i} is damaged ({_about(error)})") from None
+            yield message.log_time, decoded
 
     def _decoder(self, schema: Any, channel: Any) -> Callable[[bytes], Any]:
         if channel.message_encoding == "json":
@@ -129,5 +141,11 @@ def _collect(messages: Messages, topic: str, fields: Sequence[str], time: str | 
             when = stamp(follow(message, clock, time, topic), 1.0 if seconds is None else seconds, time, topic)
         stamps.append(when)
         rows.append([number(follow(message, steps, field, topic), field, topic) for field, steps in paths.items()])
+        if not abs(stamps[-1]) < LONGEST * 1e9:
+            raise InputError(f"{topic}: message {len(rows) - 1} has an impossible time, {stamps[-1] / 1e9:g} s")
     table = np.array(rows, float).reshape(len(rows), len(fields))
     return Columns(np.array(stamps, np.int64), dict(zip(fields, table.T, strict=True)))
+
+
+def _about(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

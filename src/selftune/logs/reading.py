@@ -63,7 +63,7 @@ def read_log(
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     found = None if mapping is None else as_mapping(mapping)
-    read, found, has_time = _opened(path, found, dt)
+    read, found, has_time, notes = _opened(path, found, dt)
     signals = [(part, i, one) for part in PARTS for i, one in enumerate(getattr(found, part))]
     wanted = {part: list((units or {}).get(part, ())) for part in PARTS}
     for part, known in wanted.items():
@@ -71,7 +71,6 @@ def read_log(
             raise ArgumentError(part, f"{len(known)} signals of the log, as the loop has", f"{given}")
     columns = {key: read(key, fields) for key, fields in by_topic([one for *_, one in signals]).items()}
     origin = min((int(one.time[0]) for one in columns.values() if len(one.time)), default=0)
-    notes: list[str] = []
     samples = []
     for part, i, one in signals:
         unit = wanted[part][i] if wanted[part] else None
@@ -112,8 +111,9 @@ def _from_the_start(one: Samples, all_of_them: list[Samples]) -> Samples:
     return one._replace(time=np.full(1, min(other.time[0] for other in all_of_them if np.isfinite(other.time[0]))))
 
 
-def _opened(path: Path, mapping: LogMapping | None, dt: float) -> tuple[Any, LogMapping, bool]:
-    """Return a function that reads fields of a topic, the mapping (a table may lack it), and whether it has times."""
+def _opened(path: Path, mapping: LogMapping | None, dt: float) -> tuple[Any, LogMapping, bool, list[str]]:
+    """Return a function that reads fields of a topic, the mapping (a table may lack it), whether it has times, and the
+    list of the reader's notes, to which the function adds."""
     suffix = path.suffix.lower()
     if suffix in (".csv", ".parquet"):
         table = (read_csv if suffix == ".csv" else read_parquet)(path)
@@ -123,7 +123,7 @@ def _opened(path: Path, mapping: LogMapping | None, dt: float) -> tuple[Any, Log
                 raise InputError(f"{path}: a table has no topics; expected no topic in the mapping, got {one.topic}")
         seconds = TIME_UNITS[chosen.time_unit or "s"]
         has_time = chosen.time is not None or "time" in table
-        return lambda key, fields: columns_of(path, table, fields, chosen.time, seconds, dt), chosen, has_time
+        return lambda key, fields: columns_of(path, table, fields, chosen.time, seconds, dt), chosen, has_time, []
     if suffix in (".bag", ".db3"):
         hint = "give the folder with metadata.yaml" if suffix == ".db3" else "convert it with rosbags-convert"
         raise InputError(f"{path}: expected a ROS 2 bag, which is a folder; {hint}")
@@ -137,7 +137,7 @@ def _opened(path: Path, mapping: LogMapping | None, dt: float) -> tuple[Any, Log
         listed = ", ".join(file.topics()) or "none"
         raise InputError(f"{path}: expected a mapping from topics to signals; the topics are {listed}")
     seconds = None if mapping.time_unit is None else TIME_UNITS[mapping.time_unit]
-    return lambda key, fields: file.read(*key, fields, mapping.time, seconds), mapping, True
+    return lambda key, fields: file.read(*key, fields, mapping.time, seconds), mapping, True, file.notes
 
 
 def _own_columns(path: Path, table: dict[str, np.ndarray]) -> LogMapping:

@@ -8,6 +8,8 @@ from ..foundation.errors import InputError
 
 UNEVEN = 0.5
 """Recorded rows are kept as they are if no period differs from the loop's by more than this share."""
+MOST = 20_000_000
+"""A log becomes at most this many rows: 55 hours at 100 Hz."""
 SLOW = 1.5
 """Samples that are further apart than this many periods of the loop are bridged by interpolation."""
 
@@ -103,6 +105,12 @@ def rows_of(signals: list[Samples], dt: float, max_gap: float, *, jitter: bool =
     if jitter or (same and np.all(np.abs(periods / dt - 1) < UNEVEN)):
         time = first.time[(first.time >= start) & (first.time <= end)]
     else:
+        if (end - start) / dt > MOST:
+            raise InputError(
+                f"{first.name}: its times cover {end - start:.4g} s, which is {(end - start) / dt:.3g} periods of the "
+                f"loop, with {len(first.time)} samples; expected at most {MOST:,} periods: cut the log, or check "
+                "time_unit and the times"
+            )
         time = start + dt * np.arange(int((end - start) / dt + 1e-6) + 1)
         usual = float(np.median(periods))
         notes.append(f"Resampled to dt = {dt:g} s; {first.name} was recorded every {usual:.4g} s (median).")

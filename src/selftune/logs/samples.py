@@ -8,6 +8,9 @@ import numpy as np
 
 from ..foundation.errors import InputError
 
+LONGEST = 9e9
+"""The largest time in seconds, 285 years: nanoseconds are counted in 64 bits."""
+
 
 class Columns(NamedTuple):
     """Fields of one topic, all with the same times."""
@@ -23,6 +26,11 @@ def in_nanoseconds(place: str, time: np.ndarray, seconds: float) -> np.ndarray:
     if not np.all(np.isfinite(time)):
         at = int(np.argmin(np.isfinite(time)))
         raise InputError(f"{place}: expected a time in each row, got {time[at]} in row {at}")
+    if np.any(far := np.abs(time.astype(float) * seconds) > LONGEST):
+        at = int(np.argmax(far))
+        raise InputError(
+            f"{place}: row {at} has an impossible time, {float(time[at]) * seconds:g} s; is the unit right?"
+        )
     if np.issubdtype(time.dtype, np.integer):
         return (time.astype(np.int64)) * round(seconds * 1e9)
     return np.round(time * (seconds * 1e9)).astype(np.int64)

@@ -13,17 +13,22 @@ from .samples import Columns, in_nanoseconds
 
 def read_csv(path: Path) -> dict[str, np.ndarray]:
     """Return the columns of a CSV file by name; an empty cell is NaN."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # Excel begins a file with a byte order mark
+            rows = [row for row in csv.reader(file) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: not a CSV file, or a damaged one ({error})") from None
     if len(rows) < 2:
         raise InputError(f"{path}: expected a line with the names of the columns, and a line for each step")
     header = [name.strip() for name in rows[0]]
-    try:
-        numbers = np.array([[float(cell) if cell.strip() else np.nan for cell in row] for row in rows[1:]])
-    except ValueError as error:
-        raise InputError(f"{path}: expected numbers, and as many in each line as there are columns ({error})") from None
-    if numbers.ndim != 2 or numbers.shape[1] != len(header):
-        raise InputError(f"{path}: expected {len(header)} numbers in each line, one for each column")
+    numbers = np.empty((len(rows) - 1, len(header)))
+    for i, row in enumerate(rows[1:]):
+        if len(row) != len(header):
+            raise InputError(f"{path}: row {i}: expected {len(header)} numbers, one for each column, got {len(row)}")
+        try:
+            numbers[i] = [float(cell) if cell.strip() else np.nan for cell in row]
+        except ValueError as error:
+            raise InputError(f"{path}: row {i}: expected numbers ({error})") from None
     return dict(zip(header, numbers.T, strict=True))
 
 
@@ -36,8 +41,8 @@ def read_parquet(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path}: reading Parquet needs pyarrow; install it with: pip install pyarrow") from None
     try:
         table = pq.read_table(path)
-    except pa.ArrowInvalid as error:
-        raise InputError(f"{path}: not a Parquet file ({str(error).splitlines()[0]})") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not a Parquet file, or a damaged one ({str(error).splitlines()[0]})") from None
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type

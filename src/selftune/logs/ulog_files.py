@@ -1,5 +1,7 @@
 """ULog files, which PX4 writes."""
 
+import contextlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,11 +18,14 @@ class ULogFile:
 
     def __init__(self, path: Path):
         self.path = path
+        said = io.StringIO()  # pyulog prints its warnings
         try:
-            with path.open("rb") as file:  # given a name, pyulog leaves the file of a damaged log open
-                self._log = pyulog.ULog(file)
+            with path.open("rb") as file, contextlib.redirect_stdout(said):
+                self._log = pyulog.ULog(file)  # given a name, pyulog leaves the file of a damaged log open
         except Exception as error:  # pyulog raises errors of many types for damaged files
             raise InputError(f"{path}: not a ULog file, or a damaged one ({error})") from None
+        is_damaged = self._log.file_corruption or said.getvalue()
+        self.notes = [f"{path.name} is damaged: parts of it cannot be read, and are left out."] if is_damaged else []
 
     def topics(self) -> list[str]:
         """Return the names of the messages; further instances with their number."""

@@ -289,6 +289,9 @@ class _Follower:
             return
         if self._time is not None and time < self._time - 1.0:
             raise StopError(Ending.RESTARTED)
+        if self._time is not None and time > self._time + 2 * self._timeout + 1.0:
+            # Without this, the loop below could make millions of steps, and would not hear the autopilot meanwhile.
+            raise StopError(Ending.LINK_LOST, f"the clock of {self._fields.clock} jumps by {time - self._time:.4g} s")
         # The step after a pause has no predecessor: a missing measurement tells the agent so.
         elapsed = 2.0 if self._time is None else (time - self._time) / self._numbers["dt"]
         missing = round(elapsed) - 1 if self.steps else 0

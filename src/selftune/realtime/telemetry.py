@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import mmap
 import os
 import struct
@@ -11,7 +12,7 @@ import tempfile
 import weakref
 from pathlib import Path
 from time import monotonic, sleep, time_ns
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -33,7 +34,8 @@ class Telemetry:
     At each `act`, the agent copies some hundred bytes into a ring in shared memory. Another process, without JAX,
     reads the ring, and writes the file and serves the websocket. So the loop never waits: not for the disk, not for
     the network, and not for Python's lock. If the writer is too slow, stops or is killed, the oldest steps are
-    overwritten, and `dropped` counts them.
+    overwritten, and `dropped` counts them. If the file cannot be written, for example because the disk is full, the
+    websocket goes on; `close` then logs a warning.
 
     Each message of the topic `/selftune/step` is JSON: the number of the step, x, u, θ, â, the context, the cost, the
     guard's decisions, and the other values of `info`. θ and â are those of the next step.
@@ -100,30 +102,30 @@ class Telemetry:
             "port": self._port,
             "decisions": {str(one.value): str(one) for one in Decision},
         }
-        # In memory where the system has a folder for that, otherwise in a file that the system keeps in memory.
-        folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        handle, self._path = tempfile.mkstemp(prefix="selftune-", suffix=".ring", dir=folder)
-        os.truncate(self._path, HEADER + size * slots)
-        memory = mmap.mmap(handle, 0)
-        os.close(handle)
+        memory, self._path = _shared(HEADER + size * slots)
         self._ring, self._size, self._slots = Ring(memory, size, slots), size, slots
         self._memory, self._head = memory, self._ring.counters
         command = [sys.executable, "-m", "selftune.realtime.telemetry_writer", self._path, json.dumps(about)]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self._finalizer = weakref.finalize(self, _stop, self._process, self._head, self._path, 1.0)
+        # A file and not a pipe, which the writer could fill, and then wait for.
+        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (the finalizer closes the file)
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self._said)
+        self._finalizer = weakref.finalize(self, _stop, self._process, self._head, self._path, self._said, 1.0)
         self._await_start()
 
     def _await_start(self) -> None:
         limit = monotonic() + START
         while not self._head[LAYOUT["started"]]:
             if self._process.poll() is not None or monotonic() > limit:
-                errors = self._process.stderr
-                said = errors.read().split("\n") if errors is not None and self._process.poll() is not None else []
-                why = next((line for line in reversed(said) if line), f"it did not start within {START:g} s")
+                why = self._last_words() or f"it did not start within {START:g} s"
                 self._finalizer()
                 self._ring = None
                 raise RuntimeError(f"telemetry: the writer stopped: {why}")
             sleep(0.005)
+
+    def _last_words(self) -> str:
+        """Return the last line that the writer wrote to its stderr."""
+        self._said.seek(0)
+        return next((line for line in reversed(self._said.read().split("\n")) if line), "")
 
     @property
     def port(self) -> int | None:
@@ -182,7 +184,11 @@ class Telemetry:
         self._dropped = self.dropped
         self._dropped += max(0, min(self._count - int(self._head[LAYOUT["read"]]), self._slots))
         self._ring = None
+        why = self._last_words()
         self._finalizer()
+        if code := self._process.returncode:
+            why = why or f"the writer ended with the code {code}"
+            _LOGGER.warning("telemetry is not complete: %s; %d of %d steps dropped", why, self._dropped, self._count)
 
     def __enter__(self) -> "Telemetry":
         return self
@@ -192,6 +198,29 @@ class Telemetry:
 
 
 _PACK = struct.Struct("<qqq").pack
+_LOGGER = logging.getLogger("selftune")
+
+
+def _shared(size: int) -> tuple[mmap.mmap, str]:
+    """Return zeros that two processes share, and the path of their file.
+
+    The zeros are written, because the system ends a process that uses memory which is reserved but not there. The file
+    is in memory where the system has a folder for that, and otherwise on the disk.
+    """
+    problem = None
+    for folder in ("/dev/shm", None):
+        if folder is not None and not os.path.isdir(folder):
+            continue
+        handle, path = tempfile.mkstemp(prefix="selftune-", suffix=".ring", dir=folder)
+        try:
+            with open(handle, "w+b") as file:
+                file.write(bytes(size))
+                file.flush()
+                return mmap.mmap(file.fileno(), size), path
+        except OSError as error:  # no space is left
+            os.unlink(path)
+            problem = error
+    raise RuntimeError(f"telemetry: there is no memory for the ring of {size:,} bytes ({problem})")
 
 
 def _described(fields: np.dtype, name: str) -> tuple[str, list[int], int]:
@@ -200,13 +229,12 @@ def _described(fields: np.dtype, name: str) -> tuple[str, list[int], int]:
     return base.str, list(shape), offset
 
 
-def _stop(process: subprocess.Popen[str], head: np.ndarray, path: str, patience: float) -> None:
+def _stop(process: subprocess.Popen[bytes], head: np.ndarray, path: str, said: IO[str], patience: float) -> None:
     head[LAYOUT["closing"]] = 1
     try:
         process.wait(patience)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    if process.stderr is not None:
-        process.stderr.close()
+    said.close()
     Path(path).unlink(missing_ok=True)

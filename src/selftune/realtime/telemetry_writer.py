@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ def main(path: str, about: dict[str, Any]) -> None:
     with Path(path).open("r+b") as file:
         ring = Ring(mmap.mmap(file.fileno(), 0), about["size"], about["slots"])
     messages = Messages(about["fields"], about["decisions"])
-    sinks: list[Any] = []
+    sinks = Sinks()
     if about["file"] is not None:
-        sinks.append(McapSink(Path(about["file"]), messages.schema))
+        sinks.add(McapSink(Path(about["file"]), messages.schema))
     if about["port"] is not None:
-        sinks.append(FoxgloveSink(about["port"], messages.schema))
-        ring.counters[LAYOUT["port"]] = sinks[-1].port
+        websocket = FoxgloveSink(about["port"], messages.schema)
+        sinks.add(websocket)
+        ring.counters[LAYOUT["port"]] = websocket.port
     ring.counters[LAYOUT["started"]] = 1
     told = 0.0
     while True:
@@ -41,23 +43,51 @@ def main(path: str, about: dict[str, Any]) -> None:
         count = 0
         for record in ring.new():
             count += 1
-            when, message = messages.of(record)
-            for sink in sinks:
-                sink.write(TOPIC, when, message)
+            sinks.write(TOPIC, *messages.of(record))
         if last or time.monotonic() - told > 1.0:
             told = time.monotonic()
             counters = {name: int(ring.counters[LAYOUT[name]]) for name in ("written", "dropped")}
-            for sink in sinks:
-                sink.write(STATUS, time.time_ns(), counters)
-                sink.flush()
+            sinks.write(STATUS, time.time_ns(), counters)
+            sinks.flush()
         elif count:
-            for sink in sinks:
-                sink.flush()
+            sinks.flush()
         if last:
             break
         time.sleep(PAUSE)
-    for sink in sinks:
-        sink.close()
+    sinks.close()
+
+
+class Sinks:
+    """All places to which the messages go. A place that fails is left out from then on; the others continue."""
+
+    def __init__(self) -> None:
+        self._sinks: list[Any] = []
+        self._problem: Exception | None = None
+
+    def add(self, sink: Any) -> None:
+        self._sinks.append(sink)
+
+    def write(self, topic: str, when: int, message: dict[str, Any]) -> None:
+        self._each(lambda sink: sink.write(topic, when, message))
+
+    def flush(self) -> None:
+        self._each(lambda sink: sink.flush())
+
+    def close(self) -> None:
+        """Close all places, and raise the first problem that there was."""
+        self._each(lambda sink: sink.close())
+        if self._problem is not None:
+            raise self._problem
+
+    def _each(self, call: Callable[[Any], None]) -> None:
+        for sink in list(self._sinks):
+            try:
+                call(sink)
+            except Exception as error:  # a full disk, for example
+                self._problem = self._problem or error
+                self._sinks.remove(sink)
+                if not self._sinks:
+                    raise
 
 
 class Messages:

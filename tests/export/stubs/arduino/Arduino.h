@@ -22,6 +22,7 @@ struct Port {
   void println(double number, int digits) { printf("%.*f\n", digits, number); }
 };
 static Port Serial;
-static inline uint32_t micros() { return 0; }
+static uint32_t clock_us;
+static inline uint32_t micros() { return clock_us; }
 static inline int analogRead(int) { return 512; }
 static inline void analogWrite(int, int) {}
