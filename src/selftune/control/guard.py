@@ -161,8 +161,9 @@ class Guard(eqx.Module):
       change of the reference causes at most 3 swings, or when u makes no swing for half a `window`. The tuner then
       starts anew. The reference is that of a `LoopContext`; a system without one counts as a system whose reference
       rests. `swing` needs `rate` and both limits of u. `Loop` uses 0.25.
-    - `y_limit`: the largest allowed $\max |y_t|$. A larger y shows that the closed loop no longer contracts, so θ does
-      not move, and the tuner resets y.
+    - `y_limit`: the largest allowed $\max |y_t W|$, in units of x, with W as in `rate`: so far would x move, to first
+      order, if θ moved through the whole of Θ. A larger y shows that the closed loop no longer contracts, so θ does not
+      move, and the tuner resets y.
     - `rollback`: a factor c > 1 on the cost. The mean cost of about the last `window` steps is compared with the level,
       which is the mean cost of good windows. Negative costs are shifted: the lowest cost so far counts as zero.
         - A window with a mean cost of at most √c times the level is good: the θ and â at its beginning become the last
@@ -239,7 +240,7 @@ class Guard(eqx.Module):
     calming: float | tuple[float, ...] | None = eqx.field(
         static=True, converter=lambda v: None if v is None else _directions("calming", v), default=None
     )
-    y_limit: float | None = _above("y_limit", 1e6, 0)
+    y_limit: float | None = _above("y_limit", 1e8, 0)
     rollback: float | None = _above("rollback", 4.0, 1)
     window: int = eqx.field(static=True, converter=lambda v: arguments.count("window", v), default=500)
     contraction: float | None = _above("contraction", 1.0, 0)
