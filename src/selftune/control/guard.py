@@ -187,6 +187,10 @@ class Guard(eqx.Module):
         - The level is at most c times the mean cost of the trusted window, so that it cannot follow a cost that grows
           slowly for ever. If the restored θ still costs more than that at the end of probation, the trusted θ and â are
           tried for two windows, and the cheaper of the two stays.
+        - An explosion while θ is within 5 % of Θ of the trusted θ is not the tuner's: the task itself can cost this
+          much. The last good θ and â are restored, but the level and the cost of the trusted θ rise to the mean cost
+          of the explosion, and then fall by at most 15 % per window. So manoeuvres that are rarer than the windows
+          cause a few rollbacks, and not one each.
     - `cost_ceiling`: an absolute limit on the mean cost of about the last `window` steps. Above it, no window is good,
       and the last good θ and â are restored, whatever the level is.
     - `cost_floor`: levels below this cost count as this cost. Set it if the robot rests between its tasks.
