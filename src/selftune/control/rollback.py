@@ -154,8 +154,11 @@ def judge(
     away = jnp.maximum(window.away, _way(window.trusted.theta, theta, widths))
     # The trusted θ itself can cost this much: an explosion at or near it is a part of the task, such as a manoeuvre that
     # is rarer than the windows. Without this rule, each manoeuvre would cause a rollback, for ever.
-    innocent = faults.exploded & (away <= PROVED * STEADY)
-    trusted_level = _next_trusted_level(window, costs.mean, trusts=trusts, ends=ends, measures=measures, is_trial=is_trial)
+    innocent = (faults.exploded | faults.exploded_again) & (away <= PROVED * STEADY)
+    are_near = _way(window.trusted.theta, window.good.theta, widths) <= PROVED * STEADY
+    trusted_level = _next_trusted_level(
+        window, costs.mean, trusts=trusts, ends=ends, measures=measures, are_near=are_near
+    )
     trusted_level = jnp.where(innocent, jnp.maximum(trusted_level, costs.padded_mean), trusted_level)
     level = _next_level(
         guard, window, phase, costs.mean, trusted_level, ends=ends, is_good=is_good, expands=faults.expands
@@ -296,12 +299,12 @@ def _highest_level(guard: Guard, trusted_level: Array) -> Array:
 
 
 def _next_trusted_level(
-    window: Window, mean: Array, *, trusts: Any, ends: Any, measures: Any, is_trial: Array
+    window: Window, mean: Array, *, trusts: Any, ends: Any, measures: Any, are_near: Array
 ) -> Array:
     before = window.trusted_level
     near = jnp.minimum(jnp.maximum(mean, 0.99 * before), 1.15 * before)
     measured = jnp.where(trusts, near, before)
-    anew = jnp.where(is_trial, mean, jnp.maximum(mean, FALL * before))
+    anew = jnp.where(are_near, jnp.maximum(mean, FALL * before), mean)
     return jnp.where(measures | (ends & (before == 0)), anew, measured)
 
 
