@@ -253,7 +253,7 @@ class TestRollback:
     @pytest.mark.parametrize("moves", [False, True])
     def test_rare_manoeuvres_do_not_stop_learning(self, moves):
         """A manoeuvre of half a window, every six windows, costs 500 times as much as rest. θ is near the trusted θ, so
-        the tuner is not the cause. Each rollback multiplies the level by c = 4, and 4⁵ > 500 × the share of a window."""
+        the tuner is not the cause. Each rollback multiplies the level by c = 4 or more, and 4⁵ > 500."""
         costs = np.tile(np.repeat([0.1, 50.0], [550, 50]), 40)
         thetas = 2e-6 * np.arange(costs.size) * moves
         window, exploded, _, saved = self.windows(st.Guard(window=100), costs, thetas=thetas)

@@ -88,7 +88,9 @@ def test_outliers_in_the_dry_run_do_not_raise_a_limit(loop, run, suggestion):
         rows[[100, 101, 700]] = 1e6
         spoilt[name] = rows
     spoilt["measured"][900] = np.nan
-    other = st.suggest_guard(_record(spoilt, run.constraint), base=loop.guard(), x_scale=_scale(loop), f_scale=1.0, time_constant=30.0)
+    other = st.suggest_guard(
+        _record(spoilt, run.constraint), base=loop.guard(), x_scale=_scale(loop), f_scale=1.0, time_constant=30.0
+    )
     for name in ("x_limit", "f_limit", "y_limit", "cost_floor"):
         # Dropping three rows of 1500 and shifting medians beside them changes little.
         np.testing.assert_allclose(getattr(other.guard, name), getattr(suggestion.guard, name), rtol=0.02)

@@ -152,8 +152,8 @@ def judge(
     # In a probation θ stood still: if it is the trusted θ, its cost is measured anew.
     measures = trial_ends | (phase.ends_probation & ends & ~_differ(window.good, window.trusted))
     away = jnp.maximum(window.away, _way(window.trusted.theta, theta, widths))
-    # The trusted θ itself can cost this much: an explosion at or near it is a part of the task, such as a manoeuvre that
-    # is rarer than the windows. Without this rule, each manoeuvre would cause a rollback, for ever.
+    # The trusted θ itself can cost this much: an explosion at or near it is a part of the task, such as a manoeuvre
+    # that is rarer than the windows. Without this rule, each manoeuvre would cause a rollback, for ever.
     innocent = (faults.exploded | faults.exploded_again) & (away <= PROVED * STEADY)
     are_near = _way(window.trusted.theta, window.good.theta, widths) <= PROVED * STEADY
     trusted_level = _next_trusted_level(

@@ -189,8 +189,7 @@ def arm_system(links: int = 2) -> System:
         q, rate, _ = jnp.split(x, 3)
         viscous, coulomb, constant = jnp.split(a[1:], 3)
         # The desired acceleration replaces the payload's actual one, so that the residual is linear in a. The desired
-        # rate replaces the rate in the friction: a compensation computed from a late and noisy rate costs more than
-        # none.
+        # rate replaces the actual one in the friction, so that its compensation does not feed back a late, noisy rate.
         _, wanted_rate, wanted_acceleration = arm.reference(t, x.dtype)
         friction = viscous * wanted_rate + coulomb * jnp.tanh(wanted_rate / SLIP)
         return constant - friction - a[0] * torques(payload, q, rate, wanted_acceleration)
