@@ -460,8 +460,6 @@ def compare_robots(seeds: list[int], seconds: float = 60.0) -> None:
         parts = {robots.OURS: (), robots.DEFAULTS: without_numbers}
         agents = {name: st.Agent(robot.controller(*made), x=first, **start) for name, made in parts.items()}
         for factor, (algorithm, agent) in itertools.product(STARTS, agents.items()):
-            if algorithm == robots.OURS and factor != STARTS[0]:
-                continue  # `selftune bench robots` has M-GAPS from all starts
             runs = [drive_once(robot, agent, condition, factor, seed, steps) for seed in seeds]
             whole = [made.cost for made in runs if not made.crashed]
             mean, last = (np.mean([cost[part:].mean() for cost in whole]) for part in (0, -steps // 4))

@@ -96,7 +96,7 @@ class TestAnOrderlyRun:
 
     def test_the_engines_agree_while_everything_happens(self):
         guard = st.Guard(
-            x_limit=[0.9, 3.0], u_low=-0.5, u_high=0.4, rate=0.006, authority=0.1, y_limit=0.5, window=40, rollback=1.3
+            x_limit=[0.9, 3.0], u_low=-0.5, u_high=0.4, rate=0.006, authority=0.1, y_limit=2.5, window=40, rollback=1.3
         )
         made = controller(1.0, contraction_memory=40)
         runs = [st.simulate(made, scenario(), **START, guard=guard, engine=engine) for engine in ENGINES]
@@ -218,10 +218,10 @@ class TestAuthority:
 
 
 def test_a_large_y_is_forgotten():
-    run = simulate(controller(0.01), st.Guard(**OFF | dict(y_limit=0.6)))
+    run = simulate(controller(0.01), st.Guard(**OFF | dict(y_limit=3.0)))
     resets = np.flatnonzero(decided(run, D.RESET))
     assert 1 <= resets.size < 60
-    np.testing.assert_array_equal(resets, np.flatnonzero(np.abs(run.y).max(axis=(1, 2)) > 0.6))
+    np.testing.assert_array_equal(resets, np.flatnonzero(5 * np.abs(run.y).max(axis=(1, 2)) > 3.0))  # Θ is 5 wide
     np.testing.assert_array_equal(run.y[resets + 1], 0)
     np.testing.assert_array_equal(run.theta[resets + 1], run.theta[resets])
 

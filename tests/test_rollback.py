@@ -35,6 +35,9 @@ class Ledger:
         self.good, self.trusted, self.used_trusted = self.trusted, self.good, said == " again"
         return self.back() + said
 
+    def are_near(self):
+        return np.linalg.norm(self.good - self.trusted) <= 0.05
+
     def shift(self, cost):
         """The lowest cost so far counts as zero, also in what was added up before."""
         down = max(self.lowest - cost, 0.0)
@@ -58,6 +61,8 @@ class Ledger:
         ceiling = np.inf if g.cost_ceiling is None else g.cost_ceiling - self.lowest
         same = np.array_equal(self.good, self.trusted)
         if not self.probation and ((known and sofar > c * level) or sofar > ceiling):
+            if self.away <= 0.05:  # the trusted θ itself can cost this much
+                self.trusted_level, self.level = max(self.trusted_level, sofar), max(self.level, sofar)
             if same and not np.array_equal(self.begun, self.good):  # keep the θ that is left
                 self.trusted, self.rival_level, self.used_trusted = self.begun, mean, True
             return self.back()
@@ -66,9 +71,12 @@ class Ledger:
         again = known and (again or (self.probation == 1 and mean > highest and not same))
         if self.probation and not self.used_trusted and (again or sofar > ceiling):
             self.rival_level = mean
+            if self.away <= 0.05:
+                self.trusted_level, self.level = max(self.trusted_level, sofar), max(self.level, sofar)
             return self.swap(" again")
         if self.probation == 1 and self.rival_level and mean > self.rival_level:
-            self.level, self.rival_level, self.trusted_level, self.away = self.rival_level, 0.0, mean, 0.0
+            anew = max(mean, 0.85 * self.trusted_level) if self.are_near() else mean
+            self.level, self.rival_level, self.trusted_level, self.away = self.rival_level, 0.0, anew, 0.0
             return self.swap(" and returned")
         self.count += 1
         said = ""
@@ -79,8 +87,10 @@ class Ledger:
             self.steady = min(self.steady + 1, 4) if calm and not self.probation and near else 0
             proved = self.steady == 4 and mean <= self.trusted_level
             trusts = not self.rival_level and ((calm and np.array_equal(self.begun, theta)) or proved)
-            if (measured and (same or self.rival_level)) or self.trusted_level == 0:
+            if (measured and self.rival_level and not self.are_near()) or self.trusted_level == 0:
                 self.trusted_level = mean
+            elif measured and (self.rival_level or same):
+                self.trusted_level = max(mean, 0.85 * self.trusted_level)
             elif trusts:
                 self.trusted_level = min(max(mean, 0.99 * self.trusted_level), 1.15 * self.trusted_level)
             if measured and self.rival_level:
@@ -239,6 +249,18 @@ class TestRollback:
         moving = self.windows(st.Guard(window=100), costs, thetas=np.linspace(0.0, 24.0, 2400))[0]
         assert moving.trusted.theta[-1, 0] == 0
         assert moving.step_scale[-1] <= 0.5
+
+    @pytest.mark.parametrize("moves", [False, True])
+    def test_rare_manoeuvres_do_not_stop_learning(self, moves):
+        """A manoeuvre of half a window, every six windows, costs 500 times as much as rest. θ is near the trusted θ, so
+        the tuner is not the cause. Each rollback multiplies the level by c = 4 or more, and 4⁵ > 500."""
+        costs = np.tile(np.repeat([0.1, 50.0], [550, 50]), 40)
+        thetas = 2e-6 * np.arange(costs.size) * moves
+        window, exploded, _, saved = self.windows(st.Guard(window=100), costs, thetas=thetas)
+        assert 1 <= np.sum(exploded) <= 6
+        assert not np.any(exploded[len(costs) // 2 :])
+        assert np.sum(saved) > 150
+        assert window.step_scale[-1] == 1
 
     def test_a_dear_theta_is_not_trusted(self):
         """A θ that costs more than the trusted one does not replace it, however long it stays."""

@@ -495,9 +495,13 @@ def test_a_plant_that_fails_before_the_first_step_gets_nothing(loop, name):
     assert plant.sent == []
 
 
-def test_a_sensor_that_stands_still_is_a_no_go(loop):
-    """The model predicts motions that are not there: its gradients would be wrong."""
-    found = st.commission(loop, Failing(0, lambda: [0.0]), steps=STEPS)
+@pytest.mark.parametrize("noise", [2e-3, 0.0])
+def test_a_sensor_that_stands_still_is_a_no_go(loop, noise):
+    """The model predicts motions that are not there: its gradients would be wrong. Without noise in the first
+    measurement, all measurements are equal."""
+    plant = Failing(0, lambda: [0.0])
+    plant.noise = noise
+    found = st.commission(loop, plant, steps=STEPS)
     assert found["estimator"].verdict == "no-go"
     assert "check the sensor" in found["estimator"].sentence
 

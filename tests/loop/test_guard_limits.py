@@ -44,7 +44,8 @@ def test_every_setting_follows_its_rule(loop, run, suggestion):
     np.testing.assert_allclose(guard.x_limit, [10 * max(_scale(loop), _peak(run.measured[:, 0]))])
     observed = np.asarray(run.f_hat + run.innovation)[:, 0]
     np.testing.assert_allclose(guard.f_limit, [10 * max(1.0, _peak(observed))])
-    columns = np.asarray(run.y).reshape(STEPS, -1)
+    widths = np.asarray(loop.constraint.widths(loop.theta))
+    columns = (np.asarray(run.y) * widths).reshape(STEPS, -1)
     np.testing.assert_allclose(guard.y_limit, 20 * max(_peak(column) for column in columns.T))
     assert guard.window == max(base.window, 300)
     cost = np.asarray(run.cost)
@@ -87,14 +88,17 @@ def test_outliers_in_the_dry_run_do_not_raise_a_limit(loop, run, suggestion):
         rows[[100, 101, 700]] = 1e6
         spoilt[name] = rows
     spoilt["measured"][900] = np.nan
-    other = st.suggest_guard(_record(spoilt), base=loop.guard(), x_scale=_scale(loop), f_scale=1.0, time_constant=30.0)
+    other = st.suggest_guard(
+        _record(spoilt, run.constraint), base=loop.guard(), x_scale=_scale(loop), f_scale=1.0, time_constant=30.0
+    )
     for name in ("x_limit", "f_limit", "y_limit", "cost_floor"):
         # Dropping three rows of 1500 and shifting medians beside them changes little.
         np.testing.assert_allclose(getattr(other.guard, name), getattr(suggestion.guard, name), rtol=0.02)
 
 
-def _record(recorded):
+def _record(recorded, constraint=None):
     run = object.__new__(st.Run)
+    object.__setattr__(run, "constraint", constraint)
     object.__setattr__(run, "recorded", recorded)
     return run
 

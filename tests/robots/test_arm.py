@@ -71,13 +71,15 @@ def test_payload_is_what_mujoco_feels_of_one(links):
 
 
 def test_friction_and_disturbance():
-    """Each parameter does its own work: its feature, in its unit."""
-    robot = arm.make(2)
+    """Each parameter does its own work: its feature, in its unit. Friction is that of the wanted rate."""
+    robot, t = arm.make(2), 100
+    first, second = np.asarray(arm.ARMS[2].reference(t, float)[1])
     x = np.array([0.3, -0.4, 2.0, -1e-3, 5.0, 6.0])
-    jacobian = jax.jit(robot.system.residual_and_jacobian)(x, robot.a_hat, 0)[1]
+    jacobian = jax.jit(robot.system.residual_and_jacobian)(x, robot.a_hat, t)[1]
     assert len(robot.parameters) == robot.a_hat.size
-    by_hand = [[-2.0, 0.0, -1.0, 0.0, 1.0, 0.0], [0.0, 1e-3, 0.0, 1e-2, 0.0, 1.0]]
-    np.testing.assert_allclose(jacobian[:, 1:], by_hand, atol=1e-6)  # tanh(1e-2) is 3e-7 off 1e-2
+    coulomb = -np.tanh(np.array([first, second]) / 0.1)
+    by_hand = [[-first, 0.0, coulomb[0], 0.0, 1.0, 0.0], [0.0, -second, 0.0, coulomb[1], 0.0, 1.0]]
+    np.testing.assert_allclose(jacobian[:, 1:], by_hand, atol=1e-12)
 
 
 @sizes
@@ -237,8 +239,7 @@ def test_gains_too_low_are_raised():
 
 @pytest.mark.slow
 def test_compensation_of_the_true_friction_costs_more_than_none():
-    """The compensation is computed from a late and noisy rate. So an estimator that learns the friction quickly pays
-    for it, which docs/robots.md says."""
+    """So an estimator that finds all of the friction quickly pays for it, which docs/robots.md says."""
     robot = arm.make()
     controller = robot.controller(st.Fixed(), st.Frozen())
     plant = robot.make_plant("nominal", 0, 4000)
@@ -249,4 +250,4 @@ def test_compensation_of_the_true_friction_costs_more_than_none():
         a_hat = np.concatenate([[0.28], share * friction, np.zeros(2)])  # the links are heavier than in the model
         agent.reset(x=plant.reset(), theta=robot.detuned(0.5), a_hat=a_hat)
         costs.append(drive(robot, agent, plant, 4000).cost[1000:].mean())
-    assert costs[0] > 1.5 * costs[1]
+    assert costs[0] > 1.3 * costs[1]

@@ -166,8 +166,9 @@ class Guard(eqx.Module):
       reference causes at most 3 swings, or when u makes no swing for half a `window`. The tuner then starts anew. The
       reference is that of a `LoopContext`; a system without one counts as a system whose reference rests. `swing` needs
       `rate` and both limits of u. `Loop` uses 0.25.
-    - `y_limit`: the largest allowed $\max |y_t|$. A larger y shows that the closed loop no longer contracts, so θ does
-      not move, and the tuner resets y.
+    - `y_limit`: the largest allowed $\max |y_t W|$, in units of x, with W as in `rate`: so far would x move, to first
+      order, if θ moved through the whole of Θ. A larger y shows that the closed loop no longer contracts, so θ does not
+      move, and the tuner resets y.
     - `rollback`: a factor c > 1 on the cost. The mean cost of about the last `window` steps is compared with the level,
       which is the mean cost of good windows. Negative costs are shifted: the lowest cost so far counts as zero.
         - A window with a mean cost of at most √c times the level is good: the θ and â at its beginning become the last
@@ -191,6 +192,10 @@ class Guard(eqx.Module):
         - The level is at most c times the mean cost of the trusted window, so that it cannot follow a cost that grows
           slowly for ever. If the restored θ still costs more than that at the end of probation, the trusted θ and â are
           tried for two windows, and the cheaper of the two stays.
+        - An explosion while θ is within 5 % of Θ of the trusted θ is not the tuner's: the task itself can cost this
+          much. The last good θ and â are restored, but the level and the cost of the trusted θ rise to the mean cost
+          of the explosion, and then fall by at most 15 % per window. So manoeuvres that are rarer than the windows
+          cause a few rollbacks, and not one each.
     - `cost_ceiling`: an absolute limit on the mean cost of about the last `window` steps. Above it, no window is good,
       and the last good θ and â are restored, whatever the level is.
     - `cost_floor`: levels below this cost count as this cost. Set it if the robot rests between its tasks.
@@ -244,7 +249,7 @@ class Guard(eqx.Module):
     calming: float | tuple[float, ...] | None = eqx.field(
         static=True, converter=lambda v: None if v is None else _shares("calming", v), default=None
     )
-    y_limit: float | None = _above("y_limit", 1e6, 0)
+    y_limit: float | None = _above("y_limit", 1e8, 0)
     rollback: float | None = _above("rollback", 4.0, 1)
     window: int = eqx.field(static=True, converter=lambda v: arguments.count("window", v), default=500)
     contraction: float | None = _above("contraction", 1.0, 0)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..problem.constraints import Unconstrained
 from .guard import Guard
 from .run_fields import RunFields
 
@@ -85,7 +86,7 @@ def suggest_guard(
 
     - `x_limit`: 10 times the peak of each measured signal, or 10 times its scale if that is more.
     - `f_limit`: the same for the observed residual.
-    - `y_limit`: 20 times the peak of the sensitivity.
+    - `y_limit`: 20 times the peak of the sensitivity, in widths of Θ.
     - `window`: that of `base`, but at least 10 time constants of the closed loop.
     - `cost_floor`: the mean cost of the dry run, divided by the guard's `rollback`. After a long rest, a task that
       costs as much as in the dry run then causes no rollback.
@@ -124,7 +125,7 @@ def suggest_guard(
         _limit("x_limit", recorded.get("measured", recorded.get("x")), x_scale, base.x_limit),
         _limit("f_limit", observed, f_scale, base.f_limit),
     ]
-    peak = _peaks(recorded["y"]).max() if "y" in recorded else 0.0
+    peak = _peaks(_in_widths(recorded["y"], run)).max() if {"y", "theta"} <= recorded.keys() else 0.0
     if peak > 0:
         rules.append(GuardRule("y_limit", SENSITIVITY_MARGIN * peak, f"{SENSITIVITY_MARGIN:g} × the peak {peak:.3g}"))
     else:
@@ -140,7 +141,7 @@ def suggest_guard(
     return GuardSuggestion(Guard(**(_settings(base) | settings)), tuple(rules))
 
 
-_USED = ("x", "measured", "f_hat", "innovation", "y", "cost")
+_USED = ("x", "measured", "f_hat", "innovation", "y", "theta", "cost")
 
 
 def _settings(guard: Guard) -> dict[str, Any]:
@@ -162,6 +163,14 @@ def _rows(rows: Any) -> np.ndarray:
     """Return the rows as (T, components)."""
     leaves = [np.asarray(leaf, float) for leaf in jax.tree.leaves(rows)]
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+
+
+def _in_widths(y: np.ndarray, run: RunFields) -> np.ndarray:
+    """Return the sensitivities for θ in widths of the tuner's Θ, as the guard compares them."""
+    theta = jax.tree.map(lambda rows: rows[0], run.theta)
+    constraint = getattr(run, "constraint", None)
+    widths = np.asarray((Unconstrained() if constraint is None else constraint).widths(theta), float)
+    return (y.reshape(len(y), -1, widths.size) * widths).reshape(len(y), -1)
 
 
 def _filtered(rows: np.ndarray) -> np.ndarray:

@@ -263,7 +263,8 @@ def _limit_step(
     still = (watch.mode != Mode.LEARNING) | (probation > 0)
     resets_y = jnp.asarray(False)
     if guard.y_limit is not None and info.y is not None:
-        resets_y = jnp.max(jnp.abs(info.y)) > step_limits.inward(guard.y_limit, info.y.dtype, -np.inf)
+        reach = info.y * step_limits.widths_of(controller, before.theta)
+        resets_y = jnp.max(jnp.abs(reach)) > step_limits.inward(guard.y_limit, reach.dtype, -np.inf)
     theta, limited, held, reserve = step_limits.limit_step(
         guard,
         controller,

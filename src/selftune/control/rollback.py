@@ -15,6 +15,8 @@ PROBATION = 2
 """After a rollback, θ does not move for this many windows, while the cost of the restored θ is measured."""
 STEADY, PROVED = 0.0125, 4
 """A θ that moves by at most `STEADY` widths of Θ in each of `PROVED` good windows in a row has proved itself."""
+FALL = 0.85
+"""The factor by which a level may fall in a window."""
 BACKOFF, TRUST, LEAST = 0.5, 1.01, 1 / 1024
 """Factors on the length of the tuner's steps: a rollback multiplies the length by `BACKOFF`, a good window by `TRUST`.
 The product stays between `LEAST` and 1; `LEAST` is above zero so that the steps can grow again."""
@@ -149,14 +151,26 @@ def judge(
     trial_ends = phase.ends_probation & is_trial
     # In a probation θ stood still: if it is the trusted θ, its cost is measured anew.
     measures = trial_ends | (phase.ends_probation & ends & ~_differ(window.good, window.trusted))
-    trusted_level = _next_trusted_level(window, costs.mean, trusts=trusts, ends=ends, measures=measures)
+    away = jnp.maximum(window.away, _way(window.trusted.theta, theta, widths))
+    # The trusted θ itself can cost this much: an explosion at or near it is a part of the task, such as a manoeuvre
+    # that is rarer than the windows. Without this rule, each manoeuvre would cause a rollback, for ever.
+    innocent = (faults.exploded | faults.exploded_again) & (away <= PROVED * STEADY)
+    are_near = _way(window.trusted.theta, window.good.theta, widths) <= PROVED * STEADY
+    trusted_level = _next_trusted_level(
+        window, costs.mean, trusts=trusts, ends=ends, measures=measures, are_near=are_near
+    )
+    trusted_level = jnp.where(innocent, jnp.maximum(trusted_level, costs.padded_mean), trusted_level)
     level = _next_level(
         guard, window, phase, costs.mean, trusted_level, ends=ends, is_good=is_good, expands=faults.expands
     )
     after = Window(
         total=jnp.where(restarts, 0, costs.total),
         weight=jnp.where(restarts, 0, costs.weight),
-        level=jnp.where(faults.trusted_is_worse, window.rival_level, level),
+        level=jnp.where(
+            faults.trusted_is_worse,
+            window.rival_level,
+            jnp.where(innocent, jnp.maximum(window.level, costs.padded_mean), level),
+        ),
         step_scale=jnp.where(saved, jnp.minimum(TRUST * window.step_scale, 1), window.step_scale),
         count=jnp.where(ends, 0, window.count + 1).astype(jnp.int32),
         probation=jnp.maximum(window.probation - 1, 0),
@@ -169,9 +183,7 @@ def judge(
         rival_level=jnp.where(faults.exploded_again | leaves, costs.mean, jnp.where(trial_ends, 0, window.rival_level)),
         lowest=window.lowest,
         steady=steady,
-        away=jnp.where(
-            ends | faults.trusted_is_worse, 0, jnp.maximum(window.away, _way(window.trusted.theta, theta, widths))
-        ),
+        away=jnp.where(ends | faults.trusted_is_worse, 0, away),
     )
     exploded = faults.exploded | swaps
     return choose(rolls_back, go_back(guard, after), after), exploded, faults.unstable, saved
@@ -286,11 +298,14 @@ def _highest_level(guard: Guard, trusted_level: Array) -> Array:
     return jnp.where(known, guard.rollback * jnp.maximum(trusted_level, guard.cost_floor), jnp.inf)
 
 
-def _next_trusted_level(window: Window, mean: Array, *, trusts: Any, ends: Any, measures: Any) -> Array:
+def _next_trusted_level(
+    window: Window, mean: Array, *, trusts: Any, ends: Any, measures: Any, are_near: Array
+) -> Array:
     before = window.trusted_level
     near = jnp.minimum(jnp.maximum(mean, 0.99 * before), 1.15 * before)
     measured = jnp.where(trusts, near, before)
-    return jnp.where(measures | (ends & (before == 0)), mean, measured)
+    anew = jnp.where(are_near, jnp.maximum(mean, FALL * before), mean)
+    return jnp.where(measures | (ends & (before == 0)), anew, measured)
 
 
 def _next_level(
@@ -314,7 +329,7 @@ def _next_level(
     """
     probation_ends = phase.ends_probation
     risen = window.level + jnp.where(is_good | probation_ends, 1, 0.125) * (mean - window.level)
-    moved = jnp.where(mean < window.level, jnp.maximum(mean, 0.85 * window.level), risen)
+    moved = jnp.where(mean < window.level, jnp.maximum(mean, FALL * window.level), risen)
     level = jnp.where(phase.level_known, moved, mean)
     level = jnp.minimum(level, _highest_level(guard, trusted_level))
     level = jnp.where((probation_ends | ~phase.level_known) & expands, jnp.inf, level)

@@ -26,7 +26,7 @@ from ..foundation.errors import ArgumentError
 from ..logs.plant_log import PlantLog
 from ..models.base import AbstractModel
 from ..problem.affine import is_affine
-from ..problem.constraints import Box
+from ..problem.constraints import AbstractConstraint, Box
 from ..realtime.agent import Agent
 from ..simulation.checks import check_gradient, contraction_of
 from ..tuners.fixed import Fixed
@@ -599,7 +599,10 @@ class _Work:
                 continue
             product = float(np.sum(effect * measured))
             ratios.append(product / size)
-            correlations.append(product / math.sqrt(size * float(np.sum(measured**2))))
+            spread = math.sqrt(size * float(np.sum(measured**2)))
+            correlations.append(
+                product / spread if spread > 0 else 0.0
+            )  # a sensor that repeats one value has no spread
         names = [signal.name for signal in self.loop.plant.controls]
         numbers = {"ratio": ratios, "correlation": correlations, "horizon": ahead.horizon}
         listed = ", ".join(f"{ratio:.2g}" for ratio in ratios)
@@ -718,7 +721,9 @@ class _Work:
                 "f_hat": self.first_replay.f_obs,
                 "innovation": np.zeros_like(self.first_replay.f_obs),
                 "y": self.simulated["y"],
-            }
+                "theta": self.simulated["theta"],
+            },
+            loop.constraint,
         )
         m = len(loop.plant.controls)
         load = [s.scale for s in loop.plant.controls]
@@ -772,9 +777,10 @@ class _Record(RunFields):
     """The signals of a dry run, as `suggest_guard` reads them."""
 
     recorded: Mapping[str, Any]
+    constraint: AbstractConstraint
 
-    def __init__(self, recorded: dict[str, Any]):
-        self.recorded = recorded
+    def __init__(self, recorded: dict[str, Any], constraint: AbstractConstraint):
+        self.recorded, self.constraint = recorded, constraint
 
 
 def _saturation(u: np.ndarray, guard: Guard) -> float:

@@ -28,6 +28,7 @@ from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError, StoreError
 from ..native.choice import Engine, check_engine, run_with
 from ..native.lowering.from_jaxpr import leaf_names
+from ..problem.projected_step import constraint_of
 from ..simulation.run import Result
 from ..storage import files
 from .engines import XLA, Context, Native
@@ -387,7 +388,8 @@ class Agent:
         steps, measured, contexts, states, infos = map(list, zip(*kept, strict=True))
         x = np.frombuffer(b"".join(measured), self._dtype).reshape(-1, self._q).copy()
         state, info = self._engine.rows(states, infos)
-        return History(np.asarray(steps), x, self._context.rows(contexts), state, info, self.engine)
+        context, constraint = self._context.rows(contexts), constraint_of(self.controller.tuner)
+        return History(np.asarray(steps), x, context, state, info, self.engine, constraint)
 
     def plot(
         self,

@@ -45,15 +45,17 @@ class History(RunFields):
     engine: str
     step: np.ndarray
     """The number of each step, (n,)."""
+    constraint: Any
+    """The tuner's Θ; None if the tuner has none."""
 
-    def __init__(self, step: np.ndarray, x: np.ndarray, t: Any, state: Any, info: Any, engine: str):
+    def __init__(self, step: np.ndarray, x: np.ndarray, t: Any, state: Any, info: Any, engine: str, constraint: Any):
         state_x: Any = x if info.x_hat is None else info.x_hat
         measured: Any = None if info.x_hat is None else x
         unknown: Any = _Unknown()
         used = Step(state_x, state, info, unknown.f, unknown, info.guard.decisions, measured, t)
         values = {name: field.value(used) for name, field in FIELDS.items()}
         self.recorded = {name: value for name, value in values.items() if value is not None}
-        self.engine, self.step = engine, step
+        self.engine, self.step, self.constraint = engine, step, constraint
 
     def to_dataset(self, *, names: "Names | None" = None) -> "xr.Dataset":
         """Return the steps as an `xarray.Dataset`, as `Run.to_dataset` does; `time` is the number of the step."""

@@ -188,9 +188,11 @@ def arm_system(links: int = 2) -> System:
     def residual(x, a, t):
         q, rate, _ = jnp.split(x, 3)
         viscous, coulomb, constant = jnp.split(a[1:], 3)
-        # The desired acceleration replaces the payload's actual one, so that the residual is linear in a.
-        carried = a[0] * torques(payload, q, rate, arm.reference(t, x.dtype)[2])
-        return constant - viscous * rate - coulomb * jnp.tanh(rate / SLIP) - carried
+        # The desired acceleration replaces the payload's actual one, so that the residual is linear in a. The desired
+        # rate replaces the actual one in the friction, so that its compensation does not feed back a late, noisy rate.
+        _, wanted_rate, wanted_acceleration = arm.reference(t, x.dtype)
+        friction = viscous * wanted_rate + coulomb * jnp.tanh(wanted_rate / SLIP)
+        return constant - friction - a[0] * torques(payload, q, rate, wanted_acceleration)
 
     def policy(x, theta, f, t):
         frequency, damping = jnp.split(theta, 2)
@@ -277,7 +279,7 @@ def _make(links: int) -> Robot:
             "u_low": -0.9 * limits,  # beyond this, the soft clamp counts as saturated
             "u_high": 0.9 * limits,
             "rate": 0.002,
-            "y_limit": 200.0,
+            "y_limit": 400.0,
             "growth": np.ones(2 * links),
             "stuck": 3,
             "window": LAP,

@@ -203,7 +203,7 @@ def make() -> Robot:
             "u_low": np.array([-0.95 * STEERING_LIMIT, -0.95 * DRIVE_LIMIT]),
             "u_high": np.array([0.95 * STEERING_LIMIT, 0.95 * DRIVE_LIMIT]),
             "rate": 0.004,
-            "y_limit": 1e3,
+            "y_limit": 2000.0,
             "stuck": 3,
             "growth": np.array([1.0, 0.0, 1.0, 1.0, 0.0, 0.0]),
             "window": LAP,

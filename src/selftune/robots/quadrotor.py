@@ -145,7 +145,7 @@ def _guard() -> dict[str, Any]:
         "rate": 0.0015,
         "stuck": 3,
         "safe_u": [MASS * GRAVITY, 0.0, 0.0, 0.0],  # hover
-        "y_limit": 500.0,
+        "y_limit": 700.0,
         "rollback": 8.0,
         "cost_floor": 1.0,
         "window": LAP,
