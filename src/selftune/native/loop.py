@@ -21,13 +21,13 @@ from ..control.run_fields import CHECKED
 from ..foundation import arguments, executors, jax_settings
 from ..problem.system import AbstractSystem
 from ._float64_bits import as_words, from_words, to_numbers, to_words
-from .c.compilation import build, vector_flags
+from .c.compilation import FLAGS, build, processor_flags, vector_flags
 from .c.emit import TYPES, Writer
 from .c.templates import fill
 from .interruption import Interruption
 from .lanes import LANES, Mode, has_lanes, lanes_source
 from .lowering.from_jaxpr import Leaf, LoweringError, Program
-from .roles import ROLES, Role, stays_in_array, storage, variable
+from .roles import ROLES, Role, size_of_checked, stays_in_array, storage, variable
 from .step import lower_step
 
 MIN_LANES = 4
@@ -238,7 +238,7 @@ class Loop:
     @cached_property
     def function(self) -> Any:
         """The function of single runs."""
-        function = build(self.source).closed_loops
+        function = build(self.source, flags=(*FLAGS, *processor_flags())).closed_loops
         function.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
         function.restype = None
         return function
@@ -473,7 +473,6 @@ def _source(loop: Loop) -> str:
     ]
     start = [load(leaf, i) for leaf in loop.checked_inputs for i in range(leaf.ids.size)]
     start += ["0"] * (count - len(start))
-    sizes = [f"{absolute}(checked[{i}])" for i in range(count)]
     values = {
         "arrays": len(program.inputs) + len(outputs[Role.RECORDED]),
         "helpers": "\n".join(body.helpers.values()),
@@ -493,7 +492,7 @@ def _source(loop: Loop) -> str:
         "statements": body.loads + body.statements,
         "record": body.stores.get("row", []),
         "store": [line for group, lines in body.stores.items() if group != "row" for line in lines],
-        "size": [f"const {real} size = {' + '.join(sizes)};"],
+        "size": size_of_checked(real, [f"checked[{i}]" for i in range(count)], x.ids.size),
         "write_back": write_back,
     }
     return fill(Path(__file__).with_name("templates") / "closed_loop.c.in", values)
