@@ -54,8 +54,11 @@ def _texts(names: Sequence[str]) -> list[str]:
 
 
 def source(dtype: str) -> str:
-    """One function of arrays for each elementary function, and for those that are only for small angles."""
-    names = [*elementary.FUNCTIONS, *(f"{name}_near" for name in elementary.WITH_LARGE_ANGLES)]
+    """One function of arrays for each elementary function, and for the branch-free ones that lanes call."""
+    names = [
+        *elementary.FUNCTIONS,
+        *(elementary.BRANCH_FREE[name] for name in elementary.FUNCTIONS if name in elementary.BRANCH_FREE),
+    ]
     lines = _texts([f"{name}_{dtype}" for name in names])
     for name in names:
         inputs = f"const {dtype} *restrict x, const {dtype} *restrict y, {dtype} *restrict out, int64_t n"

@@ -20,6 +20,7 @@ from ..control.closed_loop import closed_loop_step
 from ..control.run_fields import CHECKED
 from ..foundation import arguments, executors, jax_settings
 from ..problem.system import AbstractSystem
+from . import result_memory
 from ._float64_bits import as_words, from_words, to_numbers, to_words
 from .c.compilation import FLAGS, build, processor_flags, vector_flags
 from .c.emit import TYPES, Writer
@@ -277,7 +278,9 @@ class Loop:
             np.broadcast_to(array, (*batch, *((steps,) if ROLES[leaf.group] is Role.SERIES else ()), *leaf.shape))
             for array, leaf in zip(arrays, self.program.inputs, strict=True)
         ]
-        outputs = [_aligned(batch + result.shape, result.dtype) for result in self.results(-(-steps // stride))]
+        outputs = [
+            result_memory.empty(batch + result.shape, result.dtype) for result in self.results(-(-steps // stride))
+        ]
         results = jax.tree.unflatten(self.result_structure, outputs)
         final = {group: jax.tree.leaves(results[group]) for group in ("x", "state")}
         for i, leaf in enumerate(self.program.inputs):
@@ -408,14 +411,6 @@ def _addresses(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
     for axis, (length, stride) in enumerate(zip(batch, array.strides, strict=False)):
         offsets += (stride * np.arange(length)).reshape([-1 if i == axis else 1 for i in range(len(batch))])
     return array.ctypes.data + offsets.ravel()
-
-
-def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialized array, aligned so that JAX can use it without a copy."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 def _as_jax_array(array: np.ndarray) -> jax.Array:

@@ -84,7 +84,7 @@ def processor_flags() -> tuple[str, ...]:
         return ()
     # Zig's compiler spells the names of processors with underscores.
     spelled = (f"-march={level}", f"-march={level.replace('-', '_')}")
-    return tuple(flag for flag in spelled if _accepts(tuple(compiler()), flag))[:1]
+    return next(((flag,) for flag in spelled if _accepts(tuple(compiler()), flag)), ())
 
 
 def vector_flags() -> tuple[str, ...]:
