@@ -1,8 +1,8 @@
 """`python -m tests.native.make_polynomials`: write the polynomials of the elementary functions as C.
 
 Each polynomial, or ratio of two polynomials, interpolates its function at the Chebyshev points of an interval, with 300
-bits by mpmath, and its coefficients are then rounded. That error is at most about twice the smallest possible one. The degree of each
-polynomial is the smallest one whose error is far below the rounding of the result.
+bits by mpmath, and its coefficients are then rounded. That error is at most about twice the smallest possible one. The
+degree of each polynomial is the smallest one whose error is far below the rounding of the result.
 """
 
 from collections.abc import Callable
