@@ -27,8 +27,8 @@ VECTOR = (
 OF_TWO = ("pow", "atan2")
 DTYPES = {"float": np.float32, "double": np.float64}
 HEAD = "#define _GNU_SOURCE\n#include <math.h>\n#include <stdint.h>"
-# The error of float functions, in units of the last place. The oracle is the double function, or libm's beyond the limit
-# of its angles. At every 4096th number the oracle is compared with libm's function.
+# The error of float functions, in units of the last place. The oracle is the double function, or libm's for angles that
+# are too large for it. At every 4096th number the oracle is compared with libm's function.
 ERRORS = """
 static float next_number(uint64_t *state, int any)
 {
