@@ -8,13 +8,14 @@ import math
 import re
 import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from mpmath import mp, mpf
 
 from selftune.native.c import elementary
 
-from . import make_polynomials
+from . import compiled, make_polynomials
 from .vector_math import DTYPES, OF_TWO, SCALAR, VECTOR, Functions, float_error
 
 OTHER_COMPILERS = [name for name in ("clang",) if shutil.which(name)]
@@ -191,6 +192,18 @@ def test_functions_without_branches_give_the_same_bits(name, dtype, scalar):
     lanes, full = scalar[dtype](elementary.BRANCH_FREE[name], np.concatenate(x)), scalar[dtype](name, np.concatenate(x))
     np.testing.assert_array_equal(lanes, full)
     np.testing.assert_array_equal(np.signbit(lanes[:-1]), np.signbit(full[:-1]))  # the sign of NaN means nothing
+
+
+def test_the_sine_and_the_cosine_of_an_angle_are_computed_together():
+    def wave(x):
+        return jnp.cos(x) * jnp.sin(x) + jnp.sin(2 * x), jnp.cos(x)
+
+    x = np.array(0.7)
+    text = compiled.source({"wave": compiled.write(wave, x).program})
+    body = text[text.index("void f_wave") :]
+    assert body.count("sin_cos_double(") == 1
+    assert len(re.findall(r"(?<!\w)sin_double\(", body)) == 1  # the sine of 2x, whose cosine is not used
+    assert "cos_double(" not in body.replace("sin_cos_double(", "")
 
 
 def test_only_what_is_used_is_written():
