@@ -1,4 +1,4 @@
-"""`python -m benchmarks.core`: `simulate` with its defaults on the paper's scalar example, against C by hand, in CPU time."""
+"""`python -m benchmarks.core`: `simulate` with its defaults on the paper's scalar example, against C by hand."""
 
 import json
 import os
