@@ -35,7 +35,8 @@ class Interruption:
                 return
             took = max(time.perf_counter() - started, 1e-9)
             most = min(GROWTH * size, int(size * SECONDS / took))
-            begin, size = end, max(FIRST, most // FIRST * FIRST)
+            # Rows begin where vectors may begin, as long as a call is not too short for that.
+            begin, size = end, most // FIRST * FIRST if most > FIRST else max(1, most)
 
     def run_all(self, run: Callable[[Any], None], items: Sequence[Any], workers: int | None = None) -> None:
         """Call a function on all items, in threads: by default, one for each core. After an interrupt or an error, all
