@@ -50,7 +50,7 @@ def against_hand_written() -> None:
             np.testing.assert_allclose(
                 np.squeeze(getattr(native(), field)), np.squeeze(outputs[field]), rtol=1e-6, atol=1e-9, err_msg=field
             )
-        seconds = interleaved({"C by hand": by_hand, "native": native})
+        seconds = interleaved({"C by hand": by_hand, "native": native}, clock=time.process_time)
         table(f"{name}: {LONG:,} steps, float64", seconds, dict.fromkeys(seconds, LONG), "C by hand")
 
 

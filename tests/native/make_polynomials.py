@@ -1,8 +1,8 @@
 """`python -m tests.native.make_polynomials`: write the polynomials of the elementary functions as C.
 
-Each polynomial interpolates its function at the Chebyshev points of an interval, with 300 bits by mpmath, and its
-coefficients are then rounded. That error is at most about twice the smallest possible one. The degree of each
-polynomial is the smallest one whose error is far below the rounding of the result.
+Each polynomial, or ratio of two polynomials, interpolates its function at the Chebyshev points of an interval, with 300
+bits by mpmath, and its coefficients are then rounded. That error is at most about twice the smallest possible one. The
+degree of each polynomial is the smallest one whose error is far below the rounding of the result.
 """
 
 from collections.abc import Callable
@@ -25,6 +25,17 @@ class Polynomial(NamedTuple):
     low: Any
     high: Any
     degrees: dict[str, int]
+
+
+class Ratio(NamedTuple):
+    """Two polynomials p and q with q(0) = 1; their names end with `_above` and `_below`."""
+
+    name: str
+    says: str
+    """What p / q approximates."""
+    function: Callable[[Any], Any]
+    high: Any
+    degrees: dict[str, tuple[int, int]]
 
 
 def _tail(function: Callable[[Any], Any], start: Callable[[Any], Any], power: int, series: Any) -> Callable[[Any], Any]:
@@ -144,10 +155,38 @@ def polynomials() -> list[Polynomial]:
     ]
 
 
+def ratios() -> list[Ratio]:
+    return [
+        Ratio(
+            "tanh",
+            "tanh r = r + r^3 p(r^2) / q(r^2)",
+            _tail(mp.tanh, lambda r: r, 3, mpf(-1) / 3),
+            (mpf("0.55") * mpf("1.001")) ** 2,
+            {"float": (1, 1), "double": (2, 3)},
+        )
+    ]
+
+
+def _chebyshev_points(low: Any, high: Any, count: int) -> list[Any]:
+    return [(low + high) / 2 + (high - low) / 2 * mp.cos(mp.pi * (i + 0.5) / count) for i in range(count)]
+
+
+def interpolated_ratio(ratio: Ratio, degrees: tuple[int, int]) -> tuple[list[Any], list[Any]]:
+    """Return the coefficients of p and q, so that p - function * q is zero at the Chebyshev points."""
+    above, below = degrees
+    points = _chebyshev_points(mpf(0), mpf(ratio.high), above + below + 1)
+    values = [ratio.function(x) for x in points]
+    rows = [
+        [x**j for j in range(above + 1)] + [-value * x**j for j in range(1, below + 1)]
+        for x, value in zip(points, values, strict=True)
+    ]
+    found = list(mp.lu_solve(mp.matrix(rows), mp.matrix(values)))
+    return found[: above + 1], [mpf(1), *found[above + 1 :]]
+
+
 def interpolated(polynomial: Polynomial, degree: int) -> list[Any]:
     """Return the coefficients of the polynomial through the function's values at the Chebyshev points."""
-    low, high = mpf(polynomial.low), mpf(polynomial.high)
-    points = [(low + high) / 2 + (high - low) / 2 * mp.cos(mp.pi * (i + 0.5) / (degree + 1)) for i in range(degree + 1)]
+    points = _chebyshev_points(mpf(polynomial.low), mpf(polynomial.high), degree + 1)
     matrix = mp.matrix([[x**j for j in range(degree + 1)] for x in points])
     return list(mp.lu_solve(matrix, mp.matrix([polynomial.function(x) for x in points])))
 
@@ -168,14 +207,13 @@ def estrin(terms: list[str], power: int = 1) -> str:
     return estrin(pairs, 2 * power)
 
 
-def as_c(polynomial: Polynomial, dtype: str) -> str:
-    degree = polynomial.degrees[dtype]
-    terms = _rounded(interpolated(polynomial, degree), dtype)
-    powers = [2**i for i in range(1, 6) if 2**i <= degree]
+def as_c(name: str, says: str, coefficients: list[Any], dtype: str) -> str:
+    terms = _rounded(coefficients, dtype)
+    powers = [2**i for i in range(1, 6) if 2**i < len(terms)]
     squares = [f"    const {dtype} z{p} = z{p // 2 if p > 2 else ''} * z{p // 2 if p > 2 else ''};" for p in powers]
     value = estrin(terms).removeprefix("(").removesuffix(")")
-    head = f"static inline {dtype} {polynomial.name}_{dtype}({dtype} z)"
-    return "\n".join([f"/* p of {polynomial.says} */", head, "{", *squares, *_broken(f"return {value};"), "}"])
+    head = f"static inline {dtype} {name}_{dtype}({dtype} z)"
+    return "\n".join([f"/* {says} */", head, "{", *squares, *_broken(f"return {value};"), "}"])
 
 
 def _broken(text: str, width: int = 112) -> list[str]:
@@ -188,7 +226,16 @@ def _broken(text: str, width: int = 112) -> list[str]:
 
 
 def text() -> str:
-    made = [as_c(polynomial, dtype) for polynomial in polynomials() for dtype in ("float", "double")]
+    made = [
+        as_c(one.name, f"p of {one.says}", interpolated(one, one.degrees[dtype]), dtype)
+        for one in polynomials()
+        for dtype in ("float", "double")
+    ]
+    for ratio in ratios():
+        for dtype in ("float", "double"):
+            p, q = interpolated_ratio(ratio, ratio.degrees[dtype])
+            made += [as_c(f"{ratio.name}_above", f"p of {ratio.says}", p, dtype)]
+            made += [as_c(f"{ratio.name}_below", f"q of {ratio.says}", q, dtype)]
     return "\n\n".join([HEAD.strip(), *made]) + "\n"
 
 

@@ -34,7 +34,9 @@ class Interruption:
             if end >= steps:
                 return
             took = max(time.perf_counter() - started, 1e-9)
-            begin, size = end, max(1, min(GROWTH * size, int(size * SECONDS / took)))
+            most = min(GROWTH * size, int(size * SECONDS / took))
+            # Rows begin where vectors may begin, as long as a call is not too short for that.
+            begin, size = end, most // FIRST * FIRST if most > FIRST else max(1, most)
 
     def run_all(self, run: Callable[[Any], None], items: Sequence[Any], workers: int | None = None) -> None:
         """Call a function on all items, in threads: by default, one for each core. After an interrupt or an error, all

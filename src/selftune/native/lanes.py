@@ -16,7 +16,7 @@ from .c.emit import TYPES, Writer
 from .c.templates import fill
 from .lowering.from_jaxpr import Leaf, Program
 from .lowering.graph import Graph
-from .roles import ROLES, Role, stays_in_array, storage, variable
+from .roles import ROLES, Role, size_of_checked, stays_in_array, storage, variable
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -28,6 +28,12 @@ MAX_SIZE = 20_000
 TILE_BYTES = 1 << 16
 """About how many bytes of inputs and rows are copied at once, to and from the order that lanes need."""
 MAX_TILE = 64
+ALIGNED_TILE = 8
+"""The number of steps that are copied at once is a multiple of this, so that rows begin where vectors may begin."""
+CACHED_BYTES = 1 << 22
+"""If a group of lanes records more than this, the caches are too small to keep it: the rows pass by them."""
+DIRECT_STORES = {"double": ("__AVX__", "__builtin_ia32_movntpd256"), "float": ("__SSE__", "__builtin_ia32_movntps")}
+"""For the types that are copied in squares, the instructions that gcc needs to store past the caches, and the store."""
 ALWAYS = "__attribute__((always_inline))"
 
 
@@ -118,7 +124,9 @@ def lanes_source(loop: "Loop", modes: Sequence[Mode]) -> str:
     arrays = len(program.inputs) + len(rows)
     values = {
         "lanes": LANES,
-        "tile": max(4, min(MAX_TILE, TILE_BYTES // max(step_bytes, 1))),
+        "tile": max(1, min(MAX_TILE, TILE_BYTES // max(step_bytes, 1)) // ALIGNED_TILE) * ALIGNED_TILE,
+        "row_bytes": sum(leaf.ids.size * leaf.dtype.itemsize for leaf in recorded),
+        "cached_bytes": CACHED_BYTES,
         # A call inside the loop over lanes would be made lane by lane.
         "helpers": "\n".join(body.helpers.values()).replace("static inline ", f"static inline {ALWAYS} "),
         "members": [f"{TYPES[leaf.dtype.name]} {variable(leaf, i)}[LANES];" for leaf, i in numbers(Role.STATE)],
@@ -154,17 +162,18 @@ def lanes_source(loop: "Loop", modes: Sequence[Mode]) -> str:
         "start": [f"{place} = {value};" for place, value in start],
         "gather": [
             f"gather_{storage(leaf.dtype)}(in_{leaf.name}, &arrays[LANES * {array_index(leaf)}], "
-            f"{leaf.ids.size} * tile, {leaf.ids.size} * size);"
+            f"{leaf.ids.size} * tile, {leaf.ids.size} * length);"
             for leaf in series
         ],
         "statements": body.loads + body.statements,
         "store": [line for lines in body.stores.values() for line in lines],
-        "size": [f"const {real} size_of_all = {' + '.join(f'{absolute}(checked[{i}][lane])' for i in range(count))};"],
-        "doubts": [*angles, f"const int doubt = !(size_of_all <= bound[lane]){' | (is_far << 1)' if angles else ''};"],
+        "size": size_of_checked(real, [f"checked[{i}][lane]" for i in range(count)], x.ids.size),
+        "doubts": [*angles, f"const int doubt = !(size <= bound[lane]){' | (is_far << 1)' if angles else ''};"],
         "redo": _redo(arrays, recorded, memory) if angles else "",
         "scatter": [
             f"scatter_{storage(leaf.dtype)}(&arrays[LANES * {array_index(leaf)}], out_{leaf.name}, "
-            f"{leaf.ids.size} * first_row, {leaf.ids.size} * slot, wanted);"
+            f"{leaf.ids.size} * first_row, {leaf.ids.size} * slot, wanted"
+            f"{', past_caches' if storage(leaf.dtype) in DIRECT_STORES else ''});"
             for leaf in recorded
         ],
     }
@@ -173,7 +182,12 @@ def lanes_source(loop: "Loop", modes: Sequence[Mode]) -> str:
 
 def _copies(kind: str, ctype: str) -> str:
     """Return the functions that copy numbers of one type to and from the order of lanes."""
-    return fill(Path(__file__).with_name("templates") / "copy_lanes.c.in", {"storage": kind, "type": ctype})
+    templates = Path(__file__).with_name("templates")
+    if kind in DIRECT_STORES:
+        instructions, direct_store = DIRECT_STORES[kind]
+        values = {"type": ctype, "instructions": instructions, "store": direct_store}
+        return fill(templates / "copy_squares.c.in", values)
+    return fill(templates / "copy_lanes.c.in", {"storage": kind, "type": ctype})
 
 
 def _farthest(angles: list[tuple[str, str]]) -> list[str]:

@@ -20,14 +20,15 @@ from ..control.closed_loop import closed_loop_step
 from ..control.run_fields import CHECKED
 from ..foundation import arguments, executors, jax_settings
 from ..problem.system import AbstractSystem
+from . import result_memory
 from ._float64_bits import as_words, from_words, to_numbers, to_words
-from .c.compilation import build, vector_flags
+from .c.compilation import FLAGS, build, processor_flags, vector_flags
 from .c.emit import TYPES, Writer
 from .c.templates import fill
 from .interruption import Interruption
 from .lanes import LANES, Mode, has_lanes, lanes_source
 from .lowering.from_jaxpr import Leaf, LoweringError, Program
-from .roles import ROLES, Role, stays_in_array, storage, variable
+from .roles import ROLES, Role, size_of_checked, stays_in_array, storage, variable
 from .step import lower_step
 
 MIN_LANES = 4
@@ -238,7 +239,7 @@ class Loop:
     @cached_property
     def function(self) -> Any:
         """The function of single runs."""
-        function = build(self.source).closed_loops
+        function = build(self.source, flags=(*FLAGS, *processor_flags())).closed_loops
         function.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
         function.restype = None
         return function
@@ -277,7 +278,9 @@ class Loop:
             np.broadcast_to(array, (*batch, *((steps,) if ROLES[leaf.group] is Role.SERIES else ()), *leaf.shape))
             for array, leaf in zip(arrays, self.program.inputs, strict=True)
         ]
-        outputs = [_aligned(batch + result.shape, result.dtype) for result in self.results(-(-steps // stride))]
+        outputs = [
+            result_memory.empty(batch + result.shape, result.dtype) for result in self.results(-(-steps // stride))
+        ]
         results = jax.tree.unflatten(self.result_structure, outputs)
         final = {group: jax.tree.leaves(results[group]) for group in ("x", "state")}
         for i, leaf in enumerate(self.program.inputs):
@@ -410,14 +413,6 @@ def _addresses(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
     return array.ctypes.data + offsets.ravel()
 
 
-def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialized array, aligned so that JAX can use it without a copy."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
-
-
 def _as_jax_array(array: np.ndarray) -> jax.Array:
     """Return a JAX array in the same memory, which nothing else uses."""
     return jnp.from_dlpack(array) if array.size else jnp.asarray(array)
@@ -473,7 +468,6 @@ def _source(loop: Loop) -> str:
     ]
     start = [load(leaf, i) for leaf in loop.checked_inputs for i in range(leaf.ids.size)]
     start += ["0"] * (count - len(start))
-    sizes = [f"{absolute}(checked[{i}])" for i in range(count)]
     values = {
         "arrays": len(program.inputs) + len(outputs[Role.RECORDED]),
         "helpers": "\n".join(body.helpers.values()),
@@ -493,7 +487,7 @@ def _source(loop: Loop) -> str:
         "statements": body.loads + body.statements,
         "record": body.stores.get("row", []),
         "store": [line for group, lines in body.stores.items() if group != "row" for line in lines],
-        "size": [f"const {real} size = {' + '.join(sizes)};"],
+        "size": size_of_checked(real, [f"checked[{i}]" for i in range(count)], x.ids.size),
         "write_back": write_back,
     }
     return fill(Path(__file__).with_name("templates") / "closed_loop.c.in", values)

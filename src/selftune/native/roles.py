@@ -55,3 +55,12 @@ def variable(leaf: Leaf, i: int) -> str:
 def storage(dtype: np.dtype) -> str:
     """Return the C type of an array's elements; NumPy's booleans are bytes."""
     return "uint8_t" if dtype == np.bool_ else TYPES[dtype.name]
+
+
+def size_of_checked(real: str, checked: list[str], n: int) -> list[str]:
+    """Return the C statement of a number that tells whether a step is well: it is small if the first `n` numbers, those
+    of x, are small and the other numbers are finite. A sum that is not finite, times zero, is NaN."""
+    absolute = "fabsf" if real == "float" else "fabs"
+    size = " + ".join(f"{absolute}({number})" for number in checked[:n])
+    rest = f" + ({' + '.join(checked[n:])}) * 0" if checked[n:] else ""
+    return [f"const {real} size = {size}{rest};"]

@@ -78,18 +78,25 @@ def has_zig() -> bool:
     return importlib.util.find_spec("ziglang") is not None
 
 
-def vector_flags() -> tuple[str, ...]:
-    """Return the flags for vector instructions of this processor, as far as the compiler knows them.
+def processor_flags() -> tuple[str, ...]:
+    """Return the flag for the instructions of this processor, as far as the compiler knows them.
 
     A processor that is not an x86-64, such as an ARM, needs no flag for its vector instructions.
     """
+    level = _level(CPU_INFO)
+    if level is None:
+        return ()
+    # Zig's compiler spells the names of processors with underscores.
+    spelled = (f"-march={level}", f"-march={level.replace('-', '_')}")
+    return next(((flag,) for flag in spelled if _accepts(tuple(compiler()), flag)), ())
+
+
+def vector_flags() -> tuple[str, ...]:
+    """Return the flags for vector instructions of this processor, as far as the compiler knows them."""
     command = tuple(compiler())
     flags = [flag for flag in HELPFUL_FLAGS if _accepts(command, flag)]
-    if level := _level(CPU_INFO):
-        # Zig's compiler spells the names of processors with underscores.
-        spelled = (f"-march={level}", f"-march={level.replace('-', '_')}")
-        flags += [flag for flag in spelled if _accepts(command, flag)][:1]
-    if level == "x86-64-v4" and _accepts(command, "-mprefer-vector-width=512"):
+    flags += processor_flags()
+    if _level(CPU_INFO) == "x86-64-v4" and _accepts(command, "-mprefer-vector-width=512"):
         flags.append("-mprefer-vector-width=512")
     return (*VECTOR_FLAGS, *flags)
 

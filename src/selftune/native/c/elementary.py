@@ -19,6 +19,9 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 LARGE_ANGLE = {"float": 800.0, "double": 1.5e6}
 """Up to this size, sin, cos and tan need no branch: `sin_near_double` and so on."""
 WITH_LARGE_ANGLES = ("sin", "cos", "tan")
+BRANCH_FREE = {"sin_cos": "sin_cos_near", "sin": "sin_near", "cos": "cos_near", "tan": "tan_near", "exp": "exp_wide"}
+"""Functions that have a branch as scalar code, and the function without branches that lanes call. The branch gives the
+same bits in less time."""
 FUNCTIONS = (
     *WITH_LARGE_ANGLES,
     *("exp", "exp2", "expm1", "log", "log1p", "pow", "cbrt", "tanh", "sinh", "cosh", "logistic"),
@@ -81,7 +84,6 @@ def _constants(dtype: str) -> dict[str, str]:
     numbers = {
         "ROUND": 1.5 * 2.0**mantissa,
         "TWO_TO_MANTISSA": 2.0**mantissa,
-        "SPLIT": 2.0 ** ((mantissa + 2) // 2) + 1,
         "TWO_OVER_PI": float(1 / half_pi),
         "LARGE": LARGE_ANGLE[dtype],
         "TINY_ANGLE": 2.0**-13 if single else 2.0**-28,
@@ -89,6 +91,7 @@ def _constants(dtype: str) -> dict[str, str]:
         "HUGE_RATIO": 2.0**60 if single else 2.0**500,
         "FAR": 2.0**60 if single else 2.0**500,
         "LOG2_E": float(Fraction(_LOG2_E)),
+        "EXP_USUAL": 87.0 if single else 708.0,
         "EXP_LOWEST": -104.0 if single else -746.0,
         "EXP_HIGHEST": 89.0 if single else 710.0,
         "EXP2_HIGHEST": 160.0 if single else 1100.0,
@@ -120,6 +123,8 @@ def _constants(dtype: str) -> dict[str, str]:
         "WINDOW": "8" if single else "14",
         "BIAS": integer.format(bias),
         "SIGN": integer.format(hex(1 << bits - 1)),
+        "TO_SIGN": str(bits - 2),
+        "FIRST_HALF": integer.format(hex((1 << bits) - (1 << (mantissa + 2) // 2))),
         "HIDDEN": integer.format(hex(1 << mantissa)),
         "SQRT_HALF_BITS": integer.format(hex(sqrt_half)),
         "TWO_OVER_PI_DIGITS": ", ".join(digits),

@@ -55,6 +55,7 @@ _JUMPS = COMPARE | {"floor", "ceil", "rint", "round", "sign", "rem"}
 _TOLERANT = ("gate", "clamp")
 """Phases whose comparisons may see another last digit: the gate compares numbers with a multiple of their size, and a
 clamp gives the same number on both sides of its limit."""
+_ON_CIRCLE = ("sin", "cos")
 _MATH = {"abs": "fabs", "rem": "fmod"}  # operations with another name in C
 
 # Small functions that a program may need. F is the floating type; I and U are an integer type and its unsigned type.
@@ -193,6 +194,7 @@ class Writer:
         self._find_shared_divisors(live)
         self._exact = self._exact_nodes(live) if self._shared else set()
         self._used_rows = [[False] * len(loop.rows) for loop in graph.loops]
+        self._circles = self._angles_of_both(live)
         self._early: set[int] = set()
         if len(graph.loops) > 1:
             for node in live:
@@ -273,6 +275,9 @@ class Writer:
             if op in _ROUTINES:
                 blocks.append(_ROUTINES[op](self, node))
                 continue
+            if op in _ON_CIRCLE and (scope, graph.args[node][0]) in self._circles:
+                blocks.append(self._sin_and_cos(node))
+                continue
             if inverse := self._inverse(node):
                 blocks.append(inverse)
             expression = self._expression(node)
@@ -328,6 +333,29 @@ class Writer:
         stores += [f"c{node} = n{node};" for node in carries]
         head = f"for (int i{number} = 0; i{number} < {loop.length}; i{number}++) {{"
         return [*before, head, *(f"    {line}" for line in (*loads, *early, *body, *stores)), "}"]
+
+    def _angles_of_both(self, live: list[int]) -> dict[tuple[int, int], str]:
+        """Return the angles, with their scopes, of which both the sine and the cosine are needed: one call gives both.
+        The values are the names of the results, empty until the call is written."""
+        graph = self.graph
+        wanted: dict[tuple[int, int], set[str]] = {}
+        for node in live:
+            if graph.ops[node] in _ON_CIRCLE:
+                wanted.setdefault((graph.scopes[node], graph.args[node][0]), set()).add(graph.ops[node])
+        return {angle: "" for angle, functions in wanted.items() if len(functions) == len(_ON_CIRCLE)}
+
+    def _sin_and_cos(self, node: int) -> list[str]:
+        """Return the statement that computes the sine and the cosine of an angle, or none if it is written already."""
+        graph = self.graph
+        angle = (graph.scopes[node], graph.args[node][0])
+        call = []
+        if not self._circles[angle]:
+            ctype = TYPES[graph.dtypes[node].name]
+            name = self._circles[angle] = f"c{node}"
+            expression = self._elementary("sin_cos", graph.dtypes[node], [self._text_of(angle[1])])
+            call = [f"const circle_{ctype} {name} = {expression};"]
+        self.text[node] = f"{self._circles[angle]}.{graph.ops[node]}"
+        return call
 
     def _find_shared_divisors(self, live: list[int]) -> None:
         graph = self.graph
@@ -490,9 +518,9 @@ class Writer:
 
     def _elementary(self, name: str, dtype: np.dtype, texts: list[str]) -> str:
         ctype = TYPES[dtype.name]
-        if self.mask and name in elementary.WITH_LARGE_ANGLES:
+        if self.mask and name in (*elementary.WITH_LARGE_ANGLES, "sin_cos"):
             self.angles.append((texts[0], ctype))
-            name = f"{name}_near"
+        name = elementary.BRANCH_FREE.get(name, name) if self.mask else name
         function = f"{name}_{ctype}"
         self.helpers |= elementary.needed([function])
         return f"{function}({', '.join(texts)})"

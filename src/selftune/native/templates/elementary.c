@@ -50,11 +50,14 @@ static inline pair_F ordered_sum_F(F a, F b)
     return pair;
 }
 
-/* hi + lo = a * b exactly, as long as nothing overflows or is below the normal numbers */
+/* The first half of the digits of a number; the rest is exact, and has half of the digits and one bit more at most. */
+static inline F first_half_F(F x) { return with_bits_F(bits_of_F(x) & FIRST_HALF); }
+
+/* hi + lo = a * b with about twice the digits, as long as nothing overflows or is below the normal numbers. In float the
+   sum is exact. */
 static inline pair_F product_F(F a, F b)
 {
-    const F a_shifted = SPLIT * a, a_hi = a_shifted - (a_shifted - a), a_lo = a - a_hi;
-    const F b_shifted = SPLIT * b, b_hi = b_shifted - (b_shifted - b), b_lo = b - b_hi;
+    const F a_hi = first_half_F(a), a_lo = a - a_hi, b_hi = first_half_F(b), b_lo = b - b_hi;
     const F hi = a * b;
     const pair_F pair = {hi, ((a_hi * b_hi - hi) + a_hi * b_lo + a_lo * b_hi) + a_lo * b_lo};
     return pair;
@@ -176,18 +179,18 @@ static inline F cos_of_F(F hi, F lo)
     return near + (((1.0 - near) - half) + (z * z * cos_tail_F(z) - hi * lo));
 }
 
-static inline F sin_at_F(angle_F angle)
-{
-    const F sine = sin_of_F(angle.hi, angle.lo), cosine = cos_of_F(angle.hi, angle.lo);
-    const F value = angle.quadrant & 1 ? cosine : sine;
-    return angle.quadrant & 2 ? -value : value;
-}
+/* The sine and the cosine of one angle share their work. The choice by the quadrant is made by bits, so that no
+   processor has to predict a branch. */
+typedef struct { F sin, cos; } circle_F;
 
-static inline F cos_at_F(angle_F angle)
+static inline circle_F circle_at_F(angle_F angle)
 {
-    const F sine = sin_of_F(angle.hi, angle.lo), cosine = cos_of_F(angle.hi, angle.lo);
-    const F value = angle.quadrant & 1 ? sine : cosine;
-    return (angle.quadrant + 1) & 2 ? -value : value;
+    const U sine = bits_of_F(sin_of_F(angle.hi, angle.lo)), cosine = bits_of_F(cos_of_F(angle.hi, angle.lo));
+    const U exchanged = (sine ^ cosine) & (0 - (angle.quadrant & 1));
+    const circle_F circle = {
+        with_bits_F(sine ^ exchanged ^ ((angle.quadrant << TO_SIGN) & SIGN)),
+        with_bits_F(cosine ^ exchanged ^ (((angle.quadrant + 1) << TO_SIGN) & SIGN))};
+    return circle;
 }
 
 static inline F tan_at_F(angle_F angle)
@@ -205,14 +208,17 @@ static inline F tan_at_F(angle_F angle)
     return tangent.hi + tangent.lo;
 }
 
-/* sine, cosine and tangent for |x| <= LARGE */
-static inline F sin_near_F(F x)
+/* sine, cosine and tangent for |x| <= LARGE; the sign of zero is that of x */
+static inline circle_F sin_cos_near_F(F x)
 {
-    const F value = sin_at_F(reduced_F(x));
-    return x == 0.0 ? x : value;
+    const circle_F circle = circle_at_F(reduced_F(abs_F(x)));
+    const circle_F signed_circle = {with_bits_F(bits_of_F(circle.sin) ^ (bits_of_F(x) & SIGN)), circle.cos};
+    return signed_circle;
 }
 
-static inline F cos_near_F(F x) { return cos_at_F(reduced_F(x)); }
+static inline F sin_near_F(F x) { return sin_cos_near_F(x).sin; }
+
+static inline F cos_near_F(F x) { return sin_cos_near_F(x).cos; }
 
 static inline F tan_near_F(F x)
 {
@@ -220,15 +226,19 @@ static inline F tan_near_F(F x)
     return abs_F(x) < TINY_ANGLE ? x : value;
 }
 
-static F sin_large_F(F x) { return x - x == 0.0 ? sin_at_F(reduced_large_F(x)) : x - x; }
-
-static F cos_large_F(F x) { return x - x == 0.0 ? cos_at_F(reduced_large_F(x)) : x - x; }
+static circle_F sin_cos_large_F(F x)
+{
+    const circle_F nowhere = {x - x, x - x};
+    return x - x == 0.0 ? circle_at_F(reduced_large_F(x)) : nowhere;
+}
 
 static F tan_large_F(F x) { return x - x == 0.0 ? tan_at_F(reduced_large_F(x)) : x - x; }
 
-static inline F sin_F(F x) { return abs_F(x) <= LARGE ? sin_near_F(x) : sin_large_F(x); }
+static inline circle_F sin_cos_F(F x) { return abs_F(x) <= LARGE ? sin_cos_near_F(x) : sin_cos_large_F(x); }
 
-static inline F cos_F(F x) { return abs_F(x) <= LARGE ? cos_near_F(x) : cos_large_F(x); }
+static inline F sin_F(F x) { return sin_cos_F(x).sin; }
+
+static inline F cos_F(F x) { return sin_cos_F(x).cos; }
 
 static inline F tan_F(F x) { return abs_F(x) <= LARGE ? tan_near_F(x) : tan_large_F(x); }
 
@@ -253,13 +263,28 @@ static inline pair_F exp_pair_F(F r, F rest)
     return pair;
 }
 
-static inline F exp_F(F x)
+/* exp(r), without the rest, which is about a fifth of a unit in the last place */
+static inline F exp_near_F(F r)
+{
+    const pair_F value = exp_pair_F(r, 0.0);
+    return value.hi + value.lo;
+}
+
+static inline F exp_wide_F(F x)
 {
     const F above = x < EXP_LOWEST ? EXP_LOWEST : x;
     const exponential_F e = exponential_of_F(above > EXP_HIGHEST ? EXP_HIGHEST : above, 0.0);
-    const pair_F value = exp_pair_F(e.r, e.rest);
-    return scaled_F(value.hi + value.lo, e.n);
+    return scaled_F(exp_near_F(e.r), e.n);
 }
+
+/* the same for results that are neither below the normal numbers nor infinite */
+static inline F exp_usual_F(F x)
+{
+    const exponential_F e = exponential_of_F(x, 0.0);
+    return exp_near_F(e.r) * power_of_two_F(e.n);
+}
+
+static inline F exp_F(F x) { return abs_F(x) <= EXP_USUAL ? exp_usual_F(x) : exp_wide_F(x); }
 
 static inline F exp2_F(F x)
 {
@@ -288,13 +313,20 @@ static inline F expm1_F(F x)
     return abs_F(x) < TINY_ANGLE * TINY_ANGLE ? x : x > EXP_HIGHEST ? INF : value;
 }
 
+/* tanh a = a + a z p(z) / q(z) for small a, z = a^2, and tanh a = 1 - 2 / (1 + exp(2 a)) for large a, where the ratio is
+   at most 1/2. There is only one division. */
 static inline F tanh_F(F x)
 {
-    const F a = abs_F(x), most = a > 30.0 ? 30.0 : a;
-    const pair_F half = half_expm1_F(-2.0 * most);
-    const pair_F above = {-half.hi, -half.lo}, sum = ordered_sum_F(1.0, half.hi), below = {sum.hi, sum.lo + half.lo};
-    const pair_F value = ratio_F(above, below);
-    return ((a < TINY_ANGLE) | (x != x)) ? x : copy_sign_F(value.hi + value.lo, x);
+    const F a = abs_F(x), z = a * a;
+    const exponential_F e = exponential_of_F(2.0 * (a > 30.0 ? 30.0 : a), 0.0);
+    const pair_F parts = exp_pair_F(e.r, 0.0), value = ordered_sum_F(parts.hi, parts.lo);
+    const F scale = power_of_two_F(e.n);
+    const pair_F sum = ordered_sum_F(scale * value.hi, 1.0);
+    const int small = a < 0.55;
+    const F ratio = (small ? z * tanh_above_F(z) : 2.0) / (small ? tanh_below_F(z) : sum.hi);
+    const pair_F rest = ordered_sum_F(1.0, -ratio);
+    const F large = rest.hi + (rest.lo + 0.5 * ratio * ratio * (sum.lo + scale * value.lo));
+    return copy_sign_F(small ? a + a * ratio : large, x);
 }
 
 /* 1 / (1 + exp(-x)), the logistic function */

@@ -232,3 +232,29 @@ static inline double cbrt_start_double(double z)
     return ((0.46236228432877796 + z * 0.823605972140909) + z2 * (-0.3829453286685525 + z * 0.11086511935111089)) +
         z4 * -0.012861363516195937;
 }
+
+/* p of tanh r = r + r^3 p(r^2) / q(r^2) */
+static inline float tanh_above_float(float z)
+{
+    return -3.333333e-01f + z * -1.5590696e-03f;
+}
+
+/* q of tanh r = r + r^3 p(r^2) / q(r^2) */
+static inline float tanh_below_float(float z)
+{
+    return 1.0e+00f + z * 4.0467334e-01f;
+}
+
+/* p of tanh r = r + r^3 p(r^2) / q(r^2) */
+static inline double tanh_above_double(double z)
+{
+    const double z2 = z * z;
+    return (-0.3333333333333333 + z * -0.02050194322696069) + z2 * -0.00019931736085123053;
+}
+
+/* q of tanh r = r + r^3 p(r^2) / q(r^2) */
+static inline double tanh_below_double(double z)
+{
+    const double z2 = z * z;
+    return (1.0 + z * 0.4615058296808811) + z2 * (0.02329552205018229 + z * 0.00020668295584863795);
+}
