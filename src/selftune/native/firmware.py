@@ -89,7 +89,9 @@ class Firmware:
             system = prepare(self.controller.system)
             return partial(function, eqx.tree_at(lambda c: c.system, self.controller, system), self.guard)
 
-        program = lower_step(make, {"state": self.state, **inputs})
+        program = lower_step(
+            make, {"state": self.state, **inputs}, in_memory=lambda group, size: group in ("state", "info")
+        )
         if self.dtype == np.float32:
             _narrow(program.graph)
         return program._replace(

@@ -35,6 +35,7 @@ def lower_step(
     inputs: dict[str, PyTree],
     *,
     unrolled: int = UNROLLED,
+    in_memory: Callable[[str, int], bool] = lambda group, size: False,
 ) -> Program:
     """Return the program of `make(prepare)`, a function that uses `prepare(system)` in place of the system.
 
@@ -44,24 +45,27 @@ def lower_step(
     alone. A way that fails is left out; for example, `while` has no derivative in reverse mode.
 
     In a program of more than `unrolled` numbers, tangents are propagated by a loop, and so are `scan`, large products
-    and factorizations: much less code, which compiles faster, and a few more operations.
+    and factorizations: much less code, which compiles faster, and a few more operations. Large arrays of which C has
+    the memory stay there: `in_memory` is that of `lower`.
     """
     if sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inputs)) > MANY_INPUTS:
-        return _with_loops(make, inputs)
+        return _with_loops(make, inputs, in_memory)
     try:
         program = lower(make(_with(_by_smallest_program)), inputs)
     except (TooLargeError, _LargeError):
-        return _with_loops(make, inputs)
-    return program if _size(program) <= unrolled else _with_loops(make, inputs)
+        return _with_loops(make, inputs, in_memory)
+    return program if _size(program) <= unrolled else _with_loops(make, inputs, in_memory)
 
 
-def _with_loops(make: Callable[..., Any], inputs: dict[str, PyTree]) -> Program:
+def _with_loops(
+    make: Callable[..., Any], inputs: dict[str, PyTree], in_memory: Callable[[str, int], bool]
+) -> Program:
     try:
-        return lower(make(_with(_by_columns, traced_once=True)), inputs, loops_above=LOOPED)
+        return lower(make(_with(_by_columns, traced_once=True)), inputs, loops_above=LOOPED, in_memory=in_memory)
     except LoweringError:
         raise
     except Exception:  # JAX cannot do it, for example because a tuner differentiates the control in reverse mode
-        return lower(make(lambda system: system), inputs, loops_above=LOOPED)
+        return lower(make(lambda system: system), inputs, loops_above=LOOPED, in_memory=in_memory)
 
 
 class _LargeError(Exception):

@@ -27,7 +27,7 @@ ATTRIBUTES = """\
 """
 """Parts stay functions of their own. Loops over matrices are optimized more than long functions are; this does not
 change their results."""
-_DECLARATION = re.compile(r"(static )?(const )?(\w+) (\w+)((?:\[\d+\])?)( = .*)?;", re.S)
+_DECLARATION = re.compile(r"(static )?(const )?(\w+) (\*?\w+)((?:\[\d+\])?)( = .*)?;", re.S)
 _NAME = re.compile(r"(?<![\w.>])[A-Za-z_]\w*")
 
 
@@ -47,8 +47,9 @@ def in_parts(
     for part, lines in enumerate([*parts, [*loads, *stored]]):
         for line in lines:
             if found := _DECLARATION.fullmatch(line):
-                homes[found[4]] = part
-                kinds[found[4]] = found[3], found[5]
+                word = found[4].lstrip("*")
+                homes[word] = part
+                kinds[word] = f"const {found[3]} *" if found[4] != word else found[3], found[5]
             for word in _NAME.findall(line):
                 users.setdefault(word, set()).add(part)
     shared = {word for word, part in homes.items() if users[word] - {part}}
@@ -58,10 +59,10 @@ def in_parts(
         out = []
         for line in lines:
             found = _DECLARATION.fullmatch(line)
-            if found and found[4] in names:
+            if found and (word := found[4].lstrip("*")) in names:
                 if not found[6]:
                     continue
-                line = f"{found[4]}{found[6]};"
+                line = f"{word}{found[6]};"
             out.append(_NAME.sub(lambda word: f"{KEPT}->{word[0]}" if word[0] in names else word[0], line))
         return out
 
@@ -74,8 +75,8 @@ def in_parts(
             names, before, after = set(here), [], []
         else:
             # All reads come first and all writes last: a compiler compares each read with the writes before it.
-            names = {word for word in here if kinds[word][1]}
-            numbers = sorted(word for word in here if not kinds[word][1])
+            names = {word for word in here if kinds[word][1] or kinds[word][0].endswith("*")}
+            numbers = sorted(set(here) - names)
             before = [f"const {kinds[word][0]} {word} = {KEPT}->{word};" for word in numbers if homes[word] != part]
             after = [f"{KEPT}->{word} = {word};" for word in numbers if homes[word] == part]
         body = [*before, *in_struct(lines, names), *after]
