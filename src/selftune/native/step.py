@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..foundation import arguments
-from ..problem.system import AbstractSystem, Linearization, System, linearize_step
+from ..problem.system import AbstractSystem, ControlLinearization, Linearization, System, linearize_step
 from .lowering.from_jaxpr import Program, lower
 from .lowering.values import LoweringError, TooLargeError
 
@@ -88,11 +88,24 @@ class _Relinearized(AbstractSystem):
     def linearize(self, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
         return self.way(self, x, theta, a, t)
 
-    def control(self, loop_state: Any, theta: PyTree, a: PyTree, t: Any) -> Any:
-        """Return the same control; with `_by_columns`, its derivative is a loop, too, which `GaussNewton` needs."""
+    def linearize_with_control(self, x: Any, theta: PyTree, a: PyTree, t: Any) -> ControlLinearization:
+        """Return the same; with `_by_columns`, one loop propagates the tangents of step and control, because both begin
+        with the policy."""
         if self.way is not _by_columns:
-            return super().control(loop_state, theta, a, t)
-        return _differentiated_by_columns(super().control)(loop_state, theta, a, t)
+            return super().linearize_with_control(x, theta, a, t)
+        flat, unravel = ravel_pytree(theta)
+
+        def both(x: Any, flat: Any) -> Any:
+            theta = unravel(flat)
+            return self.step(x, theta, a, t), self.control(x, theta, a, t)
+
+        (out, _), push = jax.linearize(both, x, flat)
+
+        def push_all(dx: Any, dtheta: Any) -> Any:
+            (pushed, dh), du = jax.lax.map(lambda tangent: push(*tangent), (dx.T, dtheta.T))
+            return pushed.T, dh, du.T
+
+        return out, push_all
 
 
 def _with(
@@ -174,19 +187,6 @@ def _by_columns(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any
         return pushed.T, dh
 
     return out, push_all
-
-
-def _differentiated_by_columns(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same function, of which a loop computes a batch of tangents, one in each turn. It has no derivative in
-    reverse mode."""
-    push = jax.custom_batching.sequential_vmap(lambda primals, tangents: jax.jvp(function, primals, tangents)[1])
-    same = jax.custom_jvp(function)
-
-    @same.defjvp
-    def _(primals, tangents):
-        return same(*primals), push(primals, tangents)
-
-    return same
 
 
 def _by_loop_jacobians(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:

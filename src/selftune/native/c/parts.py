@@ -25,8 +25,8 @@ ATTRIBUTES = """\
 #define SELFTUNE_LOOPS
 #endif
 """
-"""Parts stay functions of their own. Loops over matrices are optimized more than long functions are; this does not
-change their results."""
+"""Parts stay functions of their own. Short loops are optimized more than long functions are; this does not change their
+results."""
 _DECLARATION = re.compile(r"(static )?(const )?(\w+) (\*?\w+)((?:\[\d+\])?)( = .*)?;", re.S)
 _NAME = re.compile(r"(?<![\w.>])[A-Za-z_]\w*")
 
@@ -39,7 +39,8 @@ def in_parts(
     **Arguments:** `name`, the prefix of all new names; `blocks`, the statements, of which those in one block stay
     together; `loads` and `stores` as in `Body`.
     """
-    parts = list(_parts(blocks))
+    divided = list(_parts(blocks))
+    parts = [lines for _, lines in divided]
     stored = [line for group in stores.values() for line in group]
     homes: dict[str, int] = {}
     kinds: dict[str, tuple[str, str]] = {}
@@ -80,7 +81,8 @@ def in_parts(
             before = [f"const {kinds[word][0]} {word} = {KEPT}->{word};" for word in numbers if homes[word] != part]
             after = [f"{KEPT}->{word} = {word};" for word in numbers if homes[word] == part]
         body = [*before, *in_struct(lines, names), *after]
-        head = f"static SELFTUNE_PART void {name}_part_{part}({name}_kept *{KEPT})"
+        kind = "SELFTUNE_LOOPS" if divided[part][0] else "SELFTUNE_PART"
+        head = f"static {kind} void {name}_part_{part}({name}_kept *{KEPT})"
         helpers[f"{name}_part_{part}"] = "\n".join([head, "{", *wrap(body, 4), "}", ""])
         statements.append(f"{name}_part_{part}({KEPT});")
     begin = [f"{name}_kept all_kept;", f"{name}_kept *const {KEPT} = &all_kept;"]
@@ -92,20 +94,24 @@ def in_parts(
     )
 
 
-def _parts(blocks: Sequence[Sequence[str]]) -> Iterable[list[str]]:
-    """Yield the statements of each part; a long loop is a part by itself."""
+def _parts(blocks: Sequence[Sequence[str]]) -> Iterable[tuple[bool, list[str]]]:
+    """Yield the statements of each part, and whether it consists of short loops, which are worth more optimization. A
+    long loop is a part by itself."""
     part: list[str] = []
+    of_loops = False
     for block in blocks:
-        apart = len(block) > LONGEST // 10 and _has_loop(block)
-        if part and (apart or len(part) + len(block) > LONGEST):
-            yield part
+        has_loop = _has_loop(block)
+        is_long = has_loop and len(block) > LONGEST // 10
+        if part and (is_long or has_loop != of_loops or len(part) + len(block) > LONGEST):
+            yield of_loops, part
             part = []
-        part.extend(block)
-        if apart:
-            yield part
-            part = []
+        if is_long:
+            yield False, list(block)
+        else:
+            part.extend(block)
+            of_loops = has_loop
     if part:
-        yield part
+        yield of_loops, part
 
 
 def _has_loop(lines: Iterable[str]) -> bool:

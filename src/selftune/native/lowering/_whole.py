@@ -56,6 +56,8 @@ def _number(graph: Graph, value: Whole, loop: int, first_axis: int = 0) -> int:
 def apply(lowering: Any, name: str, params: Any, inputs: Any) -> list[Any] | None:
     """Return the results of an operation, or None if it needs single numbers."""
     if name in ELEMENTWISE:
+        if max(math.prod(value.shape) for value in inputs) < SMALLEST:
+            return None
         return _elementwise(lowering, name, params, inputs)
     return WHOLE_RULES[name](lowering, params, *inputs) if name in WHOLE_RULES else None
 
@@ -212,7 +214,7 @@ def _dot_general(lowering, params, left, right):
     lengths = [[side.shape[axis] for axis in free] for side, free, _ in sides]
     rows, columns = map(math.prod, lengths)
     inner = math.prod(left.shape[axis] for axis in left_sum)
-    if not inner:
+    if rows * inner * columns <= lowering.loops_above:
         return None
     shape = (*lengths[0], *lengths[1])
 
@@ -256,7 +258,7 @@ def _reduce(lowering, params, x):
     op = _REDUCTIONS[lowering.primitive]
     axes = tuple(params["axes"])
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
-    if not x.size:
+    if x.size < SMALLEST:
         return None
     reduced = _with_axes(x, axes)
     lengths, (strides,) = _merged([reduced.strides], reduced.shape)
