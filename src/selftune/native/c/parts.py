@@ -21,11 +21,13 @@ ATTRIBUTES = """\
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #define SELFTUNE_LOOPS __attribute__((noinline, optimize("O3")))
+#define SELFTUNE_LONG_LOOP __attribute__((noinline, optimize("O2")))
 #else
 #define SELFTUNE_LOOPS
+#define SELFTUNE_LONG_LOOP SELFTUNE_PART
 #endif
 """
-"""Parts stay functions of their own. Short loops are optimized more than long functions are; this does not change their
+"""Parts stay functions of their own. Loops are optimized more than long functions are; this does not change their
 results."""
 _DECLARATION = re.compile(r"(static )?(const )?(\w+) (\*?\w+)((?:\[\d+\])?)( = .*)?;", re.S)
 _NAME = re.compile(r"(?<![\w.>])[A-Za-z_]\w*")
@@ -81,8 +83,7 @@ def in_parts(
             before = [f"const {kinds[word][0]} {word} = {KEPT}->{word};" for word in numbers if homes[word] != part]
             after = [f"{KEPT}->{word} = {word};" for word in numbers if homes[word] == part]
         body = [*before, *in_struct(lines, names), *after]
-        kind = "SELFTUNE_LOOPS" if divided[part][0] else "SELFTUNE_PART"
-        head = f"static {kind} void {name}_part_{part}({name}_kept *{KEPT})"
+        head = f"static {divided[part][0]} void {name}_part_{part}({name}_kept *{KEPT})"
         helpers[f"{name}_part_{part}"] = "\n".join([head, "{", *wrap(body, 4), "}", ""])
         statements.append(f"{name}_part_{part}({KEPT});")
     begin = [f"{name}_kept all_kept;", f"{name}_kept *const {KEPT} = &all_kept;"]
@@ -94,24 +95,24 @@ def in_parts(
     )
 
 
-def _parts(blocks: Sequence[Sequence[str]]) -> Iterable[tuple[bool, list[str]]]:
-    """Yield the statements of each part, and whether it consists of short loops, which are worth more optimization. A
-    long loop is a part by itself."""
+def _parts(blocks: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[str]]]:
+    """Yield the attribute and the statements of each part. Short loops and other statements are apart, and a long loop
+    is a part by itself."""
     part: list[str] = []
     of_loops = False
     for block in blocks:
         has_loop = _has_loop(block)
         is_long = has_loop and len(block) > LONGEST // 10
         if part and (is_long or has_loop != of_loops or len(part) + len(block) > LONGEST):
-            yield of_loops, part
+            yield "SELFTUNE_LOOPS" if of_loops else "SELFTUNE_PART", part
             part = []
         if is_long:
-            yield False, list(block)
+            yield "SELFTUNE_LONG_LOOP", list(block)
         else:
             part.extend(block)
             of_loops = has_loop
     if part:
-        yield of_loops, part
+        yield "SELFTUNE_LOOPS" if of_loops else "SELFTUNE_PART", part
 
 
 def _has_loop(lines: Iterable[str]) -> bool:
