@@ -22,6 +22,8 @@ UNROLLED = 12_000
 """Up to this size, the program is fully unrolled."""
 LOOPED = 64
 """In a larger program, matrix products and factorizations with more terms than this become loops."""
+FEW_INPUTS = 50
+"""A program that reads at most so many numbers is probably small."""
 MANY_INPUTS = 800
 """A program that reads more numbers than this is never unrolled."""
 MANY_SENSITIVITIES = 100
@@ -48,8 +50,13 @@ def lower_step(
     and factorizations: much less code, which compiles faster, and a few more operations. Large arrays of which C has
     the memory stay there: `in_memory` is that of `lower`.
     """
-    if sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inputs)) > MANY_INPUTS:
+    numbers = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inputs))
+    if numbers > MANY_INPUTS:
         return _with_loops(make, inputs, in_memory)
+    if numbers <= FEW_INPUTS:
+        program = lower(make(_with(linearize_step)), inputs)
+        if _size(program) <= SMALL:  # so the loop alone is small, too
+            return program
     try:
         program = lower(make(_with(_by_smallest_program)), inputs)
     except (TooLargeError, _LargeError):

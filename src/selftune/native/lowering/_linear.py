@@ -198,7 +198,7 @@ def _whole_factors(lowering, x: Nodes) -> tuple[Whole, Whole]:
     """Return Q and R of one matrix, computed by loops."""
     graph, dtype, (m, n) = lowering.graph, x.dtype, x.shape
     q, factors = graph.qr(x.ids)
-    (r,) = _whole.apply(
+    (r,) = _whole.elementwise(
         lowering,
         "select_n",
         None,

@@ -58,11 +58,11 @@ def apply(lowering: Any, name: str, params: Any, inputs: Any) -> list[Any] | Non
     if name in ELEMENTWISE:
         if max(math.prod(value.shape) for value in inputs) < SMALLEST:
             return None
-        return _elementwise(lowering, name, params, inputs)
+        return elementwise(lowering, name, params, inputs)
     return WHOLE_RULES[name](lowering, params, *inputs) if name in WHOLE_RULES else None
 
 
-def _elementwise(lowering: Any, name: str, params: Any, inputs: Any) -> list[Any]:
+def elementwise(lowering: Any, name: str, params: Any, inputs: Any) -> list[Any]:
     graph = lowering.graph
     shape = next(value.shape for value in inputs if isinstance(value, Whole))
     operands: list[Any] = []
