@@ -1,6 +1,7 @@
 """Lowering of a step to a scalar program, in the form that needs the fewest operations."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -115,10 +116,11 @@ class _Relinearized(AbstractSystem):
         return out, push_all
 
 
+@functools.cache
 def _with(
     way: Callable[..., Linearization], *, traced_once: bool = False
 ) -> Callable[[AbstractSystem], AbstractSystem]:
-    """Return a function that gives a system another way to propagate tangents.
+    """Return a function that gives a system another way to propagate tangents; always the same one for the same way.
 
     `traced_once`: whether JAX keeps what it traced of the system's functions. This takes less time if they are long.
     """

@@ -64,7 +64,7 @@ class GAPS(AbstractTuner):
         G = dh[:n] @ y + dh[n:]
         pushed = jnp.einsum("ij,bjk->bik", J[:, :n], state.buffer)
         # Not `.at[oldest].set(…)`: without an index, the native engine keeps the buffer in an array.
-        is_oldest = jnp.arange(self.buffer) == state.oldest
+        is_oldest = jnp.arange(self.buffer, dtype=state.oldest.dtype) == state.oldest
         buffer = jnp.where(is_oldest[:, None, None], J[:, n:], pushed)
         theta, optimizer = projected_step.update(self.learning_rate, self.constraint, theta, G, state.optimizer)
         watch, rho = state.contraction, None

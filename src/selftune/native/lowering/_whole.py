@@ -64,13 +64,13 @@ def apply(lowering: Any, name: str, params: Any, inputs: Any) -> list[Any] | Non
 
 def elementwise(lowering: Any, name: str, params: Any, inputs: Any) -> list[Any]:
     graph = lowering.graph
-    shape = next(value.shape for value in inputs if isinstance(value, Whole))
+    shape = np.broadcast_shapes(*(value.shape for value in inputs))
     operands: list[Any] = []
     for value in inputs:
-        if not isinstance(value, Whole):
+        if not isinstance(value, Whole) or value.size == 1:
             value = nodes(graph, value)
             value = Nodes(value.ids.flat[0], value.dtype) if len(set(value.ids.flat)) == 1 else whole(graph, value)
-        operands.append(value)
+        operands.append(_spread(value, shape) if isinstance(value, Whole) else value)
     wholes = [value for value in operands if isinstance(value, Whole)]
     merged = _merged([value.strides for value in wholes], shape)
     loop = graph.begin_loop(*merged[0])
@@ -98,6 +98,12 @@ def elementwise(lowering: Any, name: str, params: Any, inputs: Any) -> list[Any]
     else:
         graph.leave_loop()
     return [Whole(array, out.dtype, shape, row_major(shape))]
+
+
+def _spread(x: Whole, shape: tuple[int, ...]) -> Whole:
+    """Return an array as one of a larger shape: an axis of length one is repeated."""
+    strides = (0 if own == 1 else stride for own, stride in zip(x.shape, x.strides, strict=True))
+    return Whole(x.array, x.dtype, shape, tuple(strides), x.offset)
 
 
 def _merged(
