@@ -82,20 +82,13 @@ def vector_flags() -> tuple[str, ...]:
     """
     command = tuple(compiler())
     flags = [flag for flag in HELPFUL_FLAGS if _accepts(command, flag)]
-    level = _level(CPU_INFO)
-    flags += _processor_flags(command, level)
+    if level := _level(CPU_INFO):
+        # Zig's compiler spells the names of processors with underscores.
+        spelled = (f"-march={level}", f"-march={level.replace('-', '_')}")
+        flags += [flag for flag in spelled if _accepts(command, flag)][:1]
     if level == "x86-64-v4" and _accepts(command, "-mprefer-vector-width=512"):
         flags.append("-mprefer-vector-width=512")
     return (*VECTOR_FLAGS, *flags)
-
-
-def _processor_flags(command: tuple[str, ...], level: str | None) -> list[str]:
-    """Return the flag for the instructions of a processor of this level, if the compiler knows it."""
-    if level is None:
-        return []
-    # Zig's compiler spells the names of processors with underscores.
-    spelled = (f"-march={level}", f"-march={level.replace('-', '_')}")
-    return [flag for flag in spelled if _accepts(command, flag)][:1]
 
 
 @cache
@@ -148,8 +141,6 @@ def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     compiled again.
     """
     command = compiler()
-    if ATTRIBUTES in source and "-march" not in " ".join(command):  # loops over arrays, for which vectors are worth it
-        flags = (*flags, *_processor_flags(tuple(command), _level(CPU_INFO)))
     if len(source) > LARGE:
         is_divided = ATTRIBUTES in source and all(_accepts(tuple(command), flag) for flag in LEAST)
         less = LEAST if is_divided else ("-O1",)
