@@ -38,9 +38,7 @@ def write(
         return {"y": out}
 
     inputs = {f"x{i}": arg for i, arg in enumerate(args)}
-    program = lower(
-        named, inputs, sparse=sparse, loops_above=loops_above, in_memory=lambda group, size: in_memory
-    )
+    program = lower(named, inputs, sparse=sparse, loops_above=loops_above, in_memory=lambda group, size: in_memory)
     return Written(program, trees[-1])
 
 

@@ -26,7 +26,13 @@ def spread(a, row):
 
 
 def reduced(a, b):
-    return jnp.sum(a), jnp.min(a * b, axis=1), jnp.all(jnp.isfinite(a)), jnp.any(a > b, axis=0), jnp.prod(a, axis=(0, 1))
+    return (
+        jnp.sum(a),
+        jnp.min(a * b, axis=1),
+        jnp.all(jnp.isfinite(a)),
+        jnp.any(a > b, axis=0),
+        jnp.prod(a, axis=(0, 1)),
+    )
 
 
 def products(a, b):
@@ -93,9 +99,11 @@ def test_the_program_does_not_grow_with_the_array():
 def test_an_agent_with_a_long_buffer_agrees_with_xla():
     """Array outputs share the memory of the inputs: a number that is stored late must not read a changed one."""
     system = st.System(
-        dynamics=lambda x, u, f, t: jnp.stack([0.9 * x[0] + 0.1 * x[1], 0.8 * x[1] + 0.2 * jnp.sin(x[2]), 0.7 * x[2]])
-        + 0.1 * jnp.array([0.0, 1.0, 0.5]) * u
-        + f,
+        dynamics=lambda x, u, f, t: (
+            jnp.stack([0.9 * x[0] + 0.1 * x[1], 0.8 * x[1] + 0.2 * jnp.sin(x[2]), 0.7 * x[2]])
+            + 0.1 * jnp.array([0.0, 1.0, 0.5]) * u
+            + f
+        ),
         residual=lambda x, a, t: jnp.array([0.1, 0.2, 0.3]) * a * jnp.cos(x),
         policy=lambda x, theta, f, t: jnp.stack([-theta @ x[:2]]),
         cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),

@@ -65,9 +65,7 @@ def lower_step(
     return program if _size(program) <= unrolled else _with_loops(make, inputs, in_memory)
 
 
-def _with_loops(
-    make: Callable[..., Any], inputs: dict[str, PyTree], in_memory: Callable[[str, int], bool]
-) -> Program:
+def _with_loops(make: Callable[..., Any], inputs: dict[str, PyTree], in_memory: Callable[[str, int], bool]) -> Program:
     try:
         return lower(make(_with(_by_columns, traced_once=True)), inputs, loops_above=LOOPED, in_memory=in_memory)
     except LoweringError:

@@ -269,10 +269,12 @@ class AbstractSystem(eqx.Module):
         returns the tangents of `x_next`, (n + s, m), and of `cost`, (m,).
         """
 
-    def linearize_with_control(self, x: Float[Array, " loop"], theta: PyTree, a: PyTree, t: Any) -> ControlLinearization:
+    def linearize_with_control(
+        self, x: Float[Array, " loop"], theta: PyTree, a: PyTree, t: Any
+    ) -> ControlLinearization:
         """Return `step`, `control` and their differentials, as `(x_next, cost), push`.
 
-        `push(dx, dtheta)` is that of `linearize`, and also returns the tangents of the control, (m, number of tangents).
+        `push(dx, dtheta)` is that of `linearize`, and also returns the tangents of the control.
         """
         flat, unravel = ravel_pytree(theta)
         out, push_step = self.linearize(x, theta, a, t)

@@ -348,7 +348,10 @@ class Writer:
                 self.text[node] = f"c{node}"
                 carries.append(node)
             elif graph.ops[node] == "carry_array":
-                before += [f"{kind} a{node}[{graph.lengths[node]}];", _copy(node, graph, self.text[graph.args[node][0]])]
+                before += [
+                    f"{kind} a{node}[{graph.lengths[node]}];",
+                    _copy(node, graph, self.text[graph.args[node][0]]),
+                ]
                 self.text[node] = f"a{node}"
                 arrays.append(node)
         rows = [place for place, is_used in enumerate(self._used_rows[number]) if is_used]
@@ -699,7 +702,6 @@ def _arrays(leaves: list[Leaf], place_of: Callable[[Leaf, int], str | None]) -> 
 
 def _copy(node: int, graph: Graph, source: str) -> str:
     return f"for (int i = 0; i < {graph.lengths[node]}; i++) a{node}[i] = {source}[i];"
-
 
 
 def _free_name(name: str, taken: set[str]) -> str:

@@ -157,8 +157,12 @@ def _qr(lowering, params, x):
     if lowering.loops_above is not None and m * n > lowering.loops_above and m >= n and not params["full_matrices"]:
         if x.ids.ndim == 2:
             return list(_whole_factors(lowering, x))
-        parts = [[nodes(graph, part) for part in _whole_factors(lowering, Nodes(each, dtype))] for each in matrices(x.ids)]
-        q, r = (np.array([part.ids for part in same]).reshape(*x.shape[:-2], -1, n) for same in zip(*parts, strict=True))
+        parts = [
+            [nodes(graph, part) for part in _whole_factors(lowering, Nodes(each, dtype))] for each in matrices(x.ids)
+        ]
+        q, r = (
+            np.array([part.ids for part in same]).reshape(*x.shape[:-2], -1, n) for same in zip(*parts, strict=True)
+        )
         return [Nodes(q, dtype), Nodes(r, dtype)]
     zero, one = graph.constant(0, dtype), graph.constant(1, dtype)
     q_stack, r_stack = [], []

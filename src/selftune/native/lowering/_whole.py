@@ -106,9 +106,7 @@ def _spread(x: Whole, shape: tuple[int, ...]) -> Whole:
     return Whole(x.array, x.dtype, shape, tuple(strides), x.offset)
 
 
-def _merged(
-    strides: list[tuple[int, ...]], shape: tuple[int, ...]
-) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+def _merged(strides: list[tuple[int, ...]], shape: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """Return a shape and strides of arrays with as few axes as possible, for loops with as few counters."""
     lengths: list[int] = []
     kept: list[list[int]] = [[] for _ in strides]
@@ -172,7 +170,9 @@ def _expand_dims(lowering, params, x):
     shape = np.expand_dims(np.empty(x.shape, bool), tuple(params["dimensions"])).shape
     strides = iter(x.strides)
     new = {axis % len(shape) for axis in params["dimensions"]}
-    return [Whole(x.array, x.dtype, shape, tuple(0 if i in new else next(strides) for i in range(len(shape))), x.offset)]
+    return [
+        Whole(x.array, x.dtype, shape, tuple(0 if i in new else next(strides) for i in range(len(shape))), x.offset)
+    ]
 
 
 @whole_rule("transpose")
@@ -270,8 +270,12 @@ def _reduce(lowering, params, x):
     lengths, (strides,) = _merged([reduced.strides], reduced.shape)
     around = graph.begin_loop(*(x.shape[axis] for axis in kept)) if kept else None
     outer = () if around is None else tuple((around, i, x.strides[axis]) for i, axis in enumerate(kept))
-    empty = graph.constant({"add": 0, "mul": 1, "and": True, "or": False}.get(op) if op not in ("max", "min") else
-                           (np.inf if op == "min" else -np.inf), x.dtype)
+    empty = graph.constant(
+        {"add": 0, "mul": 1, "and": True, "or": False}.get(op)
+        if op not in ("max", "min")
+        else (np.inf if op == "min" else -np.inf),
+        x.dtype,
+    )
     loop = graph.begin_loop(*lengths)
     carry = graph.carry(loop, empty)
     number = graph.number(x.array, x.offset, (*outer, *((loop, i, stride) for i, stride in enumerate(strides))))

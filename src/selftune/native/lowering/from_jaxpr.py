@@ -26,7 +26,18 @@ from . import _linear as _linear
 from . import _random, _whole, jax_versions
 from ._constant_folding import KNOWN
 from .graph import BOOL, Graph
-from .values import RULES, CapturedError, LoweringError, Nodes, TooLargeError, Whole, elementwise, nodes, row_major, rule
+from .values import (
+    RULES,
+    CapturedError,
+    LoweringError,
+    Nodes,
+    TooLargeError,
+    Whole,
+    elementwise,
+    nodes,
+    row_major,
+    rule,
+)
 
 MAX_NODES = 200_000
 """A larger program is an error: a loop was unrolled that should not be, or the system is not small."""
@@ -445,7 +456,9 @@ def _while(lowering, params, *inputs):
 
 def _row(value: Any, turn: int) -> Any:
     if isinstance(value, Whole):
-        return Whole(value.array, value.dtype, value.shape[1:], value.strides[1:], value.offset + turn * value.strides[0])
+        return Whole(
+            value.array, value.dtype, value.shape[1:], value.strides[1:], value.offset + turn * value.strides[0]
+        )
     return Nodes(value.ids[turn], value.dtype) if isinstance(value, Nodes) else value[turn]
 
 

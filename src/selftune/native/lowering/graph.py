@@ -402,7 +402,11 @@ class Graph:
         ]
         for array, source in zip(last_arrays, arrays, strict=True):
             self.lengths[array] = self.lengths[source]
-        return last, [[result(source, ("row", k, turn)) for turn in turns] for k, source in enumerate(rows)], last_arrays
+        return (
+            last,
+            [[result(source, ("row", k, turn)) for turn in turns] for k, source in enumerate(rows)],
+            last_arrays,
+        )
 
     def _depends(self, node: int) -> set[int]:
         """Return the loops around the loop whose result a node is."""
