@@ -16,7 +16,8 @@ ROUNDS = 5
 SMALL = """
 import json, resource, time
 def cpu():
-    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(part.ru_utime + part.ru_stime for part in used)
 begin = cpu()
 import jax, jax.numpy as jnp
 loaded_jax = cpu()

@@ -304,7 +304,7 @@ class Writer:
         return blocks
 
     def _element(self, node: int) -> str:
-        """Return the text of a number or of an array that a loop or a routine has computed, or of a number of an array."""
+        """Return the text of an array that a loop has computed, or of a number of an array."""
         graph = self.graph
         whole, value = graph.args[node][0], graph.values[node]
         if graph.ops[node] == "moving_element":
