@@ -79,7 +79,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "linear, M-GAPS, 10": lambda: linear(10, 10, mgaps),
     "linear, M-GAPS, 20": lambda: linear(20, 20, mgaps),
     "linear, M-GAPS, 50": lambda: linear(50, 50, mgaps),
+    "linear, Gauss-Newton, 10": lambda: linear(10, 10, st.GaussNewton),
     "linear, Gauss-Newton, 20": lambda: linear(20, 20, st.GaussNewton),
+    "linear, Gauss-Newton, 50": lambda: linear(50, 50, st.GaussNewton),
     "linear, GAPS with a buffer of 200": lambda: linear(6, 4, gaps(200)),
 }
 

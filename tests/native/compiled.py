@@ -23,7 +23,13 @@ class Written(NamedTuple):
     tree: Any
 
 
-def write(function: Callable[..., Any], *args: Any, sparse: bool = True, loops_above: int | None = None) -> Written:
+def write(
+    function: Callable[..., Any],
+    *args: Any,
+    sparse: bool = True,
+    loops_above: int | None = None,
+    in_memory: bool = False,
+) -> Written:
     trees = []
 
     def named(**inputs: Any) -> dict[str, Any]:
@@ -32,7 +38,7 @@ def write(function: Callable[..., Any], *args: Any, sparse: bool = True, loops_a
         return {"y": out}
 
     inputs = {f"x{i}": arg for i, arg in enumerate(args)}
-    program = lower(named, inputs, sparse=sparse, loops_above=loops_above)
+    program = lower(named, inputs, sparse=sparse, loops_above=loops_above, in_memory=lambda group, size: in_memory)
     return Written(program, trees[-1])
 
 
@@ -76,10 +82,11 @@ def compiled(
     *args: Any,
     sparse: bool = True,
     loops_above: int | None = None,
+    in_memory: bool = False,
     flags: Sequence[str] = ("-O1",),
 ) -> Callable[..., Any]:
     """`function`, whose arguments are like `args`, through the native engine."""
-    written = write(function, *args, sparse=sparse, loops_above=loops_above)
+    written = write(function, *args, sparse=sparse, loops_above=loops_above, in_memory=in_memory)
     return compiled_all({"function": written}, flags)["function"]
 
 

@@ -1,9 +1,8 @@
 """The command `selftune play`: serve the built playground on this machine."""
 
 import functools
-import http.server
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,31 +10,41 @@ from ..foundation.errors import InputError
 from .options import Quiet
 from .screen import Screen, refusing
 
+if TYPE_CHECKING:
+    import http.server
+
 BUILT = Path(__file__).parents[3] / "playground" / "dist"
 """The built playground of a checkout, if the package is installed from there."""
 HOST = "127.0.0.1"
 """Only this machine can connect."""
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
-    # Some systems know other types for these endings; browsers then refuse modules.
-    extensions_map = {  # noqa: RUF012 - as in the base class
-        **http.server.SimpleHTTPRequestHandler.extensions_map,
-        ".html": "text/html",
-        ".js": "text/javascript",
-        ".css": "text/css",
-        ".wasm": "application/wasm",
-    }
+def _handler() -> "type[http.server.SimpleHTTPRequestHandler]":
+    import http.server  # here, because `selftune --help` needs no server
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        # Some systems know other types for these endings; browsers then refuse modules.
+        extensions_map = {  # noqa: RUF012 - as in the base class
+            **http.server.SimpleHTTPRequestHandler.extensions_map,
+            ".html": "text/html",
+            ".js": "text/javascript",
+            ".css": "text/css",
+            ".wasm": "application/wasm",
+        }
 
-    def list_directory(self, path: Any) -> None:
-        self.send_error(404)
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+        def list_directory(self, path: Any) -> None:
+            self.send_error(404)
+
+    return Handler
 
 
-def server(folder: Path, port: int) -> http.server.ThreadingHTTPServer:
+def server(folder: Path, port: int) -> "http.server.ThreadingHTTPServer":
     """Return a server for the files of the playground in a folder; port 0 takes a free port."""
+    from http.server import ThreadingHTTPServer
+
     if not (folder / "index.html").is_file():
         if folder == BUILT and not (BUILT.parent / "package.json").is_file():
             raise InputError(
@@ -44,7 +53,7 @@ def server(folder: Path, port: int) -> http.server.ThreadingHTTPServer:
             )
         raise InputError(f"{folder}: no playground is built there; run make playground first (it needs Node.js)")
     try:
-        return http.server.ThreadingHTTPServer((HOST, port), functools.partial(_Handler, directory=str(folder)))
+        return ThreadingHTTPServer((HOST, port), functools.partial(_handler(), directory=str(folder)))
     except OSError as error:
         raise InputError(f"port {port} cannot be used ({error.strerror}); choose another with --port") from None
 

@@ -706,7 +706,7 @@ def _numbers(value: Any) -> Any:
         array = np.asarray(value)
     except ValueError:  # lists of different lengths
         return None
-    return array.astype(float) if array.dtype.kind in "fiu" else None
+    return array.astype(float, copy=False) if array.dtype.kind in "fiu" else None
 
 
 class _Dynamics(eqx.Module):

@@ -67,6 +67,7 @@ class Firmware:
         """Whether the context is the number of the step."""
         self.context_fields = [] if self.is_counted else fields(state.t, root="value")
         residual = jax.ShapeDtypeStruct((self.sizes.k,), self.dtype)
+        self._prepared: dict[Callable[[AbstractSystem], AbstractSystem], AbstractSystem] = {}
         self.programs: dict[str, Program] = {
             "act": self._lower(self._act, x=measured, t=state.t),
             "observe": self._lower(_observe, f_obs=residual),
@@ -86,10 +87,15 @@ class Firmware:
 
     def _lower(self, function: Callable[..., dict[str, PyTree]], **inputs: Any) -> Program:
         def make(prepare: Callable[[AbstractSystem], AbstractSystem]):
-            system = prepare(self.controller.system)
+            # The programs share the system, so that JAX traces its functions once.
+            if prepare not in self._prepared:
+                self._prepared[prepare] = prepare(self.controller.system)
+            system = self._prepared[prepare]
             return partial(function, eqx.tree_at(lambda c: c.system, self.controller, system), self.guard)
 
-        program = lower_step(make, {"state": self.state, **inputs})
+        program = lower_step(
+            make, {"state": self.state, **inputs}, in_memory=lambda group, size: group in ("state", "info")
+        )
         if self.dtype == np.float32:
             _narrow(program.graph)
         return program._replace(

@@ -28,7 +28,7 @@ from .c.templates import fill
 from .interruption import Interruption
 from .lanes import LANES, Mode, has_lanes, lanes_source
 from .lowering.from_jaxpr import Leaf, LoweringError, Program
-from .roles import ROLES, Role, size_of_checked, stays_in_array, storage, variable
+from .roles import ROLES, Role, is_large, size_of_checked, stays_in_array, storage, variable
 from .step import lower_step
 
 MIN_LANES = 4
@@ -205,7 +205,8 @@ def _compiled(
         return one_step
 
     try:
-        return Loop(lower_step(make, inputs), inputs, step.checked_inputs)
+        program = lower_step(make, inputs, in_memory=lambda group, size: ROLES[group] is Role.STATE and is_large(size))
+        return Loop(program, inputs, step.checked_inputs)
     except LoweringError as error:
         return error
 

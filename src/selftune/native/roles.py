@@ -45,7 +45,11 @@ ROLES = {
 
 def stays_in_array(leaf: Leaf) -> bool:
     """Return whether a part of the state, such as a buffer, is too large for local variables of the loop."""
-    return ROLES[leaf.group] is Role.STATE and leaf.ids.size > MAX_VARIABLES
+    return ROLES[leaf.group] is Role.STATE and is_large(leaf.ids.size)
+
+
+def is_large(size: int) -> bool:
+    return size > MAX_VARIABLES
 
 
 def variable(leaf: Leaf, i: int) -> str:

@@ -1,6 +1,7 @@
 """Lowering of a step to a scalar program, in the form that needs the fewest operations."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..foundation import arguments
-from ..problem.system import AbstractSystem, Linearization, System, linearize_step
+from ..problem.system import AbstractSystem, ControlLinearization, Linearization, System, linearize_step
 from .lowering.from_jaxpr import Program, lower
 from .lowering.values import LoweringError, TooLargeError
 
@@ -22,6 +23,8 @@ UNROLLED = 12_000
 """Up to this size, the program is fully unrolled."""
 LOOPED = 64
 """In a larger program, matrix products and factorizations with more terms than this become loops."""
+FEW_INPUTS = 50
+"""A program that reads at most so many numbers is probably small."""
 MANY_INPUTS = 800
 """A program that reads more numbers than this is never unrolled."""
 MANY_SENSITIVITIES = 100
@@ -35,6 +38,7 @@ def lower_step(
     inputs: dict[str, PyTree],
     *,
     unrolled: int = UNROLLED,
+    in_memory: Callable[[str, int], bool] = lambda group, size: False,
 ) -> Program:
     """Return the program of `make(prepare)`, a function that uses `prepare(system)` in place of the system.
 
@@ -44,24 +48,30 @@ def lower_step(
     alone. A way that fails is left out; for example, `while` has no derivative in reverse mode.
 
     In a program of more than `unrolled` numbers, tangents are propagated by a loop, and so are `scan`, large products
-    and factorizations: much less code, which compiles faster, and a few more operations.
+    and factorizations: much less code, which compiles faster, and a few more operations. Large arrays of which C has
+    the memory stay there: `in_memory` is that of `lower`.
     """
-    if sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inputs)) > MANY_INPUTS:
-        return _with_loops(make, inputs)
+    numbers = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inputs))
+    if numbers > MANY_INPUTS:
+        return _with_loops(make, inputs, in_memory)
+    if numbers <= FEW_INPUTS:
+        program = lower(make(_with(linearize_step)), inputs)
+        if _size(program) <= SMALL:  # so the loop alone is small, too
+            return program
     try:
         program = lower(make(_with(_by_smallest_program)), inputs)
     except (TooLargeError, _LargeError):
-        return _with_loops(make, inputs)
-    return program if _size(program) <= unrolled else _with_loops(make, inputs)
+        return _with_loops(make, inputs, in_memory)
+    return program if _size(program) <= unrolled else _with_loops(make, inputs, in_memory)
 
 
-def _with_loops(make: Callable[..., Any], inputs: dict[str, PyTree]) -> Program:
+def _with_loops(make: Callable[..., Any], inputs: dict[str, PyTree], in_memory: Callable[[str, int], bool]) -> Program:
     try:
-        return lower(make(_with(_by_columns, traced_once=True)), inputs, loops_above=LOOPED)
+        return lower(make(_with(_by_columns, traced_once=True)), inputs, loops_above=LOOPED, in_memory=in_memory)
     except LoweringError:
         raise
     except Exception:  # JAX cannot do it, for example because a tuner differentiates the control in reverse mode
-        return lower(make(lambda system: system), inputs, loops_above=LOOPED)
+        return lower(make(lambda system: system), inputs, loops_above=LOOPED, in_memory=in_memory)
 
 
 class _LargeError(Exception):
@@ -84,17 +94,31 @@ class _Relinearized(AbstractSystem):
     def linearize(self, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
         return self.way(self, x, theta, a, t)
 
-    def control(self, loop_state: Any, theta: PyTree, a: PyTree, t: Any) -> Any:
-        """Return the same control; with `_by_columns`, its derivative is a loop, too, which `GaussNewton` needs."""
+    def linearize_with_control(self, x: Any, theta: PyTree, a: PyTree, t: Any) -> ControlLinearization:
+        """Return the same; with `_by_columns`, one loop propagates the tangents of step and control, because both begin
+        with the policy."""
         if self.way is not _by_columns:
-            return super().control(loop_state, theta, a, t)
-        return _differentiated_by_columns(super().control)(loop_state, theta, a, t)
+            return super().linearize_with_control(x, theta, a, t)
+        flat, unravel = ravel_pytree(theta)
+
+        def both(x: Any, flat: Any) -> Any:
+            theta = unravel(flat)
+            return self.step(x, theta, a, t), self.control(x, theta, a, t)
+
+        (out, _), push = jax.linearize(both, x, flat)
+
+        def push_all(dx: Any, dtheta: Any) -> Any:
+            (pushed, dh), du = jax.lax.map(lambda tangent: push(*tangent), (dx.T, dtheta.T))
+            return pushed.T, dh, du.T
+
+        return out, push_all
 
 
+@functools.cache
 def _with(
     way: Callable[..., Linearization], *, traced_once: bool = False
 ) -> Callable[[AbstractSystem], AbstractSystem]:
-    """Return a function that gives a system another way to propagate tangents.
+    """Return a function that gives a system another way to propagate tangents; always the same one for the same way.
 
     `traced_once`: whether JAX keeps what it traced of the system's functions. This takes less time if they are long.
     """
@@ -170,19 +194,6 @@ def _by_columns(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any
         return pushed.T, dh
 
     return out, push_all
-
-
-def _differentiated_by_columns(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same function, of which a loop computes a batch of tangents, one in each turn. It has no derivative in
-    reverse mode."""
-    push = jax.custom_batching.sequential_vmap(lambda primals, tangents: jax.jvp(function, primals, tangents)[1])
-    same = jax.custom_jvp(function)
-
-    @same.defjvp
-    def _(primals, tangents):
-        return same(*primals), push(primals, tangents)
-
-    return same
 
 
 def _by_loop_jacobians(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:

@@ -20,6 +20,8 @@ from .memory import Memory, as_memory
 
 Linearization: TypeAlias = tuple[tuple[Array, Array], Callable[[Array, Array], tuple[Array, Array]]]
 
+ControlLinearization: TypeAlias = tuple[tuple[Array, Array], Callable[[Array, Array], tuple[Array, Array, Array]]]
+
 
 class Sizes(NamedTuple):
     """The dimensions of a problem: state n, control m, residual k, policy parameters d, model parameters p, measurement
@@ -266,6 +268,22 @@ class AbstractSystem(eqx.Module):
         `push(dx, dtheta)` takes m tangents at once, dx of shape (n + s, m) and dtheta of shape (d, m), flat in θ, and
         returns the tangents of `x_next`, (n + s, m), and of `cost`, (m,).
         """
+
+    def linearize_with_control(
+        self, x: Float[Array, " loop"], theta: PyTree, a: PyTree, t: Any
+    ) -> ControlLinearization:
+        """Return `step`, `control` and their differentials, as `(x_next, cost), push`.
+
+        `push(dx, dtheta)` is that of `linearize`, and also returns the tangents of the control.
+        """
+        flat, unravel = ravel_pytree(theta)
+        out, push_step = self.linearize(x, theta, a, t)
+        _, push_control = jax.linearize(lambda x, flat: self.control(x, unravel(flat), a, t), x, flat)
+
+        def push(dx: Array, dtheta: Array) -> tuple[Array, Array, Array]:
+            return *push_step(dx, dtheta), jax.vmap(push_control, in_axes=1, out_axes=1)(dx, dtheta)
+
+        return out, push
 
     def sensitivity(
         self, x: Float[Array, " loop"], y: Float[Array, "loop d"], theta: PyTree, a: PyTree, t: Any

@@ -33,6 +33,7 @@ class Context:
         plain = self.structure == jax.tree.structure(0)
         self.is_counted = plain and self.leaves[0].shape == () and self.leaves[0].dtype == jnp.int32
         """Whether the context is the number of the step."""
+        self._kinds = [(leaf.shape, np.dtype(leaf.dtype)) for leaf in self.leaves]
 
     def number(self, t: Any) -> int:
         try:
@@ -45,11 +46,13 @@ class Context:
 
     def read(self, t: Any) -> list[np.ndarray]:
         """Return the leaves of a context that is not the number of a step."""
-        leaves, structure = jax.tree.flatten(t, is_leaf=arguments.is_plain)
+        leaves, structure = jax.tree.flatten(t)
+        if structure != self.structure:  # looking for lists that stand for arrays takes longer
+            leaves, structure = jax.tree.flatten(t, is_leaf=arguments.is_plain)
         if structure != self.structure:
             example = arguments.describe_tree(jax.tree.unflatten(self.structure, self.leaves))
             raise ArgumentError("t", f"a context like the agent's first, {example}", arguments.describe_tree(t))
-        return [_like(expected, leaf) for expected, leaf in zip(self.leaves, leaves, strict=True)]
+        return [_like(*kind, leaf) for kind, leaf in zip(self._kinds, leaves, strict=True)]
 
     def rows(self, contexts: list[Any]) -> PyTree:
         """Return the contexts of several steps, as `number` or `read` gave them, as one pytree with a leading axis."""
@@ -58,16 +61,19 @@ class Context:
         return jax.tree.unflatten(self.structure, [np.stack(leaves) for leaves in zip(*contexts, strict=True)])
 
 
-def _like(expected: Any, leaf: Any) -> np.ndarray:
-    """Return a leaf of a context in the dtype of the example; a fraction is not rounded to an integer."""
+def _like(shape: tuple[int, ...], dtype: np.dtype, leaf: Any) -> np.ndarray:
+    """Return a leaf of a context as a new array like the example's; a fraction is not rounded to an integer."""
     array = np.asarray(leaf)
-    kinds = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}[expected.dtype.kind]
-    if array.shape == expected.shape and array.dtype.kind in kinds:
+    if array.shape == shape and array.dtype == dtype:
+        return array.copy()
+    kinds = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}[dtype.kind]
+    if array.shape == shape and array.dtype.kind in kinds:
         with np.errstate(over="ignore"):
-            converted = array.astype(expected.dtype)
+            converted = array.astype(dtype)
         if converted.dtype.kind == "f" or np.array_equal(converted, array):
             return converted
-    raise ArgumentError("t", f"{arguments.describe(expected)} in the context", arguments.describe(array))
+    expected = arguments.describe(jax.ShapeDtypeStruct(shape, dtype))
+    raise ArgumentError("t", f"{expected} in the context", arguments.describe(array))
 
 
 class Native:

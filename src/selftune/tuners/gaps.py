@@ -62,7 +62,10 @@ class GAPS(AbstractTuner):
         J, dh = push(jnp.eye(n, n + d, dtype=x.dtype), jnp.eye(d, n + d, k=n, dtype=x.dtype))
         y = jnp.sum(state.buffer, axis=0)
         G = dh[:n] @ y + dh[n:]
-        buffer = jnp.einsum("ij,bjk->bik", J[:, :n], state.buffer).at[state.oldest].set(J[:, n:])
+        pushed = jnp.einsum("ij,bjk->bik", J[:, :n], state.buffer)
+        # Not `.at[oldest].set(…)`: without an index, the native engine keeps the buffer in an array.
+        is_oldest = jnp.arange(self.buffer, dtype=state.oldest.dtype) == state.oldest
+        buffer = jnp.where(is_oldest[:, None, None], J[:, n:], pushed)
         theta, optimizer = projected_step.update(self.learning_rate, self.constraint, theta, G, state.optimizer)
         watch, rho = state.contraction, None
         if watch is not None:

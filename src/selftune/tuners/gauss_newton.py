@@ -123,16 +123,16 @@ class GaussNewton(AbstractTuner):
     ) -> tuple[PyTree, GaussNewtonState, TunerInfo]:
         y, watch, rho = state.y, state.contraction, None
         d = y.shape[1]
-        (_, h), push = system.linearize(x, theta, a_hat, t)
+        (_, h), push = system.linearize_with_control(x, theta, a_hat, t)
         if watch is None:
-            y_next, G = push(y, jnp.eye(d, dtype=x.dtype))
+            y_next, G, u_theta = push(y, jnp.eye(d, dtype=x.dtype))
         else:
             tangents = jnp.concatenate([y, watch.direction[:, None]], axis=1)
-            pushed, dh = push(tangents, jnp.eye(d, d + 1, dtype=x.dtype))
-            y_next, G = pushed[:, :d], dh[:d]
+            pushed, dh, du = push(tangents, jnp.eye(d, d + 1, dtype=x.dtype))
+            y_next, G, u_theta = pushed[:, :d], dh[:d], du[:, :d]
             watch, rho = _contraction.update(self.contraction_memory, watch, pushed[:, d])
         with jax.named_scope("selftune.curvature"):
-            H = _curvature(system, x, y, theta, a_hat, t)
+            H = _curvature(system, x, y, u_theta, theta, a_hat, t)
         with jax.named_scope("selftune.descent"):
             theta, age, means = self._step(theta, h, G, H, state.age, state.means)
         state = GaussNewtonState(y_next, age, means, watch)
@@ -241,13 +241,18 @@ def time_constant(contraction: float) -> float:
 
 
 def _curvature(
-    system: AbstractSystem, x: Float[Array, " n"], y: Float[Array, "n d"], theta: PyTree, a_hat: PyTree, t: Any
+    system: AbstractSystem,
+    x: Float[Array, " n"],
+    y: Float[Array, "n d"],
+    u_theta: Float[Array, "m d"],
+    theta: PyTree,
+    a_hat: PyTree,
+    t: Any,
 ) -> Float[Array, "d d"]:
     r"""Return $z^\top (\nabla^2 h) z$: one linearization of the cost's gradient, and d tangents."""
     flat, unravel = ravel_pytree(theta)
     identity = jnp.eye(flat.size, dtype=flat.dtype)
-    u, push_control = jax.linearize(lambda x, flat: system.control(x, unravel(flat), a_hat, t), x, flat)
-    u_theta = jax.vmap(push_control, in_axes=1, out_axes=1)(y, identity)
+    u = system.control(x, theta, a_hat, t)
     gradient = jax.grad(lambda x, u, flat: system.loop_cost(x, u, unravel(flat), t), argnums=(0, 1, 2))
     _, push_gradient = jax.linearize(gradient, x, u, flat)
     of_x, of_u, of_theta = jax.vmap(push_gradient, in_axes=1, out_axes=1)(y, u_theta, identity)

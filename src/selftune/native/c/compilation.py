@@ -42,7 +42,8 @@ LEVELS = {
 CPU_INFO = Path("/proc/cpuinfo")
 LARGE = 300_000
 """A source with more characters than this is optimized less, because the compiler's time grows faster than the size.
-Least of all if its loops over matrices are functions that have their own level."""
+Least of all if its loops are functions that have their own level."""
+LEAST = ("-Og", "-finline-small-functions")
 BUILD = ".build-"
 """How the name of a folder begins in which a program is compiled."""
 OLD = 3600
@@ -152,8 +153,9 @@ def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     """
     command = compiler()
     if len(source) > LARGE:
-        less = "-Og" if ATTRIBUTES in source and _accepts(tuple(command), "-Og") else "-O1"
-        flags = tuple(less if flag == "-O2" else flag for flag in flags)
+        is_divided = ATTRIBUTES in source and all(_accepts(tuple(command), flag) for flag in LEAST)
+        less = LEAST if is_divided else ("-O1",)
+        flags = tuple(other for flag in flags for other in (less if flag == "-O2" else (flag,)))
     parts = [source, _identity(tuple(command)), *command, *flags]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     folder = _trusted_folder()

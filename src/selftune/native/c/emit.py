@@ -190,7 +190,8 @@ class Writer:
         """Return the statements and the helpers."""
         graph = self.graph
         written = _numbers(self.program.outputs, self.store)
-        live = graph.live(number.node for number in written)
+        arrays = _arrays(self.program.outputs, self.store)
+        live = graph.live(number.node for number in (*written, *arrays))
         self._find_shared_divisors(live)
         self._exact = self._exact_nodes(live) if self._shared else set()
         self._used_rows = [[False] * len(loop.rows) for loop in graph.loops]
@@ -204,6 +205,10 @@ class Writer:
                     self._early.add(graph.args[node][1])
         needed = {node for node in live if graph.ops[node] == "input"}
         read = [number for number in _numbers(self.program.inputs, self.load) if number.node in needed]
+        read_arrays = [
+            array for array in _arrays(self.program.inputs, self.load) if graph.ops[array.node] == "array_input"
+        ]
+        read_arrays = [array for array in read_arrays if array.node in set(live)]
         taken = {word for number in (*written, *read) for word in re.findall(r"(?<![\w.>])[A-Za-z_]\w*", number.place)}
         names: dict[int, str] = {}
         for number in written:
@@ -215,12 +220,18 @@ class Writer:
             truth = self.mask and number.leaf.dtype == BOOL
             value = self._truth(f"{number.place} != 0") if truth else number.place
             loads.append(f"const {self._type(number.leaf.dtype)} {name} = {value};")
+        for array in read_arrays:
+            name = self.text[array.node] = _free_name(f"{array.name}_", taken)
+            loads.append(f"const {TYPES[array.leaf.dtype.name]} *{name} = &{array.place};")
         blocks = self._blocks(live, names, self._uses(live, written))
         stores: dict[str, list[str]] = {}
         for number in written:
             text = self._text_of(number.node)
             value = f"(int)({text} & 1)" if self.mask and number.leaf.dtype == BOOL else text
             stores.setdefault(number.leaf.group, []).append(f"{number.place} = {value};")
+        for array in arrays:
+            copy = f"for (int i = 0; i < {array.leaf.ids.size}; i++) (&{array.place})[i] = {self.text[array.node]}[i];"
+            stores.setdefault(array.leaf.group, []).append(copy)
         if self.mask or len(blocks) <= (MAX_STATEMENTS if len(graph.loops) == 1 else LONGEST):
             return Body(loads, [line for block in blocks for line in block], stores, self.helpers)
         loads, statements, stores, functions = in_parts(self.name, loads, blocks, stores)
@@ -233,7 +244,7 @@ class Writer:
         for node in live:
             op, scope = graph.ops[node], graph.scopes[node]
             # What a loop uses must not be computed in each of its turns.
-            outside = op not in ("turn_input", "carry")
+            outside = op not in ("turn_input", "carry", "carry_array")
             for arg in graph.args[node]:
                 uses[arg] += 2 if outside and graph.scopes[arg] != scope else 1
         for loop in graph.loops[1:]:
@@ -260,10 +271,14 @@ class Writer:
         phase = ""
         for node in bodies.get(scope, ()):
             op = graph.ops[node]
-            if op in ("input", "constant", "turn_input", "carry"):
+            if op in ("input", "constant", "turn_input", "carry", "array_input", "carry_array"):
                 continue
-            if op == "element":
+            if op in ("element", "moving_element", "rows", "last_array"):
                 self.text[node] = self._element(node)
+                # The memory of an input may have changed when an output is stored.
+                if node in names and graph.ops[graph.args[node][0]] == "array_input":
+                    blocks.append([f"const {self._type(graph.dtypes[node])} {names[node]} = {self.text[node]};"])
+                    self.text[node] = names[node]
                 continue
             if graph.phases[node] != phase:
                 phase = graph.phases[node]
@@ -294,20 +309,37 @@ class Writer:
         return blocks
 
     def _element(self, node: int) -> str:
-        """Return the text of a number that a loop or a routine has computed."""
+        """Return the text of an array that a loop has computed, or of a number of an array."""
         graph = self.graph
-        whole = graph.args[node][0]
+        whole, value = graph.args[node][0], graph.values[node]
+        if graph.ops[node] == "moving_element":
+            offset, steps = value
+            places = [self._moved(*step) for step in steps]
+            if offset:
+                places.append(str(offset))
+            return f"{self.text[whole]}[{' + '.join(places)}]"
         if graph.ops[whole] != "loop":
-            return f"p{whole}[{graph.values[node]}]"
-        kind, place, turn = graph.values[node]
+            return f"{self.text[whole]}[{value}]"
+        kind, place, turn = value
         loop = graph.values[whole]
-        return f"c{graph.loops[loop].carries[place]}" if kind == "carry" else f"o{loop}_{place}[{turn}]"
+        if kind == "array":
+            return f"a{graph.loops[loop].arrays[place]}"
+        if kind == "carry":
+            return f"c{graph.loops[loop].carries[place]}"
+        return f"o{loop}_{place}" + (f"[{turn}]" if graph.ops[node] == "element" else "")
+
+    def _moved(self, loop: int, axis: int, stride: int) -> str:
+        counter = self._counter(loop, axis)
+        return counter if stride == 1 else f"{stride} * {counter}"
+
+    def _counter(self, loop: int, axis: int) -> str:
+        return f"i{loop}" if len(self.graph.loops[loop].shape) == 1 else f"i{loop}_{axis}"
 
     def _loop(self, number: int, bodies: dict[int, list[int]], names: dict[int, str], uses: np.ndarray) -> list[str]:
         """Return the statements of a loop: the arrays that it reads and writes, and its body."""
         graph, loop = self.graph, self.graph.loops[number]
         before, loads = [], []
-        carries = []
+        carries, arrays = [], []
         for node in bodies.get(number, ()):
             kind = self._type(graph.dtypes[node])
             if graph.ops[node] == "turn_input":
@@ -320,18 +352,36 @@ class Writer:
                 before.append(f"{kind} c{node} = {self._text_of(graph.args[node][0])};")
                 self.text[node] = f"c{node}"
                 carries.append(node)
+            elif graph.ops[node] == "carry_array":
+                before += [
+                    f"{kind} a{node}[{graph.lengths[node]}];",
+                    _copy(node, graph, self.text[graph.args[node][0]]),
+                ]
+                self.text[node] = f"a{node}"
+                arrays.append(node)
         rows = [place for place, is_used in enumerate(self._used_rows[number]) if is_used]
         for place in rows:
             kind = self._type(graph.dtypes[loop.rows[place]])
             before.append(f"{kind} o{number}_{place}[{loop.length}];")
         early = [line for node in bodies.get(number, ()) if node in self.text for line in self._early_inverse(node)]
         body = [line for block in self._scope(number, bodies, names, uses) for line in block]
-        stores = [f"o{number}_{place}[i{number}] = {self._text_of(loop.rows[place])};" for place in rows]
+        counters = [self._counter(number, axis) for axis in range(len(loop.shape))]
+        here = counters[0]
+        for counter, length in zip(counters[1:], loop.shape[1:], strict=True):
+            here = f"{length} * ({here}) + {counter}" if "+" in here else f"{length} * {here} + {counter}"
+        stores = [f"o{number}_{place}[{here}] = {self._text_of(loop.rows[place])};" for place in rows]
         for node in carries:
             source = loop.carried[graph.values[node][1]]
             stores.append(f"const {self._type(graph.dtypes[node])} n{node} = {self._text_of(source)};")
         stores += [f"c{node} = n{node};" for node in carries]
-        head = f"for (int i{number} = 0; i{number} < {loop.length}; i{number}++) {{"
+        for node in arrays:
+            following = self.text[loop.next_arrays[graph.values[node][1]]]
+            stores += [_copy(node, graph, following)] if following != self.text[node] else []
+        heads = [
+            f"for (int {counter} = 0; {counter} < {length}; {counter}++)"
+            for counter, length in zip(counters, loop.shape, strict=True)
+        ]
+        head = " ".join(heads) + " {"
         return [*before, head, *(f"    {line}" for line in (*loads, *early, *body, *stores)), "}"]
 
     def _angles_of_both(self, live: list[int]) -> dict[tuple[int, int], str]:
@@ -359,9 +409,12 @@ class Writer:
 
     def _find_shared_divisors(self, live: list[int]) -> None:
         graph = self.graph
-        divisors = Counter(
-            graph.args[node][1] for node in live if graph.ops[node] == "div" and graph.dtypes[node].kind == "f"
-        )
+        divisors: Counter[int] = Counter()
+        for node in live:
+            if graph.ops[node] == "div" and graph.dtypes[node].kind == "f":
+                divisor = graph.args[node][1]
+                # A loop divides by a number from outside in each of its turns.
+                divisors[divisor] += 1 if graph.scopes[node] == graph.scopes[divisor] else 2
         self._shared = {node for node, count in divisors.items() if count > 1} if self.share_divisors else set()
         for node in divisors:
             if self.share_divisors and graph.is_constant(node):
@@ -591,12 +644,19 @@ class Writer:
             )
             return []
         self.text[node] = f"t{node}"
+        copied = _run_of(texts)
+        if copied is not None:
+            return [
+                f"{ctype} t{node}[{len(args)}];",
+                f"for (int i = 0; i < {len(args)}; i++) t{node}[i] = {copied};",
+            ]
         return [f"{ctype} t{node}[{len(args)}];", *(f"t{node}[{i}] = {text};" for i, text in enumerate(texts))]
 
     def _product(self, node: int) -> list[str]:
         rows, inner, columns = self.graph.values[node]
         ctype = TYPES[self.graph.dtypes[node].name]
         left, right = (self.text[arg] for arg in self.graph.args[node])
+        self.text[node] = f"p{node}"
         self.helpers |= _routine("matrix_product", ctype)
         return [
             f"{ctype} p{node}[{rows * columns}];",
@@ -605,6 +665,7 @@ class Writer:
 
     def _qr(self, node: int) -> list[str]:
         m, n, ends = self.graph.values[node]
+        self.text[node] = f"p{node}"
         ctype = TYPES[self.graph.dtypes[node].name]
         self.helpers |= _routine("qr", ctype)
         return [
@@ -618,6 +679,7 @@ class Writer:
     def _qr_q(self, node: int) -> list[str]:
         m, n, ends = self.graph.values[node]
         (factors,) = self.graph.args[node]
+        self.text[node] = f"p{node}"
         ctype = TYPES[self.graph.dtypes[node].name]
         self.helpers |= _routine("qr", ctype)
         return [
@@ -653,8 +715,21 @@ def _numbers(leaves: list[Leaf], place_of: Callable[[Leaf, int], str | None]) ->
         _Number(place, int(node), f"{leaf.name}_{i}" if leaf.shape else leaf.name, leaf)
         for leaf in leaves
         for i, node in enumerate(leaf.ids.flat)
-        if (place := place_of(leaf, i)) is not None
+        if not leaf.is_whole and (place := place_of(leaf, i)) is not None
     ]
+
+
+def _arrays(leaves: list[Leaf], place_of: Callable[[Leaf, int], str | None]) -> list[_Number]:
+    """Return the first number of each array that stays in memory; those without a place are left out."""
+    return [
+        _Number(place, int(leaf.ids.flat[0]), leaf.name, leaf)
+        for leaf in leaves
+        if leaf.is_whole and (place := place_of(leaf, 0)) is not None
+    ]
+
+
+def _copy(node: int, graph: Graph, source: str) -> str:
+    return f"for (int i = 0; i < {graph.lengths[node]}; i++) a{node}[i] = {source}[i];"
 
 
 def _free_name(name: str, taken: set[str]) -> str:
@@ -663,6 +738,24 @@ def _free_name(name: str, taken: set[str]) -> str:
         name += "_"
     taken.add(name)
     return name
+
+
+_ELEMENT = re.compile(r"(\w+)\[(\d+)\]")
+
+
+def _run_of(texts: list[str]) -> str | None:
+    """Return the text of the numbers at i, if all are numbers of one array at regular places; otherwise None."""
+    if len(texts) < 4:
+        return None
+    found = [_ELEMENT.fullmatch(text) for text in texts]
+    if not all(found):
+        return None
+    names = {match[1] for match in found if match}
+    places = [int(match[2]) for match in found if match]
+    step = places[1] - places[0]
+    if len(names) > 1 or any(places[i] != places[0] + i * step for i in range(len(places))) or step < 0:
+        return None
+    return f"{names.pop()}[{places[0]} + {step} * i]"
 
 
 def _replace_word(text: str, word: str, by: str) -> str:

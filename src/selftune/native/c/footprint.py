@@ -26,6 +26,7 @@ _KINDS = {
 }
 _CHOICES = {"select", "max", "min", "abs", "sign", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "is_finite"}
 _FREE = {"input", "constant", "element", "convert", "turn_input", "carry", "loop", "table"}
+_FREE |= {"array_input", "moving_element", "carry_array", "rows", "last_array"}
 
 
 def operations(program: Program) -> Counter[str]:

@@ -21,13 +21,16 @@ ATTRIBUTES = """\
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #define SELFTUNE_LOOPS __attribute__((noinline, optimize("O3")))
+#define SELFTUNE_LOOP_PART __attribute__((noinline, optimize("O2")))
 #else
 #define SELFTUNE_LOOPS
+#define SELFTUNE_LOOP_PART SELFTUNE_PART
 #endif
 """
-"""Parts stay functions of their own. Loops over matrices are optimized more than long functions are; this does not
-change their results."""
-_DECLARATION = re.compile(r"(static )?(const )?(\w+) (\w+)((?:\[\d+\])?)( = .*)?;", re.S)
+"""Parts stay functions of their own. Loops are optimized more than long functions are; this does not change their
+results. Loops of parts have no -O3: with -march=x86-64-v3, gcc 12 then computes wrong choices between two arrays, which
+tests/native/test_arrays_in_memory.py found."""
+_DECLARATION = re.compile(r"(static )?(const )?(\w+) (\*?\w+)((?:\[\d+\])?)( = .*)?;", re.S)
 _NAME = re.compile(r"(?<![\w.>])[A-Za-z_]\w*")
 
 
@@ -39,7 +42,8 @@ def in_parts(
     **Arguments:** `name`, the prefix of all new names; `blocks`, the statements, of which those in one block stay
     together; `loads` and `stores` as in `Body`.
     """
-    parts = list(_parts(blocks))
+    divided = list(_parts(blocks))
+    parts = [lines for _, lines in divided]
     stored = [line for group in stores.values() for line in group]
     homes: dict[str, int] = {}
     kinds: dict[str, tuple[str, str]] = {}
@@ -47,8 +51,9 @@ def in_parts(
     for part, lines in enumerate([*parts, [*loads, *stored]]):
         for line in lines:
             if found := _DECLARATION.fullmatch(line):
-                homes[found[4]] = part
-                kinds[found[4]] = found[3], found[5]
+                word = found[4].lstrip("*")
+                homes[word] = part
+                kinds[word] = f"const {found[3]} *" if found[4] != word else found[3], found[5]
             for word in _NAME.findall(line):
                 users.setdefault(word, set()).add(part)
     shared = {word for word, part in homes.items() if users[word] - {part}}
@@ -58,10 +63,10 @@ def in_parts(
         out = []
         for line in lines:
             found = _DECLARATION.fullmatch(line)
-            if found and found[4] in names:
+            if found and (word := found[4].lstrip("*")) in names:
                 if not found[6]:
                     continue
-                line = f"{found[4]}{found[6]};"
+                line = f"{word}{found[6]};"
             out.append(_NAME.sub(lambda word: f"{KEPT}->{word[0]}" if word[0] in names else word[0], line))
         return out
 
@@ -74,12 +79,12 @@ def in_parts(
             names, before, after = set(here), [], []
         else:
             # All reads come first and all writes last: a compiler compares each read with the writes before it.
-            names = {word for word in here if kinds[word][1]}
-            numbers = sorted(word for word in here if not kinds[word][1])
+            names = {word for word in here if kinds[word][1] or kinds[word][0].endswith("*")}
+            numbers = sorted(set(here) - names)
             before = [f"const {kinds[word][0]} {word} = {KEPT}->{word};" for word in numbers if homes[word] != part]
             after = [f"{KEPT}->{word} = {word};" for word in numbers if homes[word] == part]
         body = [*before, *in_struct(lines, names), *after]
-        head = f"static SELFTUNE_PART void {name}_part_{part}({name}_kept *{KEPT})"
+        head = f"static {divided[part][0]} void {name}_part_{part}({name}_kept *{KEPT})"
         helpers[f"{name}_part_{part}"] = "\n".join([head, "{", *wrap(body, 4), "}", ""])
         statements.append(f"{name}_part_{part}({KEPT});")
     begin = [f"{name}_kept all_kept;", f"{name}_kept *const {KEPT} = &all_kept;"]
@@ -91,20 +96,24 @@ def in_parts(
     )
 
 
-def _parts(blocks: Sequence[Sequence[str]]) -> Iterable[list[str]]:
-    """Yield the statements of each part; a long loop is a part by itself."""
+def _parts(blocks: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[str]]]:
+    """Yield the attribute and the statements of each part. Short loops and other statements are apart, and a long loop
+    is a part by itself."""
     part: list[str] = []
+    of_loops = False
     for block in blocks:
-        apart = len(block) > LONGEST // 10 and _has_loop(block)
-        if part and (apart or len(part) + len(block) > LONGEST):
-            yield part
+        has_loop = _has_loop(block)
+        is_long = has_loop and len(block) > LONGEST // 10
+        if part and (is_long or has_loop != of_loops or len(part) + len(block) > LONGEST):
+            yield "SELFTUNE_LOOP_PART" if of_loops else "SELFTUNE_PART", part
             part = []
-        part.extend(block)
-        if apart:
-            yield part
-            part = []
+        if is_long:
+            yield "SELFTUNE_LOOP_PART", list(block)
+        else:
+            part.extend(block)
+            of_loops = has_loop
     if part:
-        yield part
+        yield "SELFTUNE_LOOP_PART" if of_loops else "SELFTUNE_PART", part
 
 
 def _has_loop(lines: Iterable[str]) -> bool:

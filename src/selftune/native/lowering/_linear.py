@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
+from . import _whole
 from ._elementwise import to_dtype
 from .graph import BOOL, Graph
-from .values import LoweringError, Nodes, elementwise, matrices, nodes, reduce, rule
+from .values import LoweringError, Nodes, Whole, elementwise, matrices, nodes, reduce, rule
 
 INDEX = np.dtype(np.int32)
 
@@ -154,12 +155,15 @@ def _qr(lowering, params, x):
     k = min(m, n)
     columns = m if params["full_matrices"] else k
     if lowering.loops_above is not None and m * n > lowering.loops_above and m >= n and not params["full_matrices"]:
-        q, r = zip(*(graph.qr(matrix) for matrix in matrices(x.ids)), strict=True)
-        batch = x.shape[:-2]
-        return [
-            Nodes(np.array(q, np.int64).reshape(*batch, m, n), dtype),
-            Nodes(np.array(r, np.int64).reshape(*batch, n, n), dtype),
+        if x.ids.ndim == 2:
+            return list(_whole_factors(lowering, x))
+        parts = [
+            [nodes(graph, part) for part in _whole_factors(lowering, Nodes(each, dtype))] for each in matrices(x.ids)
         ]
+        q, r = (
+            np.array([part.ids for part in same]).reshape(*x.shape[:-2], -1, n) for same in zip(*parts, strict=True)
+        )
+        return [Nodes(q, dtype), Nodes(r, dtype)]
     zero, one = graph.constant(0, dtype), graph.constant(1, dtype)
     q_stack, r_stack = [], []
     for matrix in matrices(x.ids):
@@ -192,6 +196,19 @@ def _qr(lowering, params, x):
         Nodes(np.array(q_stack, np.int64).reshape(*batch, m, columns), dtype),
         Nodes(np.array(r_stack, np.int64).reshape(*batch, columns, n), dtype),
     ]
+
+
+def _whole_factors(lowering, x: Nodes) -> tuple[Whole, Whole]:
+    """Return Q and R of one matrix, computed by loops."""
+    graph, dtype, (m, n) = lowering.graph, x.dtype, x.shape
+    q, factors = graph.qr(x.ids)
+    (r,) = _whole.elementwise(
+        lowering,
+        "select_n",
+        None,
+        [np.triu(np.ones((n, n), bool)), np.zeros((n, n), dtype), Whole(factors, dtype, (n, n), (n, 1))],
+    )
+    return Whole(q, dtype, (m, n), (n, 1)), r
 
 
 def _reflect(graph: Graph, A: np.ndarray, j: int, column: int, tau: int, v: list[int]) -> None:

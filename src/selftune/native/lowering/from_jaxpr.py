@@ -4,6 +4,7 @@ A value is either a known array, with which NumPy or JAX computes, or an array o
 matrices and unit tangents cost nothing, and their zeros make the program sparse.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
@@ -22,10 +23,21 @@ from . import _arrays as _arrays  # each fills RULES
 from . import _elementwise as _elementwise
 from . import _indexing as _indexing
 from . import _linear as _linear
-from . import _random, jax_versions
+from . import _random, _whole, jax_versions
 from ._constant_folding import KNOWN
 from .graph import BOOL, Graph
-from .values import RULES, CapturedError, LoweringError, Nodes, TooLargeError, elementwise, nodes, rule
+from .values import (
+    RULES,
+    CapturedError,
+    LoweringError,
+    Nodes,
+    TooLargeError,
+    Whole,
+    elementwise,
+    nodes,
+    row_major,
+    rule,
+)
 
 MAX_NODES = 200_000
 """A larger program is an error: a loop was unrolled that should not be, or the system is not small."""
@@ -48,7 +60,9 @@ class Leaf(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
     ids: np.ndarray
-    """The nodes of the array."""
+    """The nodes of the array; if it stays in memory, they are all the node of the memory."""
+    is_whole: bool = False
+    """Whether the array stays in memory: loops read and write it, and its numbers have no variables."""
 
 
 class Program(NamedTuple):
@@ -70,6 +84,7 @@ def lower(
     *,
     sparse: bool = True,
     loops_above: int | None = None,
+    in_memory: Callable[[str, int], bool] = lambda group, size: False,
 ) -> Program:
     """Return the scalar program of `function(**inputs)`, where the function returns a dictionary of pytrees.
 
@@ -79,23 +94,40 @@ def lower(
     - `sparse`: whether a constant zero times any number is zero, see `Graph`.
     - `loops_above`: matrix products and factorizations with more terms than this, and `scan`, become loops. None
       unrolls all of them, so that the program can use every number that is known.
+    - `in_memory`: says of the group and the size of an input or output array whether C has it as an array. With loops,
+      such an array of real numbers stays in memory if it is large.
     """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), inputs)
     closed, out = jax.make_jaxpr(lambda inputs: function(**inputs), return_shape=True)(shapes)
     graph = Graph(sparse=sparse)
-    given = [
-        Leaf(name, group, position, leaf.shape, np.dtype(leaf.dtype), _new_inputs(graph, name, leaf))
-        for (name, leaf), (group, position) in zip(leaf_names(shapes), _groups(shapes), strict=True)
-    ]
     lowering = Lowering(graph, loops_above)
+
+    def is_whole(group: str, leaf: Any) -> bool:
+        size = math.prod(leaf.shape)
+        is_real = np.dtype(leaf.dtype).kind == "f"
+        return loops_above is not None and is_real and size >= _whole.SMALLEST and in_memory(group, size)
+
+    given = []
+    for (name, leaf), (group, position) in zip(leaf_names(shapes), _groups(shapes), strict=True):
+        stays = is_whole(group, leaf)
+        ids = _new_array(graph, name, leaf) if stays else _new_inputs(graph, name, leaf)
+        given.append(Leaf(name, group, position, leaf.shape, np.dtype(leaf.dtype), ids, stays))
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
         try:
-            results = lowering.inline(closed, [Nodes(leaf.ids, leaf.dtype) for leaf in given])
+            results = lowering.inline(closed, [_input(leaf) for leaf in given])
         except LoweringError as error:
             message = f"the native engine does not support {error}" + (f", at {error.line}" if error.line else "")
             raise type(error)(message, primitive=error.primitive, line=error.line) from error.__cause__
     outputs = []
-    for (name, _), (group, position), value in zip(leaf_names(out), _groups(out), results, strict=True):
+    own = {leaf.ids.flat[0]: (leaf.group, leaf.position) for leaf in given if leaf.is_whole}
+    for (name, shape), (group, position), value in zip(leaf_names(out), _groups(out), results, strict=True):
+        if isinstance(value, Whole) and is_whole(group, shape):
+            held = _whole.plain(graph, value)
+            if held.array in own and own[held.array] != (group, position):
+                held = _whole.copied(graph, held)  # the memory of another array may have changed when this is stored
+            ids = np.full(value.shape, held.array, np.int64)
+            outputs.append(Leaf(name, group, position, value.shape, value.dtype, ids, True))
+            continue
         array = nodes(graph, value)
         outputs.append(Leaf(name, group, position, array.shape, array.dtype, array.ids))
     return Program(graph, given, outputs, out)
@@ -130,19 +162,31 @@ def _new_inputs(graph: Graph, name: str, leaf: Any) -> np.ndarray:
     return np.array(ids, np.int64).reshape(leaf.shape)
 
 
+def _new_array(graph: Graph, name: str, leaf: Any) -> np.ndarray:
+    return np.full(leaf.shape, graph.array_input(name, math.prod(leaf.shape), leaf.dtype), np.int64)
+
+
+def _input(leaf: Leaf) -> Nodes | Whole:
+    if leaf.is_whole:
+        return Whole(int(leaf.ids.flat[0]), leaf.dtype, leaf.shape, row_major(leaf.shape))
+    return Nodes(leaf.ids, leaf.dtype)
+
+
 def _check_dtype(dtype: Any, what: str = "") -> None:
     if dtype not in DTYPES:
         raise LoweringError(f"{what}numbers of dtype {dtype}; supported are {', '.join(sorted(map(str, DTYPES)))}")
 
 
 class Lowering:
-    """An interpreter of jaxprs whose values are known arrays or arrays of nodes."""
+    """An interpreter of jaxprs whose values are known arrays, arrays of nodes, or arrays in memory."""
 
     def __init__(self, graph: Graph, loops_above: int | None = None):
         self.graph = graph
         self.loops_above = loops_above
         self.primitive = ""
         """The name of the primitive whose rule is running."""
+        self.maps: dict[Any, int] = {}
+        """The arrays that loops have computed, by what the loops compute."""
 
     def inline(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs of a closed jaxpr, with each operation replaced by its nodes."""
@@ -189,7 +233,7 @@ class Lowering:
 
     def _apply(self, name: str, eqn: Any, inputs: list[Any]) -> list[Any]:
         params = jax_versions.parameters_of(eqn)
-        if not any(isinstance(value, Nodes) for value in inputs) and name not in _CALLS and name not in _KEYS:
+        if not any(isinstance(value, Nodes | Whole) for value in inputs) and name not in _CALLS and name not in _KEYS:
             if name in KNOWN:
                 known = KNOWN[name](params, *inputs)
                 params.finish()
@@ -200,6 +244,12 @@ class Lowering:
         elif name not in RULES:
             raise LoweringError(f"the operation {name!r}")
         self.primitive = name
+        if name not in _CALLS and any(isinstance(value, Whole) for value in inputs):
+            outputs = _whole.apply(self, name, params, inputs)
+            if outputs is not None:
+                params.finish()
+                return [self._settle(value) for value in outputs]
+            inputs = [nodes(self.graph, value) if isinstance(value, Whole) else value for value in inputs]
         if name not in _CALLS and name not in _KEYS and name not in _INDEXED:
             inputs = [nodes(self.graph, inputs[0]), *inputs[1:]]  # rules rely on this; indices stay known
         outputs = RULES[name](self, params, *inputs)
@@ -207,6 +257,14 @@ class Lowering:
         if len(self.graph) > MAX_NODES:
             raise TooLargeError(f"{name!r}: a program of more than {MAX_NODES:,} numbers")
         return [self._settle(value) for value in outputs]
+
+    def select(self, condition: int, no: Nodes | Whole, yes: Nodes | Whole) -> Any:
+        """Return `yes` if the condition holds, otherwise `no`."""
+        if isinstance(no, Whole) or isinstance(yes, Whole):
+            (chosen,) = _whole.apply(self, "select_n", None, [Nodes(condition, BOOL), no, yes]) or []
+            return chosen
+        graph = self.graph
+        return elementwise(graph, lambda no, yes: graph.select(condition, no, yes), no.dtype, no, yes)
 
     def _settle(self, value: Any) -> Any:
         """Return an array of constant nodes as a known array; other values unchanged."""
@@ -276,7 +334,7 @@ def _cond(lowering, params, index, *inputs):
     if not isinstance(index, Nodes):
         return lowering.inline(branches[min(max(int(index), 0), len(branches) - 1)], inputs)
     which = int(index.ids)
-    outputs = [[nodes(graph, value) for value in lowering.inline(branch, inputs)] for branch in branches]
+    outputs = [[_unknown(graph, value) for value in lowering.inline(branch, inputs)] for branch in branches]
     chosen = outputs[-1]
     for i in range(len(branches) - 2, -1, -1):
         here = (
@@ -284,11 +342,12 @@ def _cond(lowering, params, index, *inputs):
             if index.dtype == BOOL
             else graph.apply("le", which, graph.constant(i, index.dtype))
         )
-        chosen = [
-            elementwise(graph, lambda no, yes, here=here: graph.select(here, no, yes), no.dtype, no, yes)
-            for no, yes in zip(chosen, outputs[i], strict=True)
-        ]
+        chosen = [lowering.select(here, no, yes) for no, yes in zip(chosen, outputs[i], strict=True)]
     return chosen
+
+
+def _unknown(graph: Graph, value: Any) -> Nodes | Whole:
+    return value if isinstance(value, Whole) else nodes(graph, value)
 
 
 @_call("scan")
@@ -298,10 +357,10 @@ def _scan(lowering, params, *inputs):
     consts, carry = list(inputs[:fixed]), list(inputs[fixed : fixed + carried])
     sequences, length = inputs[fixed + carried :], params["length"]
     # A known whole number, such as a counter, is an index in the body: it must stay known.
-    known = [np.asarray(value) for value in (*carry, *sequences) if not isinstance(value, Nodes)]
+    known = [np.asarray(value) for value in (*carry, *sequences) if not isinstance(value, Nodes | Whole)]
     counts = any(value.dtype.kind in "iu" for value in known)
     # In the body of a loop, numbers that are known in each turn are worth more than a second loop.
-    sparse = lowering.graph.in_loop and any(not isinstance(sequence, Nodes) for sequence in sequences)
+    sparse = lowering.graph.in_loop and any(not isinstance(sequence, Nodes | Whole) for sequence in sequences)
     if lowering.loops_above is not None and length >= MIN_TURNS and not counts and not sparse:
         return _scan_loop(lowering, params, consts, carry, sequences)
     turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
@@ -323,31 +382,41 @@ def _scan(lowering, params, *inputs):
 
 def _scan_loop(lowering, params, consts, carry, sequences):
     graph, length, backwards = lowering.graph, params["length"], params["reverse"]
-    carry, sequences = [nodes(graph, value) for value in carry], [nodes(graph, value) for value in sequences]
     loop = graph.begin_loop(length)
-    now = []
-    for sequence in sequences:
-        turns = sequence.ids.reshape(length, -1)[:: -1 if backwards else 1]
-        ids = [graph.turn_input(loop, column) for column in turns.T]
-        now.append(Nodes(np.array(ids, np.int64).reshape(sequence.shape[1:]), sequence.dtype))
-    held = [
-        Nodes(
-            np.array([graph.carry(loop, int(node)) for node in value.ids.flat], np.int64).reshape(value.shape),
-            value.dtype,
-        )
-        for value in carry
-    ]
-    out = [nodes(graph, value) for value in lowering.inline(params["jaxpr"], [*consts, *held, *now])]
-    after, rows = out[: len(carry)], out[len(carry) :]
-    last, columns = graph.end_loop(
+    now = [_turn_of(graph, loop, sequence, backwards=backwards) for sequence in sequences]
+    held = []
+    for value in carry:
+        if isinstance(value, Whole) or (value.dtype.kind == "f" and math.prod(value.shape) >= _whole.SMALLEST):
+            array = graph.carry_array(loop, _whole.plain(graph, value).array)
+            held.append(Whole(array, value.dtype, value.shape, row_major(value.shape)))
+            continue
+        ids = [graph.carry(loop, int(node)) for node in nodes(graph, value).ids.flat]
+        held.append(Nodes(np.array(ids, np.int64).reshape(value.shape), value.dtype))
+    out = lowering.inline(params["jaxpr"], [*consts, *held, *now])
+    after, rows = out[: len(carry)], [nodes(graph, value) for value in out[len(carry) :]]
+    arrays, numbers = [], []
+    for begun, value in zip(held, after, strict=True):
+        if isinstance(begun, Whole):
+            following = _whole.plain(graph, value)
+            if graph.ops[following.array] == "carry_array" and following.array != begun.array:
+                following = _whole.copied(graph, following)  # arrays may change places
+            arrays.append(following.array)
+        else:
+            numbers.append(nodes(graph, value))
+    last, columns, last_arrays = graph.end_loop(
         loop,
-        [int(node) for value in after for node in value.ids.flat],
+        [int(node) for value in numbers for node in value.ids.flat],
         [int(node) for value in rows for node in value.ids.flat],
+        arrays,
     )
-    results, at = [], 0
-    for value in after:
-        results.append(Nodes(np.array(last[at : at + value.ids.size], np.int64).reshape(value.shape), value.dtype))
-        at += value.ids.size
+    results, at, ended = [], 0, iter(last_arrays)
+    for begun in held:
+        if isinstance(begun, Whole):
+            results.append(Whole(next(ended), begun.dtype, begun.shape, row_major(begun.shape)))
+            continue
+        size = begun.ids.size
+        results.append(Nodes(np.array(last[at : at + size], np.int64).reshape(begun.shape), begun.dtype))
+        at += size
     at = 0
     for value in rows:
         ids = np.array(columns[at : at + value.ids.size], np.int64).reshape(value.ids.size, length)
@@ -355,6 +424,19 @@ def _scan_loop(lowering, params, consts, carry, sequences):
         results.append(Nodes(ids, value.dtype))
         at += value.ids.size
     return results
+
+
+def _turn_of(graph: Graph, loop: int, sequence: Any, *, backwards: bool) -> Nodes:
+    """Return what one turn of a loop reads of a sequence."""
+    if isinstance(sequence, Whole):
+        first = _row(sequence, sequence.shape[0] - 1 if backwards else 0)
+        step = (loop, 0, -sequence.strides[0] if backwards else sequence.strides[0])
+        ids = [graph.number(first.array, int(place), (step,)) for place in first.places().flat]
+        return Nodes(np.array(ids, np.int64).reshape(first.shape), first.dtype)
+    held = nodes(graph, sequence)
+    turns = held.ids.reshape(graph.loops[loop].length, -1)[:: -1 if backwards else 1]
+    ids = [graph.turn_input(loop, column) for column in turns.T]
+    return Nodes(np.array(ids, np.int64).reshape(held.shape[1:]), held.dtype)
 
 
 @_call("while")
@@ -373,6 +455,10 @@ def _while(lowering, params, *inputs):
 
 
 def _row(value: Any, turn: int) -> Any:
+    if isinstance(value, Whole):
+        return Whole(
+            value.array, value.dtype, value.shape[1:], value.strides[1:], value.offset + turn * value.strides[0]
+        )
     return Nodes(value.ids[turn], value.dtype) if isinstance(value, Nodes) else value[turn]
 
 

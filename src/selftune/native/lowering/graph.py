@@ -1,7 +1,7 @@
 """A scalar program: a graph with one node for each number that a function computes, without duplicates."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, no_type_check
 
 import numpy as np
@@ -69,8 +69,10 @@ class Loop:
     so a body holds only what differs from turn to turn.
     """
 
-    def __init__(self, length: int, depth: int):
-        self.length = length
+    def __init__(self, shape: tuple[int, ...], depth: int):
+        self.shape = shape
+        """The number of turns of each counter: a loop over an array has a counter for each axis."""
+        self.length = math.prod(shape)
         self.depth = depth
         """The number of loops around the body, this one included."""
         self.carries: list[int] = []
@@ -79,6 +81,10 @@ class Loop:
         """The same numbers at the end of a turn."""
         self.rows: list[int] = []
         """The numbers that the body computes for every turn."""
+        self.arrays: list[int] = []
+        """The arrays that one turn hands to the next, as the body reads them."""
+        self.next_arrays: list[int] = []
+        """The same arrays at the end of a turn."""
         self.around: set[int] = set()
         """The loops that change a number which this loop uses, without this loop."""
 
@@ -101,7 +107,7 @@ class Graph:
         self.phases: list[str] = []
         self.phase = ""
         """The part of the step that is being lowered; new nodes belong to this part."""
-        self.loops: list[Loop] = [Loop(1, 0)]
+        self.loops: list[Loop] = [Loop((1,), 0)]
         """The whole program, which counts as a loop of one turn, and then the loops in it."""
         self.scopes: list[int] = []
         """For each node, the position of its loop in `loops`."""
@@ -109,6 +115,8 @@ class Graph:
         self._index: dict[Any, int] = {}
         self._choices: dict[int, bool] = {}
         self._compared: dict[tuple[str, int, int], int | None] = {}
+        self.lengths: dict[int, int] = {}
+        """For each node that is an array in memory, how many numbers it has."""
 
     def __len__(self) -> int:
         return len(self.ops)
@@ -243,19 +251,46 @@ class Graph:
 
     def table(self, numbers: np.ndarray) -> int:
         """Return the node of an array of numbers, which loops can read."""
-        return self._node("table", tuple(int(node) for node in numbers.flat), self.dtypes[numbers.flat[0]])
+        node = self._node("table", tuple(int(node) for node in numbers.flat), self.dtypes[numbers.flat[0]])
+        self.lengths[node] = numbers.size
+        return node
+
+    def array_input(self, name: str, size: int, dtype: Any) -> int:
+        """Return the node of an input that stays an array in memory."""
+        node = self._node("array_input", (), np.dtype(dtype), name)
+        self.lengths[node] = size
+        return node
+
+    def number(self, array: int, offset: int, steps: tuple[tuple[int, int, int], ...] = ()) -> int:
+        """Return the node of one number of an array: at a fixed place, or at one that moves with the counters of loops.
+
+        `steps`: a loop, the axis of its counter, and the places by which one turn moves.
+        """
+        steps = tuple(step for step in steps if step[2] and self.loops[step[0]].shape[step[1]] > 1)
+        if not steps:
+            return self._node("element", (array,), self.dtypes[array], offset)
+        node = self._node("moving_element", (array,), self.dtypes[array], (offset, steps))
+        scopes = (self.scopes[array], *(loop for loop, _, _ in steps))
+        self.scopes[node] = max(scopes, key=lambda scope: self.loops[scope].depth)
+        return node
+
+    def product(self, left: int, right: int, rows: int, inner: int, columns: int) -> int:
+        """Return the array left (r, s) @ right (s, c) of two arrays, written as a loop."""
+        node = self._node("matrix_product", (left, right), self.dtypes[left], (rows, inner, columns))
+        self.lengths[node] = rows * columns
+        return node
 
     def matrix_product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Return the r·c element nodes of left (r, s) @ right (s, c), whose product is one node, written as a loop."""
         rows, inner = left.shape
         columns = right.shape[1]
-        dtype = self.dtypes[left.flat[0]]
-        product = self._node("matrix_product", (self.table(left), self.table(right)), dtype, (rows, inner, columns))
-        elements = [self._node("element", (product,), dtype, i) for i in range(rows * columns)]
+        product = self.product(self.table(left), self.table(right), rows, inner, columns)
+        elements = [self.number(product, i) for i in range(rows * columns)]
         return np.array(elements, dtype=np.int64).reshape(rows, columns)
 
-    def qr(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the element nodes of Q (m, n) and R (n, n) of a matrix with m >= n, computed by loops.
+    def qr(self, matrix: np.ndarray) -> tuple[int, int]:
+        """Return the arrays of Q (m, n) and R of a matrix with m >= n, computed by loops. R is in the upper triangle of
+        the first n rows; the other numbers of its array have no meaning.
 
         `ends`: for each column, the row after the last one that its reflection can change. Below it, the matrix has
         known zeros.
@@ -266,20 +301,19 @@ class Graph:
         filled = matrix != zero
         ends = [int(max(j + 1, *(np.flatnonzero(filled[:, : j + 1].any(axis=1)) + 1))) for j in range(n)]
         factors = self._node("qr", (self.table(matrix),), dtype, (m, n, tuple(ends)))
-        packed = np.array([self._node("element", (factors,), dtype, i) for i in range(m * n + n)], np.int64)
+        self.lengths[factors] = m * n + n
         Q = self._node("qr_q", (factors,), dtype, (m, n, tuple(ends)))
-        q = np.array([self._node("element", (Q,), dtype, i) for i in range(m * n)], np.int64).reshape(m, n)
-        upper = np.arange(n)[:, None] <= np.arange(n)[None, :]
-        return q, np.where(upper, packed[: n * n].reshape(n, n), zero)
+        self.lengths[Q] = m * n
+        return Q, factors
 
     @property
     def in_loop(self) -> bool:
         """Whether the body of a loop has begun and not ended."""
         return len(self._nesting) > 1
 
-    def begin_loop(self, length: int) -> int:
+    def begin_loop(self, *shape: int) -> int:
         """Begin the body of a loop, and return its position in `loops`."""
-        self.loops.append(Loop(length, len(self._nesting)))
+        self.loops.append(Loop(shape, len(self._nesting)))
         self._nesting.append(len(self.loops) - 1)
         return len(self.loops) - 1
 
@@ -300,9 +334,38 @@ class Graph:
         self.loops[loop].carries.append(node)
         return node
 
-    def end_loop(self, loop: int, carried: list[int], rows: list[int]) -> tuple[list[int], list[list[int]]]:
-        """End the body of a loop. Return the nodes of the last carried numbers, and those of each row's numbers, one
-        for each turn."""
+    def carry_array(self, loop: int, start: int) -> int:
+        """Return the node of an array that one turn hands to the next; it is `start` in the first turn."""
+        place = len(self.loops[loop].arrays)
+        node = self._node("carry_array", (start,), self.dtypes[start], (loop, place))
+        self.scopes[node] = loop
+        self.lengths[node] = self.lengths[start]
+        self.loops[loop].arrays.append(node)
+        return node
+
+    def body_key(self, loop: int, source: int) -> Any:
+        """Return a key of what the body of a loop computes; equal bodies of two loops have the same key."""
+        if self.scopes[source] != loop:
+            return source
+        args = tuple(self.body_key(loop, arg) for arg in self.args[source])
+        value = self.values[source]
+        if self.ops[source] == "moving_element":
+            value = (value[0], tuple((0 if step[0] == loop else step[0], *step[1:]) for step in value[1]))
+        return self.ops[source], self.dtypes[source].char, args, value
+
+    def leave_loop(self) -> None:
+        """End the body of a loop that has no results."""
+        self._nesting.pop()
+
+    def end_map(self, loop: int, source: int) -> int:
+        """End the body of a loop over an array. Return the array of its results; `source` is the body's number."""
+        _, rows = self._end(loop, [], [source])
+        array = self._result(rows, "rows", self.dtypes[source], ("row", 0, 0))
+        self.lengths[array] = self.loops[loop].length
+        return array
+
+    def _end(self, loop: int, carried: list[int], rows: list[int]) -> tuple[int, int]:
+        """Return the loop around the loop that ends, and the node of the loop."""
         about = self.loops[loop]
         self._nesting.pop()
         about.carried, about.rows = list(carried), list(rows)
@@ -310,36 +373,61 @@ class Graph:
         scope = max(about.around, key=lambda around: self.loops[around].depth, default=0)
         node = self._node("loop", (), BOOL, loop)
         self.scopes[node] = scope
+        return scope, node
+
+    def _result(self, node: int, op: str, dtype: np.dtype, key: tuple[str, int, int]) -> int:
+        """Return a result of a loop, given the loop's node."""
+        result = self._node(op, (node,), dtype, key)
+        self.scopes[result] = self.scopes[node]
+        return result
+
+    def end_loop(
+        self, loop: int, carried: list[int], rows: list[int], arrays: Sequence[int] = ()
+    ) -> tuple[list[int], list[list[int]], list[int]]:
+        """End the body of a loop. Return the nodes of the last carried numbers; those of each row's numbers, one for
+        each turn; and those of the last carried arrays."""
+        about = self.loops[loop]
+        about.next_arrays = list(arrays)
+        _, node = self._end(loop, carried, rows)
 
         def result(source: int, key: tuple[str, int, int]) -> int:
             if self.scopes[source] != loop:
                 return source  # the same in every turn
-            element = self._node("element", (node,), self.dtypes[source], key)
-            self.scopes[element] = scope
-            return element
+            return self._result(node, "element", self.dtypes[source], key)
 
         last = [result(source, ("carry", i, 0)) for i, source in enumerate(carried)]
         turns = range(about.length)
-        return last, [[result(source, ("row", k, turn)) for turn in turns] for k, source in enumerate(rows)]
+        last_arrays = [
+            self._result(node, "last_array", self.dtypes[source], ("array", i, 0)) for i, source in enumerate(arrays)
+        ]
+        for array, source in zip(last_arrays, arrays, strict=True):
+            self.lengths[array] = self.lengths[source]
+        return (
+            last,
+            [[result(source, ("row", k, turn)) for turn in turns] for k, source in enumerate(rows)],
+            last_arrays,
+        )
 
     def _depends(self, node: int) -> set[int]:
         """Return the loops around the loop whose result a node is."""
         return self.loops[self.values[self.args[node][0]]].around if self.is_loop_result(node) else set()
 
     def is_loop_result(self, node: int) -> bool:
-        return self.ops[node] == "element" and self.ops[self.args[node][0]] == "loop"
+        return self.ops[node] in ("element", "rows", "last_array") and self.ops[self.args[node][0]] == "loop"
 
     def _loops_around(self, loop: int) -> set[int]:
         found: set[int] = set()
         seen: set[int] = set()
         about = self.loops[loop]
-        stack = [*about.carried, *about.rows, *about.carries]
+        stack = [*about.carried, *about.rows, *about.carries, *about.next_arrays, *about.arrays]
         while stack:
             node = stack.pop()
             if node in seen:
                 continue
             seen.add(node)
             found |= self._depends(node)
+            if self.ops[node] == "moving_element":
+                found |= {step[0] for step in self.values[node][1]}
             if self.scopes[node] == loop:
                 stack.extend(self.args[node])
             elif self.scopes[node]:
@@ -351,11 +439,14 @@ class Graph:
         if self.ops[node] == "carry":
             loop, place = self.values[node]
             return self.loops[loop].carried[place]
+        if self.ops[node] == "carry_array":
+            loop, place = self.values[node]
+            return self.loops[loop].next_arrays[place]
         if not self.is_loop_result(node):
             return None
         loop = self.loops[self.values[self.args[node][0]]]
         kind, place, _ = self.values[node]
-        return loop.carried[place] if kind == "carry" else loop.rows[place]
+        return {"carry": loop.carried, "row": loop.rows, "array": loop.next_arrays}[kind][place]
 
     def live(self, outputs: Any) -> list[int]:
         """Return the nodes that `outputs` need, in an order in which they can be computed."""
@@ -369,8 +460,9 @@ class Graph:
                 stack.extend(self.args[node])
                 if has_loops and (source := self.source_of(node)) is not None:
                     stack.append(source)
-                    if self.is_loop_result(node) and self.values[node][0] == "carry":
-                        stack.append(self.loops[self.values[self.args[node][0]]].carries[self.values[node][1]])
+                    if self.is_loop_result(node) and (kind := self.values[node][0]) != "row":
+                        loop = self.loops[self.values[self.args[node][0]]]
+                        stack.append((loop.carries if kind == "carry" else loop.arrays)[self.values[node][1]])
         return [int(node) for node in np.flatnonzero(needed)]
 
     def turns(self, node: int) -> int:

@@ -1,4 +1,4 @@
-"""The values of the lowering, which are known arrays and arrays of nodes, and the registry of rules for them."""
+"""The values of the lowering, which are known arrays, arrays of nodes and arrays in memory; the registry of rules."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,7 +10,8 @@ from .graph import Graph
 
 
 class Nodes:
-    """An array of scalar nodes. Every other value of the lowering is an array of known numbers."""
+    """An array of scalar nodes. Every value of the lowering that is neither this nor `Whole` is an array of known
+    numbers."""
 
     __slots__ = ("dtype", "ids")
 
@@ -21,6 +22,34 @@ class Nodes:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.ids.shape
+
+
+class Whole:
+    """An array in memory, or a part of one in another order: a large array, which has one node instead of one for each
+    number. Loops compute it."""
+
+    __slots__ = ("array", "dtype", "offset", "shape", "strides")
+
+    def __init__(self, array: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0):
+        self.array, self.dtype = array, np.dtype(dtype)
+        self.shape = tuple(int(length) for length in shape)
+        self.strides, self.offset = tuple(int(stride) for stride in strides), int(offset)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def places(self) -> np.ndarray:
+        """Return the place in memory of each number."""
+        places = np.full(self.shape, self.offset, np.int64)
+        for axis, (length, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
+            places += (stride * np.arange(length)).reshape([-1 if i == axis else 1 for i in range(len(self.shape))])
+        return places
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of an array whose last axis runs fastest."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class LoweringError(NotImplementedError):
@@ -60,6 +89,10 @@ def nodes(graph: Graph, value: Any) -> Nodes:
     """Return `value` as an array of nodes; known numbers become constants."""
     if isinstance(value, Nodes):
         return value
+    if isinstance(value, Whole):
+        places = value.places()
+        ids = [graph.number(value.array, int(place)) for place in places.flat]
+        return Nodes(np.array(ids, np.int64).reshape(value.shape), value.dtype)
     array = np.asarray(value)
     ids = [graph.constant(number, array.dtype) for number in array.ravel()]
     return Nodes(np.array(ids, np.int64).reshape(array.shape), array.dtype)
