@@ -65,7 +65,7 @@ def tune(
     """
     screen = Screen(quiet, as_json)
     faults: list[str] = []
-    with refusing():
+    with refusing(continues=False):
         import jax
 
         from ..foundation.errors import ArgumentError, InputError

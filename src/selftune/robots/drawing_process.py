@@ -28,17 +28,22 @@ def _attempt(program: str, backend: str, packed: bytes, file: Path, timeout: flo
     environment = {**os.environ, "MUJOCO_GL": backend}
     if backend in BACKENDS:
         environment["PYOPENGL_PLATFORM"] = backend
-    if file.is_symlink():  # otherwise the picture would replace the file that the link names
-        file.unlink()
+    part = file.with_name(f".{file.name}.part")  # a drawing that is stopped leaves no broken file
+    part.unlink(missing_ok=True)  # it may be a link to another file
     try:
         done = subprocess.run(
-            [sys.executable, "-P", program, str(file)],
+            [sys.executable, "-P", program, str(part)],
             input=packed,
             env=environment,
             capture_output=True,
             timeout=timeout,
             check=False,
         )
+        if done.returncode == 0 and part.exists():
+            part.replace(file)  # if `file` is a link, the picture replaces the link
+            return True
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0 and file.exists()
+        pass
+    finally:
+        part.unlink(missing_ok=True)
+    return False
