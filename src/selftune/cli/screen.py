@@ -81,7 +81,7 @@ def refusing(*, with_jax: bool = True, continues: bool = True) -> Iterator[None]
             jax_settings.start_command()
         yield
     except KeyboardInterrupt:
-        then = "run the same command again to continue" if continues else "nothing was written"
+        then = "run the same command again to continue" if continues else "the same command starts from the beginning"
         SafeConsole(stderr=True).print(f"interrupted; {then}")
         raise typer.Exit(INTERRUPTED) from None
     except InputError as error:

@@ -118,9 +118,11 @@ def _xacro(root: ElementTree.Element) -> str:
         name = str(element.tag)
         if "/xacro}" in name and name.split("}")[1] not in ("property", "arg"):
             return f"<xacro:{name.split('}')[1]}>"
-        for value in element.attrib.values():
-            if "${" in value or "$(" in value:
-                return repr(value)
+    for part in (part for part in root if part.tag in ("link", "joint")):
+        for element in part.iter():
+            for attribute, value in element.items():
+                if "${" in value and attribute != "filename":  # meshes are not needed
+                    return repr(value)
     return ""
 
 
