@@ -1,12 +1,13 @@
 """`selftune tune`: a robot from its file; and `selftune bench arms`."""
 
 import json
+from argparse import Namespace
 
 import pytest
 from typer.testing import CliRunner
 
 from selftune.cli.app import app
-from selftune.robots import installed
+from selftune.robots import file_tuning, installed
 
 from .models import robot_texts
 
@@ -47,6 +48,18 @@ def test_messages_name_the_options_of_the_command(tmp_path):
         result = invoke("tune", path, *options)
         assert result.exit_code == 2
         assert expected in " ".join(result.stderr.split())
+
+
+def test_ctrl_c_writes_nothing(monkeypatch, tmp_path):
+    """Ctrl-C in the commissioning stops the command too, though a dry run takes it as a fault of the plant."""
+    path = tmp_path / "arm.xml"
+    path.write_text(robot_texts.TWO_LINKS)
+    stopped = Namespace(ok=False, reasons=("the dry run stopped: interrupted from the keyboard",))
+    monkeypatch.setattr(file_tuning, "commission", lambda *arguments, **options: stopped)
+    result = invoke("tune", path, "-o", tmp_path / "out")
+    assert result.exit_code == 130
+    assert "interrupted; the same command starts from the beginning" in result.stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["arm.xml"]
 
 
 def test_robots_that_are_installed(monkeypatch, tmp_path):

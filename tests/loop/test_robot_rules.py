@@ -7,6 +7,7 @@ import pytest
 
 import selftune as st
 from selftune import models, policies, references, robot_rules
+from selftune.policies.robot import soft_limit
 
 from ..models import robot_texts
 
@@ -112,3 +113,16 @@ def test_tool_path_reaches_its_points(robot):
     np.testing.assert_allclose(found, circle, atol=1e-5)
     with pytest.raises(st.ArgumentError, match="points within the reach"):
         robot_rules.tool_path(robot, circle + 5.0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_the_torque_limit_has_a_sharp_knee(dtype):
+    """A torque below the one that the weight needs disturbs the arm, so the limit must not be felt far below it."""
+
+    def limited(share):
+        limit = jnp.asarray([2.0, 50.0], dtype)
+        return np.asarray(soft_limit(jnp.asarray(share, dtype) * limit, limit) / limit)
+
+    np.testing.assert_allclose(limited(0.75), 0.75, rtol=0.013)  # 1.2 % below
+    np.testing.assert_allclose(limited(-1.0), -(2 ** (-1 / 8)), rtol=1e-5)
+    np.testing.assert_allclose(limited(1e30), 1.0, rtol=1e-5)  # the eighth power does not overflow

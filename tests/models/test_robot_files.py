@@ -128,7 +128,17 @@ REFUSED = {
     "not a robot": ("<html/>", "an XML file with <html>"),
     "part": ("<mujocoinclude/>", "a part that other files include"),
     "not XML": ("hello", "not XML"),
-}
+    "unknown encoding": ('<?xml version="1.0" encoding="nonsense"?><mujoco/>', "not XML"),
+    "only an object": (mjcf("<freejoint/>"), "only free bodies"),
+    "missing include": (mjcf(JOINT, '<include file="gone.xml"/>'), "put that file at its place"),
+    "part of a model": (mjcf('<joint name="a" class="big"/>', MOTOR), "give that file"),
+    "a driven gripper": (
+        mjcf('<joint name="p"/><body pos="0 0 1"><joint name="q"/><geom size="0.1"/><body pos="0 0 1">' + JOINT
+             + '<geom size="0.1"/></body></body>', MOTOR),
+        "before 'a' are p, q",
+    ),
+    "infinite torque": (mjcf(JOINT, MOTOR.replace("-5 5", "-inf inf")), "the file gives no limit for a"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -136,6 +146,46 @@ def test_refused_files(tmp_path, name):
     text, match = REFUSED[name]
     with pytest.raises(st.ArgumentError, match=match):
         models.RobotArm.from_file(save(tmp_path, text))
+
+
+XACRO = 'xmlns:xacro="http://www.ros.org/wiki/xacro"'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ("</robot>", "<xacro:hand/></robot>", "<xacro:hand>"),
+        ('lower="-2"', 'lower="${-pi / 2}"', "pi / 2"),
+    ],
+)
+def test_remains_of_xacro(tmp_path, before, after, found):
+    """MuJoCo ignores unknown elements of a URDF, so parts of the robot would be missing."""
+    text = robot_texts.ARM_URDF.replace('name="planar"', f'name="planar" {XACRO}')
+    assert models.RobotArm.from_file(save(tmp_path, text, "whole.urdf")).joints == 2
+    with pytest.raises(st.ArgumentError, match=f"{found}.*expand it first"):
+        models.RobotArm.from_file(save(tmp_path, text.replace(before, after, 1), "part.urdf"))
+
+
+def test_missing_height_field(tmp_path):
+    """The ground is not part of the robot, and its file is not needed."""
+    asset = '<asset><hfield name="ground" file="gone.png" size="1 1 1 1"/></asset>'
+    text = mjcf(JOINT, MOTOR).replace("<worldbody>", asset + '<worldbody><geom type="hfield" hfield="ground"/>')
+    assert models.RobotArm.from_file(save(tmp_path, text)).joints == 1
+
+
+def test_odd_numbers_are_notes(tmp_path):
+    """A range that is upside down, and lengths in millimetres."""
+    text = robot_texts.ARM_URDF.replace('lower="-2" upper="2"', 'lower="2" upper="-2"').replace("0 0 -0.4", "0 0 -400")
+    robot = models.RobotArm.from_file(save(tmp_path, text, "arm.urdf"))
+    assert np.isinf(robot.low[0])
+    assert any("shoulder has no range" in note for note in robot.notes)
+    assert any("Are the lengths in metres" in note for note in robot.notes)
+
+
+def test_infinite_mass(tmp_path):
+    text = robot_texts.ARM_URDF.replace('mass value="0.9"', 'mass value="inf"')
+    with pytest.raises(st.ArgumentError, match=r"finite masses and inertias, got .*'fore' with inf kg"):
+        models.RobotArm.from_file(save(tmp_path, text, "arm.urdf"))
 
 
 def test_refused_arguments(tmp_path):

@@ -69,8 +69,11 @@ class Screen:
 
 
 @contextmanager
-def refusing(*, with_jax: bool = True) -> Iterator[None]:
-    """Configure JAX and run the body. An error that the user can fix ends in one message and exit code 2."""
+def refusing(*, with_jax: bool = True, continues: bool = True) -> Iterator[None]:
+    """Configure JAX and run the body. An error that the user can fix ends in one message and exit code 2.
+
+    With `continues`, the command continues its work when it runs again.
+    """
     try:
         if with_jax:
             from ..foundation import jax_settings  # it loads JAX, which the help does not need
@@ -78,7 +81,8 @@ def refusing(*, with_jax: bool = True) -> Iterator[None]:
             jax_settings.start_command()
         yield
     except KeyboardInterrupt:
-        SafeConsole(stderr=True).print("interrupted; run the same command again to continue")
+        then = "run the same command again to continue" if continues else "the same command starts from the beginning"
+        SafeConsole(stderr=True).print(f"interrupted; {then}")
         raise typer.Exit(INTERRUPTED) from None
     except InputError as error:
         SafeConsole(stderr=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)

@@ -10,6 +10,8 @@ from rich.markup import escape
 from .options import Json, Quiet, end
 from .screen import Screen, new_table, refusing
 
+MANY = 14
+"""Robots with more joints get a word about the time."""
 OPTIONS = {
     "fixed": "--fix",
     "joints": "--joint",
@@ -65,7 +67,7 @@ def tune(
     """
     screen = Screen(quiet, as_json)
     faults: list[str] = []
-    with refusing():
+    with refusing(continues=False):
         import jax
 
         from ..foundation.errors import ArgumentError, InputError
@@ -117,9 +119,14 @@ def _tune(
     tuning = extras.load("robots.file_tuning", asked_for="selftune tune", extra="robots")
     page = extras.load("robots.file_tuning_page", asked_for="selftune tune")
     folder = Path("results/tune", path.stem if path.stem != "robot" else path.parent.name) if out is None else out
-    screen.note(f"{robot.name}: {robot.joints} joints ({', '.join(link.name for link in robot.body.links)})")
+    names = [link.name for link in robot.body.links]
+    screen.note(f"{robot.name}: {len(names)} joint{'s' if len(names) > 1 else ''} ({', '.join(names)})")
     for note in robot.notes:
         screen.note(note)
+    if robot.joints > MANY:
+        screen.note(
+            f"The program for {robot.joints} joints compiles for minutes; --joint chooses the joints of an arm."
+        )
     with screen.progress("tuning") as progress:
         tuned = tuning.tune(robot, progress=progress, **settings)
     report = page.write(tuned, folder, with_video=with_video)

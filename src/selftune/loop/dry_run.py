@@ -164,6 +164,8 @@ def check_log(log: PlantLog, costs: Iterable[float], watch: Watch) -> DryRun:
     return DryRun(log, "", len(log), log.measurement[-1])
 
 
+INTERRUPTED = "interrupted from the keyboard"
+"""The fault of a dry run that Ctrl-C stopped."""
 _T = TypeVar("_T")
 
 
@@ -175,7 +177,7 @@ def _ask(call: Callable[[], _T], otherwise: _T) -> tuple[_T, str]:
     try:
         return call(), ""
     except KeyboardInterrupt:
-        return otherwise, "interrupted from the keyboard"
+        return otherwise, INTERRUPTED
     except ArgumentError as error:
         return otherwise, str(error)
     except Exception as error:

@@ -31,6 +31,8 @@ CARRIED = 0.5
 RATED, BRISK = 3.0, 10.0
 """The rated torque is at most three times the torque for the weight of the arm and for a brisk acceleration, in rad/s²
 (for a slide, times the reach). Files often give limits that are far beyond that, such as 1000 N·m for a finger."""
+USUAL_REACH = (0.01, 30.0)
+"""Outside this range (m), the lengths of a file are probably not in metres."""
 INNER = 0.5
 """Without a keyframe, the home position is within this share of each joint's range."""
 
@@ -129,6 +131,8 @@ class RobotArm(AbstractModel):
         with jax.ensure_compile_time_eval():
             self.hold = tuple(map(float, body.gravity_torque(jnp.asarray(self.home))))
             self.reach, lift, weight, inertia = _sizes(body, self.low, self.high, self.home)
+        if not USUAL_REACH[0] < self.reach < USUAL_REACH[1]:
+            self.notes += (f"The tool reaches {self.reach:.3g} m. Are the lengths in metres?",)
         if rated_torques is None:
             drag = np.array([link.damping for link in body.links])
             needed = RATED * (weight + np.array(self.lengths) * (BRISK * inertia + drag))

@@ -89,13 +89,17 @@ def _parsed(path: Path) -> tuple[Any, bool]:
     if not path.is_file():
         what = "a folder" if path.is_dir() else "no such file"
         raise ArgumentError("path", "an MJCF or URDF file", f"{path}: {what}", "give the path of an .xml or .urdf file")
+    expand = f"expand it first: xacro {path.name} > {path.name.split('.')[0]}_expanded.urdf"
     if path.suffix == ".xacro":
-        hint = f"expand it first: xacro {path.name} > {path.with_suffix('').stem}.urdf"
-        raise ArgumentError("path", "an MJCF or URDF file", f"{path}: a xacro file", hint)
+        raise ArgumentError("path", "an MJCF or URDF file", f"{path}: a xacro file", expand)
     try:
-        root = ElementTree.parse(path).getroot().tag
-    except ElementTree.ParseError as error:
+        tree = ElementTree.parse(path).getroot()
+    except (ElementTree.ParseError, ValueError, LookupError, OSError) as error:  # also an unknown encoding
         raise ArgumentError("path", "an MJCF or URDF file", f"{path}: not XML ({error})") from None
+    root = tree.tag
+    if root == "robot" and (found := _xacro(tree)):
+        # MuJoCo would leave out unknown elements, and with them links of the robot.
+        raise ArgumentError("path", "an MJCF or URDF file", f"{path}: a file with xacro, {found}", expand)
     if root == "mujocoinclude":
         hint = "give the file that includes it"
         raise ArgumentError("path", "an MJCF or URDF file", f"{path}: a part that other files include", hint)
@@ -108,8 +112,37 @@ def _parsed(path: Path) -> tuple[Any, bool]:
         raise _refused(path, error) from None
 
 
+def _xacro(root: ElementTree.Element) -> str:
+    """Return an element or an expression that only the program xacro understands; "" if there is none."""
+    for element in root.iter():
+        name = str(element.tag)
+        if "/xacro}" in name and name.split("}")[1] not in ("property", "arg"):
+            return f"<xacro:{name.split('}')[1]}>"
+    for part in (part for part in root if part.tag in ("link", "joint")):
+        for element in part.iter():
+            for attribute, value in element.items():
+                if "${" in value and attribute != "filename":  # meshes are not needed
+                    return repr(value)
+    return ""
+
+
+REFUSED = {
+    "already included": "remove that <include>",
+    "'include'": "the file includes another file: put that file at its place",
+    "'model'": "the file attaches another file: put that file at its place",
+    "unknown default class": "if another file includes this one, give that file",
+    "unknown transmission target": "if another file includes this one, give that file",
+    "unknown element": "if another file includes this one, give that file",
+    "not found in tendon": "if another file includes this one, give that file",
+    "free joint": "floating bases are not supported; make the joint fixed",
+    "global coordinates": "load and save the file with MuJoCo 2.3.3, which converts it",
+}
+"""What to do about messages of MuJoCo that contain these words."""
+
+
 def _refused(path: Any, error: Exception, hint: str = "") -> ArgumentError:
     text = " ".join(str(error).split())
+    hint = hint or next((hint for words, hint in REFUSED.items() if words in text), "")
     hint = hint or "correct the file as the message says; `python -m mujoco.viewer --mjcf=FILE` shows the same message"
     return ArgumentError("path", "a file that MuJoCo compiles", f"{path}: MuJoCo says: {text}", hint)
 
@@ -197,6 +230,10 @@ def _strip(spec: Any, is_urdf: bool) -> None:
             spec.delete(mesh)
         else:
             mesh.material = ""
+    heights = {geom.hfieldname for geom in spec.geoms}
+    for field in list(spec.hfields):
+        if field.name not in heights:
+            spec.delete(field)
     for group in (spec.materials, spec.textures):
         for part in list(group):
             spec.delete(part)
@@ -241,7 +278,12 @@ class _Reader:
         model = self.model
         kept = self._kept(fixed, joints)
         if not kept:
-            raise self._error("at least one hinge or slide joint that moves", "none")
+            has = "only free bodies, and no joints" if all(kind == FREE for kind in self.kind) else "all joints fixed"
+            raise self._error("at least one hinge or slide joint that moves", has if model.njnt else "no joints")
+        for body in np.flatnonzero(~np.isfinite(model.body_mass) | ~np.isfinite(model.body_inertia).all(axis=1)):
+            raise self._error(
+                "finite masses and inertias", f"{self._body(int(body))!r} with {model.body_mass[body]:g} kg"
+            )
         data = mujoco.MjData(model)
         home = self._keyframe()
         at = np.array(model.qpos0)
@@ -257,6 +299,12 @@ class _Reader:
         tool_link, position, rotation = self._tool(tool, kept, links, link_of, data)
         address = model.jnt_qposadr[kept]
         limited = model.jnt_limited[kept].astype(bool)
+        for j in kept:
+            low, high = model.jnt_range[j]
+            if low > high:  # MuJoCo ignores it without a word; some simulators mean "no range"
+                self.notes.append(
+                    f"{self.names[j]} has no range, as its lower limit {low:g} is above the upper {high:g}."
+                )
         self._say_passive(kept)
         off = model.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_GRAVITY
         limits, lag = self._limits(kept)
@@ -315,7 +363,11 @@ class _Reader:
         if driven and (passive := [j for j in kept if j not in driven]):
             for j in passive:
                 if below := [k for k in moved[j] if k in driven and k in kept]:
-                    hint = f"give joints=(…) or fixed=({self.names[j]!r},), or give the joint an actuator"
+                    way = ", ".join(self.names[k] for k in usable if below[0] in moved[k] and k not in driven)
+                    hint = (
+                        f"name the joints that have motors, joints=(…): before {self.names[below[0]]!r} are {way}; "
+                        f"or give fixed=({self.names[j]!r},), or give the joint an actuator"
+                    )
                     raise self._error(
                         "an actuator at each joint",
                         f"no actuator at {self.names[j]!r}, which carries {self.names[below[0]]!r}",
@@ -547,7 +599,7 @@ class _Reader:
                 low, high = np.abs(model.jnt_actfrcrange[j])
                 if min(low, high) > 0:
                     limits[n] = np.nanmin([limits[n], min(low, high)])
-        return np.where(limits > 0, limits, np.nan), max(lags) if lags else None
+        return np.where((limits > 0) & np.isfinite(limits), limits, np.nan), max(lags) if lags else None
 
     def _force_limit(self, i: int) -> float:
         """Return the largest force of an actuator before its gear; NaN if there is no limit."""

@@ -25,7 +25,7 @@ class ComputedTorque(AbstractRobotPolicy):
     moves like a mass with a spring and a damper, with natural frequency ω and damping ratio ζ. θ: the logarithms of ω
     and ζ, one for each joint (`log_damping`, `log_frequency`).
 
-    The limit is smooth, $v / (1 + (v/u_{max})^4)^{1/4}$, so that the tuner sees that the control stays near its limit.
+    The limit is smooth, $v / (1 + (v/u_{max})^8)^{1/8}$, so that the tuner sees that the control stays near its limit.
 
     The policy reads q and $\dot q$ from the first 2j components of x. The reference has the wanted angles, then the
     wanted rates, then the wanted accelerations, 3j numbers. Rates and accelerations that are left out are 0.

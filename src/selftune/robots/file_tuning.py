@@ -14,6 +14,7 @@ from ..foundation import arguments
 from ..loop import robot_rules
 from ..loop.commissioning import Commissioned, commission
 from ..loop.control_loop import Loop
+from ..loop.dry_run import INTERRUPTED
 from ..loop.tracking import JointTracking
 from ..models.robot_arm import RobotArm
 from ..policies.computed_torque import ComputedTorque
@@ -183,6 +184,8 @@ def tune(
         return FileArmPlant(robot, seed, payload=carried, payload_step=after, mismatch=mismatch)
 
     made = commission(loop, plant(), theta=theta, seed=seed) if with_commissioning else None
+    if made is not None and any(INTERRUPTED in reason for reason in made.reasons):
+        raise KeyboardInterrupt  # on a real plant, Ctrl-C stops only the dry run; here it stops everything
     if made is not None and not made.ok:
         agent = loop.agent(theta=theta)
     else:

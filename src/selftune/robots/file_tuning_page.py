@@ -116,6 +116,11 @@ def render(tuned: Tuned, shown: Path | None) -> str:
             for i, link in enumerate(tuned.robot.body.links)
         ],
         gain_names=list(tuned.run.theta),
+        learned={
+            "payload (kg)": _short(numbers["payload"]),
+            "parameters": _short(numbers["parameters"]),
+            "decisions of the guard (steps)": numbers["guard"],
+        },
         rules={
             "torque limits": text_of(tuned.robot.torque_limits),
             "rated torques": text_of(tuned.robot.rated_torques),
@@ -128,6 +133,10 @@ def render(tuned: Tuned, shown: Path | None) -> str:
         moving=moving,
         panels=plotly_figures.panels(_figures(tuned)),
     )
+
+
+def _short(values: dict[str, float]) -> dict[str, str]:
+    return {name: f"{value:.4g}" for name, value in values.items()}
 
 
 def _figures(tuned: Tuned) -> dict[str, Figure]:
@@ -194,7 +203,8 @@ def _figures(tuned: Tuned) -> dict[str, Figure]:
         "gains": Figure("Gains", "The gains of each joint while the robot learns.", gains),
         "payload": Figure(
             "Payload",
-            "The links are heavier than the model says, so the estimate is above the true payload.",
+            "The links are heavier than the model says, and the estimate contains a part of that. "
+            "In a small motion, the estimator takes a part of the payload for offsets of the torques.",
             [payload],
         ),
     }

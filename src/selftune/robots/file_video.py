@@ -8,7 +8,6 @@ and needs nothing else of the package then.
 # pyright: reportAttributeAccessIssue=false
 import io
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -37,24 +36,19 @@ def video(
     motion is drawn as a shadow. The environment variable MUJOCO_GL chooses the graphics; if it is not set, EGL and then
     OSMesa are tried.
     """
-    packed = io.BytesIO()
+    from . import drawing_process
+
+    Path(file).unlink(missing_ok=True)  # a report must not show the video of an earlier run
     count = min(len(before), len(after), len(wanted))
     rows = np.linspace(0, count - 1, min(FRAMES, count)).astype(int)
-    scene = _scene(text)
-    settings = np.array([seconds / len(rows), reach])
-    np.savez(
-        packed,
-        text=np.frombuffer(scene.encode(), np.uint8),
-        before=before[rows],
-        after=after[rows],
-        wanted=wanted[rows],
-        settings=settings,
-    )
-    chosen = os.environ.get("MUJOCO_GL")
-    for backend in [chosen] if chosen else ["egl", "osmesa"]:
-        if _attempt(backend, packed.getvalue(), Path(file)):
-            return True
-    return False
+    arrays = {
+        "text": np.frombuffer(_scene(text).encode(), np.uint8),
+        "before": before[rows],
+        "after": after[rows],
+        "wanted": wanted[rows],
+        "settings": np.array([seconds / len(rows), reach]),
+    }
+    return drawing_process.draw(__file__, arrays, file, timeout=TIMEOUT)
 
 
 def _scene(text: str) -> str:
@@ -64,25 +58,6 @@ def _scene(text: str) -> str:
     <asset><texture type="skybox" builtin="gradient" rgb1="0.97 0.98 1" rgb2="0.80 0.86 0.93" width="64" height="64"/>
     </asset><worldbody>"""
     return text.replace("<worldbody>", look, 1)
-
-
-def _attempt(backend: str, packed: bytes, file: Path) -> bool:
-    environment = {**os.environ, "MUJOCO_GL": backend}
-    if backend in ("egl", "osmesa"):
-        environment["PYOPENGL_PLATFORM"] = backend
-    file.unlink(missing_ok=True)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", __file__, str(file)],
-            input=packed,
-            env=environment,
-            capture_output=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0 and file.exists()
 
 
 def _draw(text: str, motions: dict[str, np.ndarray], reach: float) -> list[np.ndarray]:

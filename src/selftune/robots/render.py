@@ -9,7 +9,6 @@ alone and needs nothing else of the package.
 import io
 import itertools
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -29,16 +28,12 @@ def flight(path_before: np.ndarray, path_after: np.ndarray, file: str | os.PathL
     A path is (T, 3), positions, or (T, n), states; for states the attitude is drawn too. The environment variable
     MUJOCO_GL chooses the graphics; if it is not set, EGL and then OSMesa are tried.
     """
+    from . import drawing_process
     from .quadrotor import SIZE
 
-    packed = io.BytesIO()
     wanted = np.array(SIZE) * np.sin(np.linspace(0, 2 * np.pi, 241)[:, None] * np.array([1, 2, 1]))
-    np.savez(packed, before=_path("path_before", path_before), after=_path("path_after", path_after), wanted=wanted)
-    chosen = os.environ.get("MUJOCO_GL")
-    for backend in [chosen] if chosen else ["egl", "osmesa"]:
-        if _attempt(backend, packed.getvalue(), Path(file)):
-            return True
-    return False
+    paths = {"before": _path("path_before", path_before), "after": _path("path_after", path_after), "wanted": wanted}
+    return drawing_process.draw(__file__, paths, file, timeout=TIMEOUT)
 
 
 def _path(name: str, path: np.ndarray) -> np.ndarray:
@@ -46,26 +41,6 @@ def _path(name: str, path: np.ndarray) -> np.ndarray:
     if array.ndim != 2 or len(array) < 2 or array.shape[1] < 3 or not np.all(np.isfinite(array)):
         raise ValueError(f"{name}: expected finite (T, 3) positions or (T, n) states, got shape {array.shape}")
     return array
-
-
-def _attempt(backend: str, packed: bytes, file: Path) -> bool:
-    environment = {**os.environ, "MUJOCO_GL": backend}
-    if backend in ("egl", "osmesa"):
-        environment["PYOPENGL_PLATFORM"] = backend
-    if file.is_symlink():  # otherwise the picture would replace the file that the link names
-        file.unlink()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", __file__, str(file)],
-            input=packed,
-            env=environment,
-            capture_output=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0 and file.exists()
 
 
 def _scene_xml() -> str:
