@@ -240,7 +240,7 @@ class Loop:
     @cached_property
     def function(self) -> Any:
         """The function of single runs."""
-        # gcc 12 computes wrong choices between two arrays in loops with AVX2: such programs get no flag of the processor.
+        # No flag of the processor for programs with loops: with AVX2, gcc 12 computes wrong choices between two arrays.
         own = processor_flags() if len(self.program.graph.loops) == 1 else ()
         function = build(self.source, flags=(*FLAGS, *own)).closed_loops
         function.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
