@@ -16,6 +16,8 @@ from . import base
 from .anti_windup import AbstractAntiWindup, BackCalculation
 from .base import AbstractPolicy, Inputs, Parameter
 
+GAINS = ("kp", "ki", "kd", "feedforward")
+"""The names of the gains, in the usual order."""
 FILTER_RATIO = 10.0
 """The derivative's time constant divided by that of its filter, unless the user gives one."""
 PROPORTIONAL_DAMPS = 0.9
@@ -256,7 +258,9 @@ class PID(AbstractPolicy):
             sizes["ki"] = sizes["kp"] / sizes["ti"]
         if "td" in sizes:
             sizes["kd"] = sizes["kp"] * sizes["td"]
-        gains = {name: sign.astype(sizes[name].dtype) * sizes[name] for name, sign in self.signs.items()}
+        # JAX sorts the names of a dictionary when it copies a PID; people expect the usual order.
+        names = [name for name in GAINS if name in self.signs]
+        gains = {name: self.signs[name].astype(sizes[name].dtype) * sizes[name] for name in names}
         if self._differentiates:
             gains["tf"] = sizes["tf"] if "tf" in sizes else self._filter_time(gains)
         if self._integrates and isinstance(self.anti_windup, BackCalculation):

@@ -99,6 +99,6 @@ def soft_limit(v: Array, limit: Array) -> Array:
     The weight of a robot often takes more than half of the limit, so the knee must be sharp: each percent below v is a
     disturbance that the feedback must remove, and joints with little inertia feel it most.
     """
-    share = jnp.clip(v / limit, -1e4, 1e4)  # the eighth power of larger numbers overflows in float32
+    share = jnp.minimum(jnp.maximum(v / limit, -1e4), 1e4)  # the eighth power of larger numbers overflows in float32
     square = share * share
     return limit * share / jnp.sqrt(jnp.sqrt(jnp.sqrt(1 + (square * square) ** 2)))

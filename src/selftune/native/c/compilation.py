@@ -24,11 +24,13 @@ from .parts import ATTRIBUTES
 from .sign_of_life import spinner
 
 FLAGS = (
-    *("-std=c99", "-O2", "-ffp-contract=off", "-fno-associative-math", "-fno-reciprocal-math"),
+    *("-std=c99", "-O2", "-ffp-contract=off"),
+    *("-fno-unsafe-math-optimizations", "-fno-associative-math", "-fno-reciprocal-math"),
     *("-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
 )
 """No product is fused with a sum, and no sum is done in another order, whatever `CC` says; so all compilers that follow
-IEEE 754 give the same numbers."""
+IEEE 754 give the same numbers. With -funsafe-math-optimizations, gcc would also link code that makes the whole process
+flush subnormal numbers to zero."""
 VECTOR_FLAGS = (*FLAGS, "-ftree-vectorize", "-fopenmp-simd")
 """The flags of functions whose loops are marked for vector instructions; `vector_flags` adds those of the processor."""
 HELPFUL_FLAGS = ("-fno-tree-pre",)
