@@ -88,8 +88,9 @@ test("the link to the present settings can be copied", async (page) => {
 }, { permissions: ["clipboard-read", "clipboard-write"] });
 
 test("the rule without a learning rate needs none", async (page) => {
+  const first = await settled(page);
   await page.goto(`${home}#paper?gain=0.5&noise=0.01&rule=mgaps&seed=3`);
-  const slow = await settled(page);
+  const slow = await settled(page, first);
   await page.selectOption("#control-rule", "gauss_newton");
   const fast = await settled(page, slow);
   const beyond = (text) => Number(/([\d.]+) % more than the best/.exec(text)?.[1] ?? 0);
