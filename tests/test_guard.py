@@ -397,7 +397,7 @@ def test_the_firmware_has_them(tmp_path):
         ({"rate": 0.0}, "rate: expected a number > 0, or None, got 0.0"),
         ({"rate": True}, "rate: expected a number > 0"),
         ({"burst": 0.0}, "burst: expected a number > 0, or None, got 0.0"),
-        ({"calming": 2.0}, "calming: expected a number from −1 to 1 for each θ, got 2.0"),
+        ({"calming": 2.0}, "calming: expected −1, 0 or 1 for each θ, got 2.0"),
         ({"authority": "much"}, "authority: expected a number > 0"),
         ({"growth": 2.0}, "growth: expected −1, 0 or 1 for each θ, got 2.0"),
         ({"rollback": 1.0}, "rollback: expected a number > 1, or None, got 1.0"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune import models, policies, references
+from selftune import references
 from selftune.control import self_oscillation
 from selftune.experiments.loops import cases
 
@@ -126,11 +126,6 @@ def test_gains_fall_in_proportion_to_the_size_of_their_gradients():
     np.testing.assert_allclose(
         self_oscillation.lowered(spared, theta, widths, gradient) - theta, [0, 0.02 * 2.0, 0, 0], rtol=1e-12, atol=1e-15
     )
-    less = guard(growth=[1, -1, 0, 1], calming=[0.5, -1, 0, 1], rate=0.02)  # the first gain counts half: 1.5 and 4
-    by_share = 0.02 * np.array([-1.5, 4 * 2.0, 0, 0]) / np.hypot(1.5, 4)
-    np.testing.assert_allclose(
-        self_oscillation.lowered(less, theta, widths, gradient) - theta, by_share, rtol=1e-12, atol=1e-15
-    )
     huge = self_oscillation.lowered(settings, theta, widths, 1e300 * gradient)
     np.testing.assert_allclose(huge, moved, rtol=1e-12)
     for unknown in (0.0, np.nan, np.inf):
@@ -222,21 +217,3 @@ def test_loops_that_do_not_oscillate_are_left_alone():
     fast = loop.simulate(4000, 0, reference=references.Sine(40.0, seconds=0.4))
     assert np.mean((np.asarray(fast.guard) & D.SATURATED) != 0) > 0.3
     assert not (np.asarray(fast.guard) & D.DAMPED).any()
-
-
-@pytest.mark.slow  # two whole runs
-def test_an_oscillation_that_the_integral_sustains_ends_although_kp_is_too_low():
-    plant = models.SecondOrder(gain=1.0, natural_frequency=3.0, damping=0.3, dt=0.02)
-    pid = policies.PID(kp=0.2, ki=3.0, kd=0.8, u_min=-10.0, u_max=10.0)  # kp is ten times too low
-    cost, steps = st.Tracking(effort=0.01, effort_rate=1e-4), references.Steps(8.0, -1.0, 1.0)
-    loop = st.Loop(plant, pid, cost, steps, noise=0.002)
-    scenario = loop.scenario(24_000, 200)
-
-    def last_quarter(theta):
-        run = loop.simulate(scenario=scenario, theta=theta, record=("cost", "guard"))
-        return float(run.cost[-6_000:].mean()), bool(((run.guard & D.DAMPED) > 0).any())
-
-    tuned, was_damped = last_quarter(loop.theta)
-    right = loop.theta | {"log_kp": loop.theta["log_kp"] + np.log(10)}
-    assert was_damped
-    assert tuned < 1.2 * last_quarter(right)[0]

@@ -510,3 +510,19 @@ def test_the_default_derivative_filter_is_short_against_the_reference():
     assert filter_time(policies.PID(kp=0.1, kd=2.0, derivative_filter=0.7)) == pytest.approx(0.7)  # the user's choice
     filtered = policies.Filtered(policies.PID(kp=0.1, kd=2.0), output=policies.LowPass(0.05))
     assert filter_time(filtered) == pytest.approx(8.0 / 50)
+
+
+@pytest.mark.slow  # two long runs
+def test_a_loop_whose_kp_is_ten_times_too_low_for_kd_is_tuned():
+    """Without the bound of the filter, the last quarter costs twice as much."""
+    plant = models.SecondOrder(gain=1.0, natural_frequency=3.0, damping=0.3, dt=0.02)
+    pid = policies.PID(kp=0.2, ki=3.0, kd=0.8, u_min=-10.0, u_max=10.0)
+    cost, steps = st.Tracking(effort=0.01, effort_rate=1e-4), references.Steps(8.0, -1.0, 1.0)
+    loop = st.Loop(plant, pid, cost, steps, noise=0.002)
+    scenario = loop.scenario(24_000, 200)
+    right = loop.theta | {"log_kp": loop.theta["log_kp"] + np.log(10)}
+    tuned, best = (
+        float(loop.simulate(scenario=scenario, theta=theta, record=("cost",)).cost[-6_000:].mean())
+        for theta in (loop.theta, right)
+    )
+    assert tuned < 1.1 * best

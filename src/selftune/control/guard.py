@@ -111,10 +111,6 @@ def _directions(name: str, value: Any) -> Any:
     return _limits(name, value, lambda a: np.isin(a, (-1, 0, 1)), "−1, 0 or 1 for each θ")
 
 
-def _shares(name: str, value: Any) -> Any:
-    return _limits(name, value, lambda a: np.abs(a) <= 1, "a number from −1 to 1 for each θ")
-
-
 def _share(value: Any) -> float | None:
     expected = "a number > 0 and < 1, or None"
     return None if value is None else _limits("swing", value, lambda a: (a > 0) & (a < 1) & (a.ndim == 0), expected)
@@ -160,12 +156,11 @@ class Guard(eqx.Module):
       off. A swing is a movement of u by at least this share, and by more than the noise of u, against the direction of
       the last swing. One change of the reference explains 3 swings. After 4 more swings, over one or more changes, the
       loop oscillates by itself. Then θ does not follow the tuner: the gains that `calming` names fall by a step of
-      length `rate`, each in proportion to the size of its gradient times its number in `calming`. `calming` is `growth`
-      by default. Its numbers may be smaller: 0 for a gain that damps, such as the derivative gain of a PID, and a
-      number between 0 and 1 for a gain that can damp or sustain an oscillation. The rule ends when a change of the
-      reference causes at most 3 swings, or when u makes no swing for half a `window`. The tuner then starts anew. The
-      reference is that of a `LoopContext`; a system without one counts as a system whose reference rests. `swing` needs
-      `rate` and both limits of u. `Loop` uses 0.25.
+      length `rate`, each in proportion to the size of its gradient. `calming` has numbers like those of `growth`, and
+      is `growth` by default. Give 0 for a gain that damps, such as the derivative gain of a PID. The rule ends when a
+      change of the reference causes at most 3 swings, or when u makes no swing for half a `window`. The tuner then
+      starts anew. The reference is that of a `LoopContext`; a system without one counts as a system whose reference
+      rests. `swing` needs `rate` and both limits of u. `Loop` uses 0.25.
     - `y_limit`: the largest allowed $\max |y_t W|$, in units of x, with W as in `rate`: so far would x move, to first
       order, if θ moved through the whole of Θ. A larger y shows that the closed loop no longer contracts, so θ does not
       move, and the tuner resets y.
@@ -247,7 +242,7 @@ class Guard(eqx.Module):
     )
     swing: float | None = eqx.field(static=True, converter=_share, default=None)
     calming: float | tuple[float, ...] | None = eqx.field(
-        static=True, converter=lambda v: None if v is None else _shares("calming", v), default=None
+        static=True, converter=lambda v: None if v is None else _directions("calming", v), default=None
     )
     y_limit: float | None = _above("y_limit", 1e8, 0)
     rollback: float | None = _above("rollback", 4.0, 1)

@@ -9,8 +9,7 @@ So the guard counts swings. After more swings than the reference explains, it lo
 loop oscillates at the frequency where $L = -1$. There, a gain sustains the oscillation in proportion to its share of
 the control, and this share is the size of its gradient. The sign is not needed. So each gain falls in proportion to
 the size of its gradient, and the gain that dominates the control at this frequency falls most. A gain that damps, such
-as the derivative gain of a PID, stays: its part of the control leads the oscillation, and a lower one sustains it. A
-gain that can do both, such as the proportional gain, falls less than its size says: `calming` has its share.
+as the derivative gain of a PID, stays: its part of the control leads the oscillation, and a lower one sustains it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -144,7 +143,7 @@ def count(
 def lowered(
     guard: "Guard", theta: Float[Array, " d"], widths: Float[Array, " d"], gradient: Float[Array, " d"]
 ) -> Float[Array, " d"]:
-    r"""Return θ with lower gains: $\theta - \text{rate}\; W s / \|s\|_2$ with $s = \text{calming}\; |W g|$.
+    r"""Return θ with lower gains: $\theta - \text{rate}\; W\, \text{calming}\; |W g| / \|W g\|_2$, over these gains.
 
     W has the widths of Θ. The step has the length `rate`. θ stays if the gradient is zero or not finite.
     """
@@ -155,5 +154,5 @@ def lowered(
     is_known = (largest > 0) & jnp.isfinite(largest)
     share = share / jnp.where(is_known, largest, 1)
     length = jnp.sqrt(jnp.sum(share * share))
-    down = guard.rate * widths * jnp.sign(calming) * share / jnp.where(is_known, length, 1)
+    down = guard.rate * widths * calming * share / jnp.where(is_known, length, 1)
     return jnp.where(is_known, theta - down, theta)

@@ -77,10 +77,9 @@ class Parameter(NamedTuple):
     unit: str = ""
     growth: int = 1
     """1 if a larger number is a higher gain of the loop, −1 if it is a lower gain, 0 if neither is known."""
-    damps: float = 0.0
-    """How much a higher gain damps slow oscillations: 0 for an integral gain, which sustains them, 1 for a derivative
-    gain, and a number between them for a gain that can do both. If the loop oscillates, a guard lowers a gain that
-    damps less than the others, or not at all."""
+    damps: bool = False
+    """Whether a higher gain damps slow oscillations, as a derivative gain does. A guard does not lower such a gain when
+    the loop oscillates."""
 
 
 class AbstractPolicy(eqx.Module):
@@ -121,9 +120,9 @@ class AbstractPolicy(eqx.Module):
         return tuple(parameter.growth for parameter in self.parameters)
 
     @property
-    def calming(self) -> tuple[float, ...]:
-        """For each number of θ, its `growth` times 1 − `damps`: how much a guard lowers it if the loop oscillates."""
-        return tuple(parameter.growth * (1 - parameter.damps) for parameter in self.parameters)
+    def calming(self) -> tuple[int, ...]:
+        """`growth` of the gains that a guard lowers when the loop oscillates, and 0 for the others."""
+        return tuple(0 if parameter.damps else parameter.growth for parameter in self.parameters)
 
     @abc.abstractmethod
     def __call__(self, inputs: Inputs, memory: PyTree, theta: PyTree) -> tuple[Float[Array, " m"], PyTree]:
@@ -166,16 +165,16 @@ def checked_constraint(constraint: AbstractConstraint | None, theta: PyTree, def
 
 
 def logarithms(
-    theta: dict[str, Array], units: dict[str, str], growth: dict[str, int], damps: dict[str, float] | None = None
+    theta: dict[str, Array], units: dict[str, str], growth: dict[str, int], damps: tuple[str, ...] = ()
 ) -> tuple[Parameter, ...]:
     """Describe each number of `{"log_" + name: …}`, in the order in which JAX flattens the dictionary. A name that is
-    not in `growth` is a gain: a larger number is a higher gain. `damps` is that of `Parameter`, by default 0."""
+    not in `growth` is a gain: a larger number is a higher gain. `damps` has the names of gains that damp."""
     found = []
     for key in sorted(theta):
         name, leaf = key.removeprefix("log_"), theta[key]
         axes = [""] if leaf.ndim == 0 else [f" {i + 1}" for i in range(leaf.size)]
         text = name.replace("_", " ")
-        rest = units.get(name, ""), growth.get(name, 1), (damps or {}).get(name, 0.0)
+        rest = units.get(name, ""), growth.get(name, 1), name in damps
         found += [Parameter(f"log {text}{axis}", *rest) for axis in axes]
     return tuple(found)
 

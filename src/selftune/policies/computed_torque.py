@@ -122,7 +122,7 @@ class ComputedTorque(AbstractRobotPolicy):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        return base.logarithms(self.theta, {"frequency": "rad/s"}, growth={}, damps={"damping": 1.0})
+        return base.logarithms(self.theta, {"frequency": "rad/s"}, growth={}, damps=("damping",))
 
     def gains(self, theta: PyTree) -> dict[str, Array]:
         """Return the natural frequencies (rad/s) and the damping ratios."""

@@ -20,9 +20,6 @@ GAINS = ("kp", "ki", "kd", "feedforward")
 """The names of the gains, in the usual order."""
 FILTER_RATIO = 10.0
 """The derivative's time constant divided by that of its filter, unless the user gives one."""
-PROPORTIONAL_DAMPS = 0.9
-"""How much the proportional gain damps a slow oscillation; see `Parameter`. If the integral sustains the oscillation, a
-lower kp makes it worse: the integral's share grows, and so does the time constant of the derivative's filter."""
 
 
 def _after_refusal(before: PyTree, after: PyTree, u: Array) -> PyTree:
@@ -247,8 +244,7 @@ class PID(AbstractPolicy):
         u, y = self.units
         units = {"kp": f"{u}/{y}", "ki": f"{u}/({y}·s)", "kd": f"{u}·s/{y}", "feedforward": f"{u}/{y}"}
         units |= dict.fromkeys(("ti", "td", "tf", "tt"), "s")
-        damps = {"kp": PROPORTIONAL_DAMPS, "kd": 1.0, "td": 1.0}
-        return base.logarithms(self.theta, units, growth={"ti": -1, "tf": -1, "tt": 0}, damps=damps)
+        return base.logarithms(self.theta, units, growth={"ti": -1, "tf": -1, "tt": 0}, damps=("kd", "td"))
 
     def gains(self, theta: PyTree) -> dict[str, Array]:
         """Return kp, ki, kd and feedforward, as far as the controller has them, and the times of filter and tracking

@@ -100,7 +100,7 @@ class VelocityCascade(AbstractRobotPolicy):
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         units = {"position_gain": "1/s", "velocity_gain": "1/s", "integral_time": "s"}
-        return base.logarithms(self.theta, units, growth={"integral_time": -1}, damps={"velocity_gain": 1.0})
+        return base.logarithms(self.theta, units, growth={"integral_time": -1}, damps=("velocity_gain",))
 
     def gains(self, theta: PyTree) -> dict[str, Array]:
         """Return the gains of the position and of the velocity controller (1/s), and the integral times (s)."""
