@@ -58,14 +58,14 @@ if compiler:
 # A return code of 0 means that every number agrees and that a measurement of NaN was refused.
 #
 # ## In your firmware
-# Call `init` once, and `act` in the timer interrupt:
+# Call `init` once. In the timer interrupt, call `observe_state` with the new measurement, and then `act`:
 #
 # ```c
 # static heater_state state;
 #
 # void setup(void) { heater_init(&state); }
 #
-# void every_10_ms(void) { /* read the sensor; call heater_act; send the control */ }
+# void every_10_ms(void) { /* read the sensor; heater_observe_state; heater_act; send the control */ }
 # ```
 #
 # The struct has no lock: call its functions from one interrupt, or protect them yourself. `heater_pause`, `heater_freeze`, `heater_resume` and

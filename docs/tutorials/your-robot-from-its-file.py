@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your robot from its file
 # You have a robot arm and its URDF or MJCF file. This tutorial goes from the file to tuned gains, a report and C. It uses a small arm
-# with two joints, whose file stands below; put your own file in its place. You need `pip install 'selftune[experiments,robots]'`
-# and a C compiler.
+# with two joints, whose file stands below; put your own file in its place, and remove the lines with `assert`, which check the numbers
+# of this arm. You need `pip install 'selftune[experiments,robots]'` and a C compiler.
 #
 # ## The file
 # A URDF names the links with their masses and inertias, and the joints with their axes and limits. selftune reads these numbers, and needs
@@ -50,7 +50,7 @@ assert robot.joints == 2 and robot.torque_limits == (30.0, 15.0) and robot.notes
 
 # %% [markdown]
 # The last line lists the numbers that no file contains: the payload at the tool, and the friction and the offset of each joint. The
-# estimator learns them while the arm runs. `robot.outputs` names the parts of a measurement: positions, rates, torques.
+# estimator learns them while the arm runs. `robot.states` names the parts of a measurement: positions, rates, torques.
 #
 # ## The loop
 # `ComputedTorque` makes each joint move like a mass on a spring with a damper. Its gains are a natural frequency (rad/s) and a damping
@@ -75,7 +75,7 @@ plant = FileArmPlant(
     robot, seed=0, payload=(0.05, 0.25), payload_step=10_000
 )  # from 0.05 to 0.25 kg after 10,000 steps
 print("measurement:", np.round(plant.measure(), 3), "= positions, rates, torques")
-assert plant.measure().shape == (6,)
+assert plant.measure().shape == (3 * robot.joints,)
 
 # %% [markdown]
 # Your real robot needs the same two methods: `measure()`, and `step(u)`, which sends the torques, waits for the next sample and returns
@@ -103,7 +103,7 @@ wanted = np.asarray(scenario.t.reference)
 agent = commissioned.agent()
 measured, error, gains, decisions = plant.reset(), [], [], {}
 for t in range(steps):
-    error.append(plant.truth[:2] - wanted[t, :2])
+    error.append(plant.truth[: robot.joints] - wanted[t, : robot.joints])
     if t % 50 == 0:
         gains.append(np.concatenate([loop.gains(agent.theta)[name] for name in ("frequency", "damping")]))
     measured = plant.step(agent.act(measured, reference=wanted[t]))
@@ -119,8 +119,8 @@ assert after < 0.7 * before and after < 0.15
 figure, axes = plt.subplots(1, 3, figsize=(9, 2.8), layout="constrained")
 names = [link.name for link in robot.body.links]
 axes[0].plot(np.arange(steps) * robot.dt, error, label=names)
-axes[1].plot(np.arange(0, steps, 50) * robot.dt, gains[:, :2], label=names)
-axes[2].plot(np.arange(0, steps, 50) * robot.dt, gains[:, 2:], label=names)
+axes[1].plot(np.arange(0, steps, 50) * robot.dt, gains[:, : robot.joints], label=names)
+axes[2].plot(np.arange(0, steps, 50) * robot.dt, gains[:, robot.joints :], label=names)
 for axis, title in zip(axes, ("error, degrees", "natural frequency, rad/s", "damping ratio"), strict=True):
     axis.set(title=title, xlabel="time, s")
 _ = axes[0].legend()
