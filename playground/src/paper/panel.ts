@@ -58,9 +58,11 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
   );
 
   const settings = (): Settings => ({ ...values, steps: STEPS });
+  const remember = () => history.replaceState(null, "", writeAddress("paper", values));
+  const compute = () => worker.postMessage({ id: ++id, settings: settings(), rule: values.rule as Rule } satisfies Question);
   const ask = () => {
-    history.replaceState(null, "", writeAddress("paper", values));
-    worker.postMessage({ id: ++id, settings: settings(), rule: values.rule as Rule } satisfies Question);
+    remember();
+    compute();
   };
   const set = <K extends keyof typeof values>(name: K) => (value: (typeof values)[K]) => {
     values[name] = value;
@@ -165,9 +167,11 @@ export function paperPanel(place: HTMLElement, given: URLSearchParams): () => vo
   // On a phone, the gain stands above the sliders.
   const [first, ...others] = Object.values(plots).map((plot) => plot.element);
   place.append(layout(heading, controls, [verdict, first!], [element("div", { class: "plots" }, ...others)]));
-  // The page is drawn first: on a slow machine, two runs of 200,000 steps would delay it.
+  // The page is drawn first: on a slow machine, two runs of 200,000 steps would delay it. The address is written at once:
+  // later, the reader may have asked for another panel.
+  remember();
   let stopped = false;
-  requestAnimationFrame(() => setTimeout(() => stopped || ask()));
+  requestAnimationFrame(() => setTimeout(() => stopped || compute()));
   return () => {
     stopped = true;
     worker.terminate();
