@@ -96,6 +96,7 @@ def test_the_program_does_not_grow_with_the_array():
     assert sizes[0] == sizes[1] < 40
 
 
+@pytest.mark.slow
 def test_an_agent_with_a_long_buffer_agrees_with_xla():
     """Array outputs share the memory of the inputs: a number that is stored late must not read a changed one."""
     system = st.System(

@@ -127,6 +127,7 @@ def test_javascript_sees_every_number_by_name(exports):
     assert printed["sizes"] == {"n": 1, "m": 1, "k": 1, "p": 3, "d": 1, "q": 1, "s": 0}
 
 
+@pytest.mark.slow
 def test_it_starts_from_other_values(exports):
     """The C starts from the given θ, and so do the copies that the guard restores."""
     program = """
