@@ -600,9 +600,8 @@ class _Work:
             product = float(np.sum(effect * measured))
             ratios.append(product / size)
             spread = math.sqrt(size * float(np.sum(measured**2)))
-            correlations.append(
-                product / spread if spread > 0 else 0.0
-            )  # a sensor that repeats one value has no spread
+            # A sensor that repeats one value has no spread.
+            correlations.append(product / spread if spread > 0 else 0.0)
         names = [signal.name for signal in self.loop.plant.controls]
         numbers = {"ratio": ratios, "correlation": correlations, "horizon": ahead.horizon}
         listed = ", ".join(f"{ratio:.2g}" for ratio in ratios)
