@@ -10,6 +10,7 @@ import pytest
 
 import selftune as st
 from selftune.control import rollback as rollbacks
+from selftune.control import trees
 from tests.test_guard import OFF, START, D, controller, decided, scenario, system
 
 
@@ -125,6 +126,13 @@ def gone_wrong(steps):
     return good, bad, st.simulate(controller(300.0), scene[600:], resume=good.final, guard=guard, **settings)
 
 
+def judged(guard, window, *step, **options):
+    """The account after a step, and what `judge` says of the step."""
+    after, exploded, unstable, saved = rollbacks.judge(guard, window, *step, **options)
+    back = trees.choose(exploded | unstable, rollbacks.go_back(guard, after, rollbacks.is_suspect(after)), after)
+    return back, exploded, unstable, saved
+
+
 class TestRollback:
     @pytest.mark.parametrize("changes", [{}, {"cost_ceiling": 40.0}, {"below": 3.0}])
     def test_by_the_book(self, changes):
@@ -138,7 +146,7 @@ class TestRollback:
         state = rollbacks.start(guard, thetas[0], jnp.zeros(1), jnp.float64)
         book, seen = Ledger(guard, thetas[0]), dict.fromkeys(("exploded", "exploded again", "saved", ""), 0)
         judge = jax.jit(
-            lambda window, cost, theta: rollbacks.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
+            lambda window, cost, theta: judged(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
         )
         for cost, theta in zip(costs, thetas, strict=True):
             state, exploded, unstable, saved = judge(state, cost, theta)
@@ -175,9 +183,7 @@ class TestRollback:
         thetas = np.arange(4000.0)[:, None] * moves
 
         def step(window, now):
-            window, *said = rollbacks.judge(
-                guard, window, now[0], None, now[1], jnp.zeros(1), learning=jnp.asarray(True)
-            )
+            window, *said = judged(guard, window, now[0], None, now[1], jnp.zeros(1), learning=jnp.asarray(True))
             return window, said
 
         first = rollbacks.start(guard, jnp.zeros(1), jnp.zeros(1), jnp.float64)
@@ -204,7 +210,7 @@ class TestRollback:
         first = jnp.zeros(1)
 
         def step(window, now):
-            window, *said = rollbacks.judge(guard, window, *now, first, learning=jnp.asarray(True))
+            window, *said = judged(guard, window, *now, first, learning=jnp.asarray(True))
             return window, (window, *said)
 
         rhos = jnp.broadcast_to(rho, np.shape(costs))
@@ -380,7 +386,7 @@ class TestFalseAlarms:
         first = rollbacks.start(guard, theta, jnp.zeros(1), jnp.float64)
 
         def step(window, cost):
-            window, exploded, _, _ = rollbacks.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
+            window, exploded, _, _ = judged(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
             return window, exploded
 
         window, exploded = jax.lax.scan(step, first, jnp.asarray(costs))
@@ -408,7 +414,7 @@ class TestFalseAlarms:
         def step(carry, cost):
             window, theta = carry
             theta = jnp.where(window.probation > 0, theta, theta + 1)  # θ counts the steps at which it moved
-            window, exploded, *_ = rollbacks.judge(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
+            window, exploded, *_ = judged(guard, window, cost, None, theta, jnp.zeros(1), learning=True)
             return (window, jnp.where(exploded, window.good.theta, theta)), exploded
 
         (window, theta), exploded = jax.lax.scan(step, (window, jnp.zeros(1)), jnp.asarray(costs))

@@ -30,7 +30,7 @@ from . import (
 from .controller import Controller, ControllerState, Info
 from .guard import Decision, Guard, Mode
 from .guard_state import GuardState
-from .rollback import Window
+from .rollback import Snapshot, Window
 from .self_oscillation import Swings
 from .trees import are_finite, choose, has_nan
 
@@ -141,9 +141,20 @@ def act(
         is_broken = measurement.is_admitted & ~is_fresh & are_finite(t)
         code = jnp.where(is_safe, _SAFE, code)
         ok = code == _OK
-        accepted = _judge_cost(controller, guard, state, measurement, step, proposed.memory, x_hat, info, saturated)
+        accepted = _judge_cost(controller, guard, state, measurement, step, proposed.memory, info, saturated)
         refused = _refuse(controller, guard, state, measurement, proposed.memory, u, is_broken=is_broken)
-        decisions, inside, guarding = choose(ok, accepted, refused)
+        # A rollback comes after the choice, so that the C has its code once. All comparisons of floats come before the
+        # choice: if they came after it, every number that `ok` depends on would have to be exact to the last digit.
+        decisions, inside, guarding, rolls_back, is_suspect, good = choose(ok, accepted, refused)
+        if guarding.window is not None:
+            restored = _restored(controller, choose(ok, x_hat, state.x), good, inside)
+            inside = choose(rolls_back, restored, inside)
+            window = choose(rolls_back, rollback.go_back(guard, guarding.window, is_suspect), guarding.window)
+            guarding = _replace(guarding, window=window)
+        starts_again = is_broken & (state.code == _NON_FINITE)
+        inside = choose(starts_again, _started_again(controller, state), inside)
+        gate = choose(rolls_back | starts_again, innovation_gate.restart(guarding.gate), guarding.gate)
+        guarding = _replace(guarding, gate=gate)
         with jax.named_scope("selftune.clamp"):
             inside = eqx.tree_at(lambda c: c.theta, inside, step_limits.clamp_theta(controller, inside.theta))
         decisions = decisions + _sum({Decision.SATURATED: usable & saturated & ~is_safe, Decision.FAILSAFE: is_safe})
@@ -224,8 +235,18 @@ class _Step(NamedTuple):
     swings: Swings | None
 
 
-_Outcome = tuple[Array, ControllerState, GuardState]
-"""The guard's decisions, and the next state of controller and guard."""
+class _Outcome(NamedTuple):
+    """What an accepted or a refused step leads to."""
+
+    decisions: Array
+    inside: ControllerState
+    guarding: GuardState
+    rolls_back: Array
+    """Whether the last good θ and â return; the two states are those without this rollback."""
+    is_suspect: Array
+    """Whether the tuner can have caused the rollback."""
+    good: Snapshot
+    """The θ and â that a rollback restores."""
 
 
 def _admit_measurement(system: AbstractSystem, guard: Guard, state: GuardedState, x: Array, t: Any) -> _Measurement:
@@ -322,7 +343,6 @@ def _judge_cost(
     measurement: _Measurement,
     step: _Step,
     memory: PyTree,
-    x: Array,
     info: Info,
     saturated: Any,
 ) -> _Outcome:
@@ -333,17 +353,12 @@ def _judge_cost(
     if share is not None:
         share = share + (saturated.astype(share.dtype) - share) / guard.window
     exploded = unstable = saved = jnp.asarray(False)
-    gate = watch.gate
     if window is not None:
         rho, learning = info.tuner.contraction, _is_learning(watch)
         widths = step_limits.widths_of(controller, before.theta)
         window, exploded, unstable, saved = rollback.judge(
             guard, window, info.cost, rho, step.theta, before.a_hat, learning=learning, widths=widths
         )
-        inside = ControllerState(before.theta, before.a_hat, step.tuner, before.estimator, memory)
-        restored = _restored(controller, x, inside, window, watch.mode)
-        after = choose(exploded | unstable, restored, after)
-        gate = choose(exploded | unstable, innovation_gate.restart(gate), gate)
     flags = {
         Decision.LIMITED: step.limited,
         Decision.HELD: step.held,
@@ -362,7 +377,9 @@ def _judge_cost(
         "repeats": measurement.repeats,
         "swings": step.swings,
     }
-    return _sum(flags), after, _replace(watch, gate=gate, **parts)
+    return _Outcome(
+        _sum(flags), after, _replace(watch, **parts), exploded | unstable, *_way_back(controller, state, window)
+    )
 
 
 def _refuse(
@@ -380,33 +397,34 @@ def _refuse(
     If x is too large for more than `bridge` steps, x is not an outlier: the gains caused it, so roll back.
 
     If `is_broken`, a number is not finite although x and t are good, so a number that the controller remembers is bad.
-    Then reset the tuner. The second time in a row, start again from the last good θ and â.
+    Then reset the tuner. The second time in a row, `act` starts again from the last good θ and â.
     """
-    before, watch, window = state.controller, state.guard, state.guard.window
+    before, watch = state.controller, state.guard
     kept = _memory_after_refusal(controller.system, before.memory, memory, u)
     loop_state = controller.system.join(state.x, kept)
     tuner = controller.tuner.reset(controller.system, loop_state, before.theta, before.tuner)
     tuner = choose(is_broken, tuner, before.tuner)
     after = ControllerState(before.theta, before.a_hat, tuner, before.estimator, kept)
     decisions = jnp.asarray(np.int32(Decision.REFUSED)) + _sum({Decision.REPAIRED: is_broken})
-    starts_again = is_broken & (state.code == _NON_FINITE)
-    lost = measurement.is_lost
-    if window is not None:
-        restored = _restored(controller, state.x, after, window, watch.mode)
-        after = choose(lost, restored, after)
-        window = choose(lost, rollback.go_back(guard, window), window)
-        decisions = decisions + _sum({Decision.EXPLODED: lost})
-    after = choose(starts_again, _started_again(controller, state, before), after)
-    gate = choose(lost | starts_again, innovation_gate.restart(watch.gate), watch.gate)
-    parts = {"missed": measurement.missed, "window": window, "repeats": measurement.repeats}
-    return decisions, after, _replace(watch, gate=gate, **parts)
+    if watch.window is not None:
+        decisions = decisions + _sum({Decision.EXPLODED: measurement.is_lost})
+    parts = {"missed": measurement.missed, "repeats": measurement.repeats}
+    guarding = _replace(watch, **parts)
+    return _Outcome(decisions, after, guarding, measurement.is_lost, *_way_back(controller, state, watch.window))
 
 
-def _started_again(controller: Controller, state: GuardedState, before: ControllerState) -> ControllerState:
+def _way_back(controller: Controller, state: GuardedState, window: Window | None) -> tuple[Array, Snapshot]:
+    """Return whether the tuner is suspect, and the θ and â that a rollback restores."""
+    if window is None:
+        return jnp.asarray(False), Snapshot(state.theta, state.a_hat)
+    return rollback.is_suspect(window), _last_good(controller, state.controller, window, state.guard.mode)
+
+
+def _started_again(controller: Controller, state: GuardedState) -> ControllerState:
     """Return a new start from the last good θ and â, or from the present ones if they cannot be restored. If the last
     good ones are in use, they are not good: then start from the trusted ones. Numbers that are not finite or outside
     their constraints are never used."""
-    system, window = controller.system, state.guard.window
+    system, before, window = controller.system, state.controller, state.guard.window
     memory = None if system.memory is None else system.memory.start(state.x.dtype)
     theta, a_hat = before.theta, before.a_hat
     if window is not None:
@@ -550,7 +568,8 @@ def restore(controller: Controller, state: GuardedState) -> GuardedState:
     if window is None:
         return state
     inside = state.controller
-    restored = _restored(controller, state.x, inside, window, Mode.LEARNING)
+    good = _last_good(controller, inside, window, Mode.LEARNING)
+    restored = _restored(controller, state.x, good, inside)
     zero = jnp.zeros_like(window.total)
     fresh = eqx.tree_at(
         lambda w: (w.total, w.weight, w.count, w.begun), window, (zero, zero, jnp.zeros_like(window.count), window.good)
@@ -559,19 +578,22 @@ def restore(controller: Controller, state: GuardedState) -> GuardedState:
     return eqx.tree_at(lambda s: (s.controller, s.guard), state, (restored, guarding))
 
 
-def _restored(controller: Controller, x: Array, inside: ControllerState, window: Window, mode: Any) -> ControllerState:
-    """Return the last good θ and â, and new states of tuner and estimator for them. θ stays if the tuner is off. The
-    policy's own rule decides what happens to its memory. The present â stays if a flipped bit has spoilt the last good
-    one."""
-    system = controller.system
-    theta = choose(mode == Mode.LEARNING, window.good.theta, inside.theta)
-    a_hat = _first_sound(controller.estimator, window.good.a_hat, inside.a_hat)
-    memory = inside.memory
+def _last_good(controller: Controller, before: ControllerState, window: Window, mode: Any) -> Snapshot:
+    """Return the θ and â that a rollback restores. θ stays if the tuner is off. The present â stays if a flipped bit
+    has spoilt the last good one."""
+    theta = choose(mode == Mode.LEARNING, window.good.theta, before.theta)
+    return Snapshot(theta, _first_sound(controller.estimator, window.good.a_hat, before.a_hat))
+
+
+def _restored(controller: Controller, x: Array, good: Snapshot, inside: ControllerState) -> ControllerState:
+    """Return the last good θ and â, and new states of tuner and estimator for them. The policy's own rule decides what
+    happens to its memory."""
+    system, memory = controller.system, inside.memory
     if system.memory is not None:
         memory = system.memory.restored(memory, system.memory.start(x.dtype))
-    tuner = controller.tuner.reset(system, system.join(x, memory), theta, inside.tuner)
-    estimator = controller.estimator.reset(system, x, a_hat, inside.estimator)
-    return ControllerState(theta, a_hat, tuner, estimator, memory)
+    tuner = controller.tuner.reset(system, system.join(x, memory), good.theta, inside.tuner)
+    estimator = controller.estimator.reset(system, x, good.a_hat, inside.estimator)
+    return ControllerState(good.theta, good.a_hat, tuner, estimator, memory)
 
 
 def _sum(flags: dict[Decision, Any]) -> Array:

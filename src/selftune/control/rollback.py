@@ -118,7 +118,7 @@ def judge(
     learning: Any,
     widths: Any = 1.0,
 ) -> tuple[Window, Any, Any, Any]:
-    """Add one step's cost to the window, and decide whether to roll back.
+    """Add one step's cost to the window, and decide whether to roll back: then `go_back` is called with the window.
 
     `theta` and `a_hat` are those of the next step, `widths` the widths of Θ. There is no rollback unless `learning`.
     Returns the window, and whether the cost exploded, whether the loop is unstable, and whether a good window was
@@ -186,7 +186,7 @@ def judge(
         away=jnp.where(ends | faults.trusted_is_worse, 0, away),
     )
     exploded = faults.exploded | swaps
-    return choose(rolls_back, go_back(guard, after), after), exploded, faults.unstable, saved
+    return after, exploded, faults.unstable, saved
 
 
 class _Phase(NamedTuple):
@@ -345,12 +345,16 @@ def _way(start: PyTree, end: PyTree, widths: Any) -> Array:
     return jnp.sqrt(jnp.sum(share * share))
 
 
-def go_back(guard: Guard, window: Window) -> Window:
-    """Return the window right after the last good θ and â were restored.
+def is_suspect(window: Window) -> Array:
+    """Return whether the tuner can have caused a rollback: not if θ stayed near the trusted θ."""
+    return window.away > PROVED * STEADY
 
-    The tuner's steps become shorter, unless θ stayed near the trusted θ: then the tuner did not cause the rollback.
+
+def go_back(guard: Guard, window: Window, is_suspect: Array) -> Window:
+    """Return the window right after the last good θ and â were restored. `window` is that after `judge`.
+
+    The tuner's steps become shorter if the tuner `is_suspect`.
     """
-    is_suspect = window.away > PROVED * STEADY
     shorter = jnp.maximum(BACKOFF * window.step_scale, LEAST)
     zero, none = jnp.zeros_like(window.total), jnp.zeros_like(window.count)
     return Window(
