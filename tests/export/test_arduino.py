@@ -129,12 +129,9 @@ class TestBoards:
         assert loop.flash <= board.flash
         assert loop.ram < board.ram / 2  # the rest is for the stack
 
-    def test_a_small_controller_without_a_gate_on_an_uno(self, tmp_path):
+    def test_a_small_controller_with_the_whole_guard_on_an_uno(self, library, tmp_path):
         """The controller leaves no flash of an Uno for the recorded run, so a Mega replays it."""
-        self.check(avr.UNO, cart(tmp_path / "no_gate", guard=st.Guard(gate=None)), tmp_path, replays_on=avr.MEGA)
-
-    def test_a_small_controller_with_the_whole_guard_on_a_mega(self, library, tmp_path):
-        self.check(avr.MEGA, library, tmp_path)
+        self.check(avr.UNO, library, tmp_path, replays_on=avr.MEGA)
 
     def test_a_small_controller_with_few_rules_of_the_guard_on_an_uno(self, tmp_path):
         off = ("x_limit", "f_limit", "gate", "rate", "authority", "swing", "y_limit", "rollback")

@@ -1,5 +1,8 @@
 """Which engine runs: native by default on a CPU, XLA where the native engine cannot, and never in silence."""
 
+import ctypes
+import math
+import platform
 import shutil
 import warnings
 
@@ -177,19 +180,44 @@ class TestFastMath:
         assert np.isfinite(agent.act([np.nan])).all()
 
 
+WRONG = (
+    "-funsafe-math-optimizations",
+    "-ffast-math -fno-finite-math-only",
+    "-fno-finite-math-only -ffast-math",
+    "-Ofast -fno-finite-math-only",
+    "-fassociative-math -fno-signed-zeros",
+)
+ARITHMETIC = """
+#include <stdint.h>
+int same(void) { volatile float x = 0.3f; float big = 12582912.0f; return (x + big) - big != x; }
+double plus_zero(double x) { return x + 0.0; }
+"""
+
+
+@pytest.mark.parametrize("flags", ["", *WRONG])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_sums_in_another_order_are_switched_off(monkeypatch, tmp_path, compiler):
-    """The option makes the elementary functions wrong; clang has no macro that would tell the C of it."""
+def test_options_that_make_numbers_wrong_are_switched_off(monkeypatch, tmp_path, compiler, flags):
+    """They make the elementary functions wrong, and not all of them have a macro that would tell the C of them."""
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
-    source = "#include <stdint.h>\nint same(void) { volatile float x = 0.3f; float big = 12582912.0f; "
-    source += "return (x + big) - big != x; }\n"
-    for flags in ("", " -funsafe-math-optimizations"):
-        monkeypatch.setenv("CC", compiler + flags)
-        monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path / compiler))
-        assert compilation.build(source).same() == 1
-        # gcc would also link code that makes the whole process flush subnormal numbers to zero.
-        assert np.nextafter(0.0, 1.0) * np.float64(1.0) > 0
+    monkeypatch.setenv("CC", f"{compiler} {flags}")
+    monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
+    library = compilation.build(ARITHMETIC)
+    assert library.same() == 1
+    library.plus_zero.restype, library.plus_zero.argtypes = ctypes.c_double, [ctypes.c_double]
+    assert math.copysign(1, library.plus_zero(-0.0)) == 1
+    # gcc would link code that makes the whole process flush subnormal numbers to zero.
+    (compiled,) = tmp_path.glob("*.so")
+    assert b"set_fast_math" not in compiled.read_bytes()
+    assert np.nextafter(0.0, 1.0) * np.float64(1.0) > 0
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None or platform.machine() != "x86_64", reason="for gcc on x86-64")
+def test_options_that_shorten_all_numbers_of_the_process_do_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", "gcc -mpc32")
+    monkeypatch.setenv("SELFTUNE_CACHE", str(tmp_path))
+    compilation.build("int one(void); int one(void) { return 1; }")
+    assert np.longdouble(1) + np.finfo(np.longdouble).eps > 1
 
 
 class TestDifferentiated:

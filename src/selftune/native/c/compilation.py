@@ -25,12 +25,13 @@ from .sign_of_life import spinner
 
 FLAGS = (
     *("-std=c99", "-O2", "-ffp-contract=off"),
-    *("-fno-unsafe-math-optimizations", "-fno-associative-math", "-fno-reciprocal-math"),
-    *("-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
+    *("-fno-unsafe-math-optimizations", "-fno-associative-math", "-fno-reciprocal-math", "-fsigned-zeros"),
+    *("-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-nostartfiles"),
 )
 """No product is fused with a sum, and no sum is done in another order, whatever `CC` says; so all compilers that follow
-IEEE 754 give the same numbers. With -funsafe-math-optimizations, gcc would also link code that makes the whole process
-flush subnormal numbers to zero."""
+IEEE 754 give the same numbers. No start files are linked, which a library does not need: with options such as
+-ffast-math and -mpc32, one of them would change the arithmetic of the whole process, for example flush subnormal
+numbers to zero."""
 VECTOR_FLAGS = (*FLAGS, "-ftree-vectorize", "-fopenmp-simd")
 """The flags of functions whose loops are marked for vector instructions; `vector_flags` adds those of the processor."""
 HELPFUL_FLAGS = ("-fno-tree-pre",)
@@ -199,7 +200,7 @@ def shared_library(sources: dict[str, str], *, zig_target: str | None = None) ->
     is_large = sum(map(len, sources.values())) > LARGE
     flags = [("-O1" if is_large else flag) if flag == "-O2" else flag for flag in FLAGS]
     if zig_target is not None and "windows" in zig_target:
-        flags.remove("-fPIC")
+        flags = [flag for flag in flags if flag not in ("-fPIC", "-nostartfiles")]
     with spinner("selftune: compiling a library"):
         library, messages = compile_files(command, flags, sources, ["-lm"])
     if library is None:
