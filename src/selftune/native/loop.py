@@ -5,7 +5,7 @@ import copy
 import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -291,7 +291,7 @@ class Loop:
                 final[leaf.group][leaf.position][...] = spread[i]
                 spread[i] = final[leaf.group][leaf.position]
         addresses = np.stack([_addresses(array, batch) for array in (*spread, *jax.tree.leaves(results["row"]))])
-        codes = self.run(addresses, np.full(math.prod(batch), steps), stride)
+        codes = self.run(addresses, np.full(math.prod(batch), steps), stride, memory=(spread, outputs))
         for result, found in zip((results["code"], results["failed_at"]), codes, strict=True):
             result[...] = found.reshape(batch)
         return outputs
@@ -302,6 +302,7 @@ class Loop:
         steps: np.ndarray,
         stride: int = 1,
         *,
+        memory: Any,
         groups: np.ndarray | None = None,
         rows: np.ndarray | None = None,
         workers: int | None = None,
@@ -313,6 +314,8 @@ class Loop:
 
         - `addresses`: for each run (second axis), the addresses of its inputs, and of the rows to record.
         - `steps`: the number of steps of each run.
+        - `memory`: all arrays that the addresses point into. A second Ctrl-C can end this method before its threads;
+          the arrays stay alive until the threads end.
         - `groups`: the first run of each group. The runs of a group, `LANES` at most, have the same number of steps;
           they may run in lanes. By default all runs have the same number of steps.
         - `rows`: if runs begin at different rows of the same series, the number of rows from the first one of each run
@@ -330,7 +333,7 @@ class Loop:
         one_run = ctypes.cast(self.function, ctypes.c_void_p)
         interruption = Interruption()
 
-        def run(bundle: tuple[int, np.ndarray, np.ndarray]) -> None:
+        def run(memory: Any, bundle: tuple[int, np.ndarray, np.ndarray]) -> None:
             """Make the runs of a bundle of groups; if lanes are missing in a group, its last run is repeated."""
             width, firsts, counts = bundle
             index = firsts[:, None] + np.minimum(np.arange(width), counts[:, None] - 1)
@@ -356,7 +359,8 @@ class Loop:
             if done is not None:
                 done(int((own * counts).sum()))
 
-        interruption.run_all(run, self._bundles(in_lanes is not None, steps, groups, counts, modes, rows), workers)
+        bundles = self._bundles(in_lanes is not None, steps, groups, counts, modes, rows)
+        interruption.run_all(partial(run, memory), bundles, workers)
         return found
 
     def _modes(self, addresses: np.ndarray, groups: np.ndarray) -> tuple[Mode, ...]:

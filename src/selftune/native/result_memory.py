@@ -8,7 +8,6 @@ kernel is told that it may take these pages back whenever it needs memory.
 import contextlib
 import mmap
 import os
-import threading
 import weakref
 from typing import Any
 
@@ -31,12 +30,16 @@ class _Lease:
 
 
 class Memory:
-    """Memory of results that are no longer used, kept for the next results."""
+    """Memory of results that are no longer used, kept for the next results.
+
+    There is no lock: the garbage collector and a signal may run other code between any two lines, which may make and
+    drop results itself, and a fork copies a lock that another thread holds. `dict.pop` is atomic, so only one caller
+    gets a memory.
+    """
 
     def __init__(self, most_kept: int):
         self._most_kept = most_kept
-        self._idle: list[mmap.mmap] = []
-        self._lock = threading.RLock()  # the garbage collector may call `_give_back` at any time, also under the lock
+        self._idle: dict[int, mmap.mmap] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Return an uninitialized array at the begin of a page."""
@@ -48,15 +51,14 @@ class Memory:
 
     def kept(self) -> int:
         """Return the number of bytes that are kept without use."""
-        return sum(map(len, self._idle))
+        return sum(map(len, list(self._idle.values())))
 
     def _take(self, size: int) -> mmap.mmap:
-        with self._lock:
-            fitting = [memory for memory in self._idle if size <= len(memory) <= ROOM * size]
-            if fitting:
-                found = min(fitting, key=len)
-                self._idle = [memory for memory in self._idle if memory is not found]
-                return found
+        fitting = [(len(memory), key) for key, memory in list(self._idle.items())]
+        for _, key in sorted(pair for pair in fitting if size <= pair[0] <= ROOM * size):
+            memory = self._idle.pop(key, None)
+            if memory is not None:  # nobody else has taken it meanwhile
+                return memory
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError):  # the kernel has no large pages
             memory.madvise(mmap.MADV_HUGEPAGE)
@@ -67,10 +69,11 @@ class Memory:
             memory.madvise(mmap.MADV_FREE)
         except OSError:  # the kernel could not take the memory back
             return
-        with self._lock:
-            self._idle.append(memory)
-            while self.kept() > self._most_kept:
-                self._idle.pop(0)
+        self._idle[id(memory)] = memory
+        while self.kept() > self._most_kept:
+            oldest = next(iter(list(self._idle)), None)
+            if oldest is not None:
+                self._idle.pop(oldest, None)
 
 
 def _memory() -> Memory | None:

@@ -249,6 +249,7 @@ class NativeRollouts:
             np.stack(addresses),
             steps,
             max(1, int(steps.max())),  # only the first row is recorded
+            memory=(kept, rows),
             groups=groups,
             rows=self.steps - begin,
             workers=self.workers,
