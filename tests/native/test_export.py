@@ -373,6 +373,22 @@ class TestFolder:
                 self.export(folder)
         assert victim.read_text() == "mine"
 
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_a_link_inside_the_folder_is_not_followed(self, tmp_path, overwrite):
+        """Neither to delete a file that a list of files names, nor to write one."""
+        controller, start = start_of("scalar")
+        victim, folder = tmp_path / "victim" / "README.md", tmp_path / "out"
+        for path in (victim.parent, folder):
+            path.mkdir()
+        victim.write_text("mine")
+        (folder / "examples").symlink_to(victim.parent)
+        listed = {"examples/README.md": hashlib.sha256(b"mine").hexdigest()}
+        for files in (listed, {}):
+            (folder / "selftune.json").write_text(json.dumps({"files": files}))
+            with pytest.raises(StoreError, match="examples: expected a folder, got a link to one"):
+                st.export_arduino(controller, folder, **start, dt=0.1, overwrite=overwrite)
+            assert texts(victim.parent) == {"README.md": "mine"}
+
     def test_a_file_is_not_a_folder(self, tmp_path):
         path = tmp_path / "scalar"
         path.write_text("")

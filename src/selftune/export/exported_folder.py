@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +62,7 @@ def check(folder: Path, overwrite: bool) -> dict[str, list[str]]:
         if overwrite:
             return {}
         raise OverwriteError(f"{folder}: not empty, and not written by an export of selftune") from None
+    _refuse_links(folder, written)
     for path, sums in written.items():
         if not overwrite and (folder / path).exists() and _checksum(folder / path) not in sums:
             raise OverwriteError(f"{folder / path}: changed since it was written")
@@ -73,6 +74,7 @@ def write(folder: Path, contents: dict[str, bytes], before: dict[str, list[str]]
 
     **Arguments:** `before`, as `check` returned it; `about`, what the manifest says beside the list of the files.
     """
+    _refuse_links(folder, contents)
     sums = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
     about = {"format": "selftune export", "version": 1} | about | {"files": sums}
     # Write the list of files first, with the old ones, so that a half-written folder is still known as an export.
@@ -86,6 +88,13 @@ def write(folder: Path, contents: dict[str, bytes], before: dict[str, list[str]]
                 with suppress(OSError):  # the folder has other files
                     (folder / parent).rmdir()
     files.write(folder / MANIFEST, files.as_json(about))
+
+
+def _refuse_links(folder: Path, paths: Iterable[str]) -> None:
+    """Raise `StoreError` if a folder inside the export's folder is a link: files behind it belong to someone else."""
+    for inside in {parent for path in paths for parent in list(Path(path).parents)[:-1]}:
+        if (folder / inside).is_symlink():
+            raise StoreError(f"{folder / inside}: expected a folder, got a link to one; remove the link")
 
 
 def _checksum(path: Path) -> str | None:
