@@ -78,6 +78,13 @@ def test_an_error_about_a_file_does_not_control_the_terminal(tmp_path):
         ("'ftp://key:secret@host'", "'ftp://***@host'"),
         ("https://host/a?sig=secret&x=1", "https://host/a?sig=***&x=1"),
         ("https://host/a?x=1&api_key=secret", "https://host/a?x=1&api_key=***"),
+        ("s3://AKIA:wJal/K7M+bPx'R@host/run", "s3://***@host/run"),
+        ("s3:/AKIA:wJal/K7M@host/run", "s3:/***@host/run"),
+        (
+            "https://host/a;x=1&X-Amz-Credential=secret;passphrase=b",
+            "https://host/a;x=1&X-Amz-Credential=***;passphrase=***",
+        ),
+        ("tcp://host:8786/a@b, C:/a/b@2, 'http://host:80'@", "tcp://host:8786/a@b, C:/a/b@2, 'http://host:80'@"),
         ("a@b.org, s3://bucket/run@2", "a@b.org, s3://bucket/run@2"),
         ("/home/x@y/run", "/home/x@y/run"),
     ],
