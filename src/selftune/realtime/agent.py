@@ -468,6 +468,9 @@ class Agent:
         ):
             if value not in valid:
                 raise ArgumentError(name, f"one of {', '.join(str(int(number)) for number in valid)}", f"{value}")
+        for name in ("next", "step"):
+            if self._context.is_counted and not -(2**31) <= about[name] < 2**31:
+                raise ArgumentError(name, "the number of a step, a 32-bit integer", f"{about[name]}")
         for name, value in (("guard_missed", state.guard.missed), ("refused", state.refused)):
             if value < 0:
                 raise ArgumentError(name, "a number >= 0", f"{value}")
