@@ -61,7 +61,7 @@ app.command(epilog="Examples:  selftune verify   |   selftune verify rates   |  
 app.command(epilog="Example:  selftune new cart")(new_command.new)
 app.command(epilog="Example:  selftune new cart; selftune run cart/cart.toml -o results/cart")(run_command.run)
 app.command(
-    epilog="Examples:  selftune sweep cart/cart-sweep.toml   |   selftune sweep FILE --executor tcp://host:8786"
+    epilog="Examples:  selftune sweep cart/cart-sweep.toml   |   selftune sweep FILE --executor tls://host:8786"
 )(sweep_command.sweep)
 app.command(
     epilog="Examples:  selftune commission motor.py:loop   |   "
