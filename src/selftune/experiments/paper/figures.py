@@ -258,7 +258,7 @@ def local_regret(data: xr.Dataset) -> Figure:
             x=Axis("$T$", is_log=True),
         ),
         height=2.0,
-        legend_columns=2,
+        legend_columns=1,
         has_own_legends=True,
     )
 
