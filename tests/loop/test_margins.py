@@ -273,7 +273,7 @@ class TestRest:
         level = plant.output(plant.x0) + 1e-3 * jnp.asarray([one.scale for one in plant.outputs])
         t = st.LoopContext(jnp.zeros((), jnp.int32), level)
         system, theta = loop.system, loop.theta
-        found = _rest(system, loop.x, theta, loop.a_hat, t)
+        found = _rest(system, loop.x, theta, loop.a_hat, t)[0]
 
         @jax.jit
         def settle(z):
