@@ -146,7 +146,9 @@ def joint_path(robot: RobotArm) -> Swing:
         if np.all(torques <= allowed):
             return path
         size = 0.8 * size
-    raise ArgumentError("torque_limits", "limits that allow a motion around home", f"{limits}", "give home=…")
+    hint = "give home=… or torque_limits=…, or correct the masses and inertias"
+    expected = "limits that allow a motion around home"
+    raise ArgumentError("torque_limits", expected, f"{limits}", " ".join([hint + ".", *robot.notes]).rstrip("."))
 
 
 def payloads(robot: RobotArm) -> tuple[float, float]:
