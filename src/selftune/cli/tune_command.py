@@ -153,7 +153,10 @@ def _tune(
         table.add_row(link.name, f"{1e3 * first[i]:.3g} {unit}", f"{1e3 * last[i]:.3g} {unit}", *gains)
     screen.show(table)
     costs, carried = numbers["cost"], numbers["payload"]
-    screen.show(f"cost of a step: {costs['start gains']:.3g} with the start gains, {costs['tuned gains']:.3g} tuned")
+    screen.show(
+        f"cost of a step with the heavy payload: {costs['start gains']:.3g} with the start gains, "
+        f"{costs['tuned gains']:.3g} with the tuned gains"
+    )
     screen.show(
         f"payload: {carried['heavy estimate']:.3g} kg estimated, {carried['heavy truth']:.3g} kg true; "
         f"before the change {carried['light estimate']:.3g} kg and {carried['light truth']:.3g} kg"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -181,10 +182,11 @@ class Tuned:
     payload: tuple[float, float]
     commissioned: Commissioned | None
     before: Drive
-    """One lap with the start gains, without learning."""
+    """One lap with the start gains and the heavy payload. θ stays, and the estimator begins with the last parameters of
+    the run, so that `before` and `after` differ in the gains alone."""
     run: Drive
     after: Drive
-    """One lap with the last gains, without learning, with the heavy payload."""
+    """The same with the last gains."""
     robustness: Robustness | None
     """None if the robot crashed, or if it did not learn."""
 
@@ -265,18 +267,10 @@ def tune(
     made = commission(loop, plant(), theta=theta, seed=seed) if with_commissioning else None
     if made is not None and any(INTERRUPTED in reason for reason in made.reasons):
         raise KeyboardInterrupt  # on a real plant, Ctrl-C stops only the dry run; here it stops everything
-    if made is not None and not made.ok:
-        agent = loop.agent(theta=theta)
-    else:
-        agent = loop.agent(theta=theta) if made is None else made.agent()
-    start_state = agent.state
-    agent.freeze()
-    before = drive(loop, agent, plant(), lap)
-    agent.state = start_state
-    if made is not None and not made.ok:
-        agent.freeze()  # a no-go: the run shows the start gains
-    else:
-        agent.resume()
+    is_refused = made is not None and not made.ok
+    agent = loop.agent(theta=theta) if made is None or is_refused else made.agent()
+    if is_refused:
+        agent.freeze()  # the run shows the start gains
     run = drive(loop, agent, plant(steps // 2), steps, progress=progress)
 
     def lap_with(gains: Any) -> Drive:
@@ -284,8 +278,8 @@ def tune(
         agent.freeze()
         return drive(loop, agent, plant(None, (payload[1], payload[1])), lap)
 
-    after = lap_with(run.last_theta)
-    robustness = None if run.crashed or (made is not None and not made.ok) else _robustness(loop, theta, run, after, lap_with)
+    before, after = lap_with(theta), lap_with(run.last_theta)
+    robustness = None if run.crashed or is_refused else _robustness(loop, theta, run, after, lap_with)
     return Tuned(robot, loop, start, seconds, seed, payload, made, before, run, after, robustness)
 
 
@@ -293,10 +287,8 @@ def _robustness(loop: Loop, theta: Any, run: Drive, after: Drive, lap_with: Call
     found = loop.margins(run.last_theta)
     safer = margins = cost = None
     if not found.is_stable or found.gain_margin < GAIN_MARGIN or found.phase_margin < PHASE_MARGIN:
-        try:
+        with suppress(ArgumentError):  # there are none
             safer = loop.back_off(run.last_theta, gain_margin=GAIN_MARGIN, phase_margin=PHASE_MARGIN)
-        except ArgumentError:
-            safer = None
     if safer is not None:
         margins, lap = loop.margins(safer), lap_with(safer)
         cost = None if lap.crashed else float(lap.cost.mean() / after.cost.mean())

@@ -276,7 +276,7 @@ def _figures(tuned: Tuned) -> dict[str, Figure]:
             ],
         ),
         "errors": Figure(
-            "Tracking", "One lap with the start gains, and one with the tuned gains and the heavy payload.", laps
+            "Tracking", "One lap with the start gains, and one with the tuned gains, both with the heavy payload.", laps
         ),
         "gains": Figure("Gains", "The gains of each joint while the robot learns.", gains),
         "payload": Figure(
