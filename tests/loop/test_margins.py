@@ -87,8 +87,8 @@ def poles(L):
 def all_margins(L):
     """All gain and phase margins, from the crossings of python-control's frequency response.
 
-    `control.stability_margins` takes the crossings from the roots of polynomials. Poles near 1 cost so many digits there
-    that it finds other crossings on other processors.
+    `control.stability_margins` takes the crossings from the roots of polynomials. Poles near 1 cost so many digits
+    there that it finds other crossings on other processors.
     """
 
     def response(w):

@@ -22,8 +22,8 @@ from ..native.firmware import Field, Firmware, check_name
 from ..problem.noise import Gaussian
 from ..problem.scenario import Scenario
 from ..realtime.engines import Native
-from . import si_units
 from ..simulation.simulator import simulate
+from . import si_units
 
 STEPS = 200
 """The longest recorded run."""
@@ -70,7 +70,9 @@ class Exported:
         arrays = {"measured": "x of act", "reference": "reference of the context", "u": "u of act"}
         arrays |= {"theta": "theta, in the order of its members of the state", "a_hat": "a_hat"}
         named = {
-            arrays[kind]: [one.name + (f" ({si_units.plain(one.unit)})" if one.unit else "") for one in self.signals[kind]]
+            arrays[kind]: [
+                one.name + (f" ({si_units.plain(one.unit)})" if one.unit else "") for one in self.signals[kind]
+            ]
             for kind in SIGNALS
             if self.signals.get(kind)
         }

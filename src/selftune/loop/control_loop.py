@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -634,7 +635,8 @@ class Loop(eqx.Module):
         theta = self._checked(theta)
         known = [self.theta]
         if isinstance(self.plant, RobotArm) and isinstance(self.policy, AbstractRobotPolicy):
-            known.append(_theta(robot_rules.fitted_policy(type(self.policy)(), self.plant), self.observer))
+            with suppress(TypeError):  # a policy of the user's own, which needs arguments
+                known.append(_theta(robot_rules.default_policy(self.policy, self.plant), self.observer))
         return backed_off(self._linearizer(), self.constraint, theta, self._growth, wanted, known=known)
 
     @property

@@ -21,16 +21,16 @@ from .rigid_body import RigidBody
 DT, LAG = 0.002, 0.008
 """The control period and the time constant of the motors, in seconds, if neither the user nor the file gives them."""
 POSITION_ERROR = 0.02
-"""The error of a hinge that counts as 1, in radians; that of a slide is this number times the arm's reach."""
+"""The error of a hinge that counts as 1, in radians; for a slide, times its length (`RobotArm.lengths`)."""
 SLIP = 0.1
-"""The wanted rate of a hinge (rad/s) at which dry friction is nearly whole; for a slide, times the reach."""
+"""The wanted rate of a hinge (rad/s) at which dry friction is nearly whole; for a slide, times its length."""
 FRICTION, OFFSET = 0.1, 0.25
 """The largest friction and the largest offset of a joint's torque, as shares of its rated torque."""
 CARRIED = 0.5
 """The largest payload needs this share of some joint's rated torque, with the arm stretched out."""
 RATED, BRISK = 3.0, 10.0
 """The rated torque is at most three times the torque for the weight of the arm and for a brisk acceleration, in rad/s²
-(for a slide, times the reach). Files often give limits that are far beyond that, such as 1000 N·m for a finger."""
+(for a slide, times its length). Files often give limits that are far beyond that, such as 1000 N·m for a finger."""
 USUAL_REACH = (0.01, 30.0)
 """Outside this range (m), the lengths of a file are probably not in metres."""
 GYRATION = 3.0
@@ -217,8 +217,8 @@ class RobotArm(AbstractModel):
 
     @property
     def lengths(self) -> tuple[float, ...]:
-        """For each joint the length in m that one radian stands for: 1 for a hinge; for a slide, half of its travel, but
-        at most the reach of the arm."""
+        """For each joint the length in m that one radian stands for: 1 for a hinge; for a slide, half of its travel,
+        but at most the reach of the arm."""
         halves = (0.5 * (high - low) for low, high in zip(self.low, self.high, strict=True))
         pairs = zip(self.body.links, halves, strict=True)
         return tuple(1.0 if link.kind == "hinge" else min(half, self.reach) for link, half in pairs)
@@ -374,8 +374,8 @@ def _large_inertias(body: RigidBody, reach: float) -> tuple[str, ...]:
         return ()
     worst = max(large, key=lambda name: sizes[name])
     return (
-        f"The inertia of {', '.join(large)} is that of a much larger body than the robot ({worst}: a radius of gyration "
-        f"of {sizes[worst]:.3g} m). Are the inertias in kg·m²?",
+        f"The inertia of {', '.join(large)} is that of a much larger body than the robot ({worst}: a radius of "
+        f"gyration of {sizes[worst]:.3g} m). Are the inertias in kg·m²?",
     )
 
 

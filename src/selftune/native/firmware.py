@@ -282,7 +282,13 @@ def _listed(about: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _in_comment(text: str) -> str:
     """Return a text, such as the name of a joint in a file, that can neither end a comment nor break its line."""
-    return " ".join(safe_text.printable(text).split()).replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??/", "? ?/")
+    return (
+        " ".join(safe_text.printable(text).split())
+        .replace("*/", "* /")
+        .replace("/*", "/ *")
+        .replace("\\", "/")
+        .replace("??/", "? ?/")
+    )
 
 
 def _setting(value: Any) -> str:

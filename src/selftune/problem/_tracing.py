@@ -114,7 +114,7 @@ def _key(function: Any, inputs: dict[str, Any], conditions: tuple[Any, ...]) -> 
     module that contains other things than functions and JAX's arrays is always checked."""
     parts, structure = jax.tree.flatten(function)
     arrays = (jax.Array, FunctionType)
-    if not all(isinstance(leaf, arrays) and not isinstance(leaf, jax.core.Tracer) for leaf in parts):
+    if not all(isinstance(leaf, arrays) and arguments.is_known(leaf) for leaf in parts):
         return None
     leaves, shape = jax.tree.flatten(inputs)
     shapes = tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves)

@@ -210,7 +210,9 @@ class Tuned:
         found = []
         for name in gains:
             key = next(key for key in self.run.last_theta if key.endswith(name))
-            low, high, at = (np.ravel(np.asarray(part[key], float)) for part in (box.low, box.high, self.run.last_theta))
+            low, high, at = (
+                np.ravel(np.asarray(part[key], float)) for part in (box.low, box.high, self.run.last_theta)
+            )
             for i, link in enumerate(self.robot.body.links):
                 for bound, distance in (("lowest", at[i] - low[i]), ("highest", high[i] - at[i])):
                     if distance < NEAR * (high[i] - low[i]):

@@ -91,7 +91,7 @@ def _margins(tuned: Tuned) -> dict[str, Any] | None:
 
 def toml(tuned: Tuned) -> str:
     """Return the gains and the learned parameters as TOML."""
-    robot, safer = tuned.robot, _safer(tuned)
+    robot, robust, safer = tuned.robot, tuned.robustness, _safer(tuned)
     comments = {name: "" if unit == "1" else f"  # {unit}" for name, unit in tuned.units.items()}
 
     def row(values: Any) -> str:
@@ -109,10 +109,10 @@ def toml(tuned: Tuned) -> str:
         f"motor_lag = {robot.lag:g}  # s",
         f"torque_limits = {row(robot.torque_limits)}  # {', '.join(one.unit for one in robot.controls)}",
         "",
-        "[gains]  # the last gains of the tuner" + _in_words(tuned.robustness and tuned.robustness.tuned),
+        "[gains]  # the last gains of the tuner" + _in_words(robust and robust.tuned),
         *(f"{name} = {row(rows[-1])}{comments[name]}" for name, rows in tuned.run.theta.items()),
         "",
-        *([] if safer is None else ["[gains_with_margins]  # nearby" + _in_words(tuned.robustness.safer_margins)]),
+        *([] if safer is None else [f"[gains_with_margins]  # nearby{_in_words(robust and robust.safer_margins)}"]),
         *([] if safer is None else [f"{name} = {row(values)}{comments[name]}" for name, values in safer.items()]),
         *([] if safer is None else [""]),
         "[learned]  # the estimator's parameters at the end",
@@ -182,9 +182,7 @@ def render(tuned: Tuned, shown: Path | None) -> str:
 def gain_titles(tuned: Tuned) -> list[str]:
     """Return the names of the gains with their units, for tables."""
     units = tuned.units
-    return [
-        name.replace("_", " ") + ("" if units[name] == "1" else f" / ({units[name]})") for name in tuned.run.theta
-    ]
+    return [name.replace("_", " ") + ("" if units[name] == "1" else f" / ({units[name]})") for name in tuned.run.theta]
 
 
 def _margin_rows(tuned: Tuned) -> list[tuple[str, str, str, str, str]]:
