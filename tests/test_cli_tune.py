@@ -6,6 +6,7 @@ from argparse import Namespace
 import pytest
 from typer.testing import CliRunner
 
+from selftune.cli import tune_command
 from selftune.cli.app import app
 from selftune.robots import file_tuning, installed
 
@@ -29,6 +30,24 @@ def test_files_that_cannot_be_tuned(tmp_path):
     assert "the file gives no limit for shoulder, elbow" in limits.stderr
     assert "give --torque-limit … in N·m" in " ".join(limits.stderr.split())
     assert invoke("tune", path, "--fix", "wrist").exit_code == 2
+
+
+def test_torque_limits(tmp_path):
+    assert tune_command._limits([]) is None
+    assert tune_command._limits(["30"]) == 30
+    assert tune_command._limits(["30", "15"]) == [30, 15]
+    assert tune_command._limits(["shoulder=30", "a=b=15"]) == {"shoulder": 30, "a=b": 15}
+    path = tmp_path / "arm.xml"
+    path.write_text(robot_texts.TWO_LINKS)
+    for given, expected in (
+        (("x",), "expected numbers, or JOINT=NUMBER for each joint that you name, got x"),
+        (("30", "elbow=15"), "got 30, elbow=15"),
+        (("elbow=15", "elbow=16"), "got elbow=15, elbow=16"),
+        (("elbw=15",), "--torque-limit: expected names among shoulder, elbow, got 'elbw' (did you mean elbow?)"),
+    ):
+        result = invoke("tune", path, *(part for one in given for part in ("--torque-limit", one)))
+        assert result.exit_code == 2
+        assert expected in " ".join(result.stderr.split())
 
 
 def test_messages_name_the_options_of_the_command(tmp_path):
@@ -98,6 +117,8 @@ def test_tune_and_export(tmp_path):
     assert numbers["cost"]["tuned gains"] < numbers["cost"]["start gains"]
     assert {"report.html", "tuned.toml", "tuned.json", "c"} <= {one.name for one in out.iterdir()}
     assert (out / "c" / "robot.c").is_file()
+    assert "[0] shoulder (rad), [1] elbow (rad), [2] rate of shoulder (rad/s)" in (out / "c" / "robot.h").read_text()
+    assert set(numbers["margins"]) >= {"start gains", "tuned gains", "warning"}
 
 
 @pytest.mark.slow

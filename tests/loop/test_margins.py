@@ -16,6 +16,8 @@ import selftune as st
 from selftune import models, policies
 from selftune.loop.stability import Linear, margins_of
 
+from ..models import robot_texts
+
 PI = {"kp": 1.0, "ki": 2.0}
 FIRST = {"gain": 2.0, "time_constant": 0.5}
 DRIVE = {"motor_inertia": 0.002, "load_inertia": 0.004, "stiffness": 80.0, "damping": 0.01}
@@ -273,7 +275,7 @@ class TestRest:
         level = plant.output(plant.x0) + 1e-3 * jnp.asarray([one.scale for one in plant.outputs])
         t = st.LoopContext(jnp.zeros((), jnp.int32), level)
         system, theta = loop.system, loop.theta
-        found = _rest(system, loop.x, theta, loop.a_hat, t)
+        found = _rest(system, loop.x, theta, loop.a_hat, t)[0]
 
         @jax.jit
         def settle(z):
@@ -343,6 +345,34 @@ class TestBackOff:
         assert np.all(change <= 0)
         assert np.any(change < 0)
         assert loop.margins(theta).gain_margin == pytest.approx(wanted, rel=1e-3)  # bisection: 12 halvings of 0.2
+
+    def test_gains_return_toward_a_start_that_has_the_margins(self):
+        """Lower gains of a PID from far above a start that is good: the result is no farther than that start."""
+        loop = self.loop(kp=1.0, ki=1.0)
+        assert loop.back_off() == loop.theta
+        high = {"log_kp": loop.theta["log_kp"] + 1.0, "log_ki": loop.theta["log_ki"] + 2.0}
+        theta = loop.back_off(high | {k: v for k, v in loop.theta.items() if k not in high})
+        found = loop.margins(theta)
+        assert found.gain_margin >= 2.0
+        assert found.phase_margin >= 30.0
+        assert np.hypot(*(float(high[name] - theta[name]) for name in high)) <= np.hypot(1.0, 2.0)
+
+    def test_an_arm_with_unequal_joints(self, tmp_path):
+        """Joints with different gains disturb each other. Lower gains alone gave frequencies of 6 and 7 rad/s here."""
+        path = tmp_path / "arm.urdf"
+        path.write_text(robot_texts.ARM_URDF)
+        loop = st.Loop(models.RobotArm.from_file(path, tool="tool0"), policies.ComputedTorque())
+        tuned = {"log_damping": jnp.log(jnp.array([0.43, 1.17])), "log_frequency": jnp.log(jnp.array([28.0, 45.0]))}
+        before = loop.margins(tuned)
+        assert before.gain_margin < 1.5
+        assert before.phase_margin < 20
+        theta = loop.back_off(tuned)
+        found = loop.margins(theta)
+        assert found.gain_margin >= 2.0
+        assert found.phase_margin >= 30.0
+        assert np.all(np.asarray(loop.gains(theta)["frequency"]) > 20.0)
+        box = loop.constraint
+        assert all(np.all((box.low[k] <= theta[k]) & (theta[k] <= box.high[k])) for k in theta)
 
     def test_margins_that_no_gain_reaches(self):
         plant, A, B = cart()  # lower gains let the pole fall

@@ -188,6 +188,21 @@ def test_infinite_mass(tmp_path):
         models.RobotArm.from_file(save(tmp_path, text, "arm.urdf"))
 
 
+def test_torque_limits_by_name(tmp_path):
+    """Those that are named replace the file's, and the others stay."""
+    path = save(tmp_path, robot_texts.TWO_LINKS)
+    assert models.RobotArm.from_file(path, torque_limits={"elbow": 7}).torque_limits == (20.0, 7.0)
+    with pytest.raises(
+        st.ArgumentError, match=r"expected names among shoulder, elbow, got 'elbw' \(did you mean elbow"
+    ):
+        models.RobotArm.from_file(path, torque_limits={"elbw": 7})
+    with pytest.raises(st.ArgumentError, match="torque_limits: expected a finite number > 0"):
+        models.RobotArm.from_file(path, torque_limits={"elbow": -7})
+    path = save(tmp_path, robot_texts.TWO_LINKS.partition("<actuator>")[0] + "</mujoco>")
+    with pytest.raises(st.ArgumentError, match=r"no limit for elbow, got \{'shoulder': 9\}"):
+        models.RobotArm.from_file(path, torque_limits={"shoulder": 9})
+
+
 def test_refused_arguments(tmp_path):
     path = save(tmp_path, robot_texts.TWO_LINKS)
     for options, match in (

@@ -38,8 +38,11 @@ def tune(
     start: Annotated[float, typer.Option(min=0.01, help="The factor on the feedback gains at the start.")] = 0.25,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the plant: masses, friction and noise.")] = 0,
     torque_limit: Annotated[
-        list[float] | None,
-        typer.Option(help="The torque limit in N·m (N for slides): once for all joints, or once for each joint."),
+        list[str] | None,
+        typer.Option(
+            help="The torque limit in N·m (N for slides): a number for all joints, a number for each joint, or "
+            "JOINT=NUMBER. Repeat for several."
+        ),
     ] = None,
     joint: Annotated[
         list[str] | None, typer.Option(help="A joint that the robot has; the others are fixed. Repeat for several.")
@@ -51,6 +54,13 @@ def tune(
     tool: Annotated[str | None, typer.Option(help="The site or body that carries the payload.")] = None,
     dt: Annotated[float, typer.Option(min=1e-5, help="The control period in seconds.")] = 0.002,
     export: Annotated[bool, typer.Option("--export", help="Also write the tuned controller as C.")] = False,
+    with_margins: Annotated[
+        bool,
+        typer.Option(
+            "--with-margins",
+            help="Let the C start with the gains that have a gain margin of 2 and a phase margin of 30°.",
+        ),
+    ] = False,
     no_commissioning: Annotated[
         bool, typer.Option("--no-commissioning", help="Learn at once, without checks and dry runs.")
     ] = False,
@@ -79,7 +89,7 @@ def tune(
                     return
                 options: dict[str, Any] = {"fixed": tuple(fix or ()), "tool": tool, "dt": dt}
                 options |= {"joints": tuple(joint) if joint else None, "home": home or None}
-                limits = None if not torque_limit else torque_limit[0] if len(torque_limit) == 1 else torque_limit
+                limits = _limits(torque_limit or [])
                 faults = _tune(
                     screen,
                     _file(robot),
@@ -93,6 +103,7 @@ def tune(
                     },
                     out,
                     export=export,
+                    with_margins=with_margins,
                     with_video=not no_video,
                 )
             except ArgumentError as error:
@@ -110,6 +121,7 @@ def _tune(
     out: Path | None,
     *,
     export: bool,
+    with_margins: bool,
     with_video: bool,
 ) -> list[str]:
     from ..foundation import extras
@@ -132,7 +144,8 @@ def _tune(
     report = page.write(tuned, folder, with_video=with_video)
     numbers = page.summary(tuned)
     made = tuned.commissioned
-    table = new_table(robot.name, "joint", "first lap", "last lap", *(f"{name}" for name in tuned.run.theta))
+    titles = page.gain_titles(tuned)
+    table = new_table(f"{robot.name}: RMS errors and gains", "joint", "first lap", "last lap", *titles)
     first, last = tuned.rms()
     for i, link in enumerate(robot.body.links):
         unit = "mrad" if link.kind == "hinge" else "mm"
@@ -140,19 +153,31 @@ def _tune(
         table.add_row(link.name, f"{1e3 * first[i]:.3g} {unit}", f"{1e3 * last[i]:.3g} {unit}", *gains)
     screen.show(table)
     costs, carried = numbers["cost"], numbers["payload"]
-    screen.show(f"cost of a step: {costs['start gains']:.3g} with the start gains, {costs['tuned gains']:.3g} tuned")
+    screen.show(
+        f"cost of a step with the heavy payload: {costs['start gains']:.3g} with the start gains, "
+        f"{costs['tuned gains']:.3g} with the tuned gains"
+    )
     screen.show(
         f"payload: {carried['heavy estimate']:.3g} kg estimated, {carried['heavy truth']:.3g} kg true; "
         f"before the change {carried['light estimate']:.3g} kg and {carried['light truth']:.3g} kg"
     )
+    if bounds := tuned.at_bounds():
+        screen.show(f"at a bound of its range: {', '.join(map(str, bounds))}")
+    robust = tuned.robustness
+    if robust is not None:
+        screen.show(f"margins on the model, start gains: {robust.start}")
+        screen.show(f"margins on the model, tuned gains: {robust.tuned}")
+        if robust.faults:
+            screen.show(robust.warning() + ("" if robust.safer is None else f" They are in {page.GAINS}."))
     written = None
+    theta = robust.safer if with_margins and robust is not None and robust.safer is not None else tuned.run.last_theta
     if export and not tuned.run.crashed:
         written = tuned.loop.export_c(
             folder / "c",
             name="robot",
             controller=None if made is None else made.controller,
             guard=None if made is None else made.guard,
-            theta=tuned.run.last_theta,
+            theta=theta,
             a_hat=tuned.run.last_a_hat,
         )
     screen.show(
@@ -163,6 +188,24 @@ def _tune(
     )
     faults = [] if made is None else [f"commissioning: {reason}" for reason in made.reasons]
     return faults + (["the robot crashed while it learned"] if tuned.run.crashed else [])
+
+
+def _limits(given: list[str]) -> Any:
+    """Return the torque limits as `RobotArm.from_file` takes them: None, a number, numbers, or numbers by joint."""
+    from ..foundation.errors import InputError
+
+    pairs = [text.rpartition("=") for text in given]
+    expected = "--torque-limit: expected numbers, or JOINT=NUMBER for each joint that you name, got "
+    try:
+        numbers = [float(number) for _, _, number in pairs]
+    except ValueError:
+        raise InputError(expected + ", ".join(given)) from None
+    names = [name for name, sign, _ in pairs if sign]
+    if names and (len(names) < len(given) or len(set(names)) < len(names)):
+        raise InputError(expected + ", ".join(given))
+    if names:
+        return dict(zip(names, numbers, strict=True))
+    return None if not numbers else numbers[0] if len(numbers) == 1 else numbers
 
 
 def _with_options(message: str) -> str:

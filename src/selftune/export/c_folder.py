@@ -66,7 +66,7 @@ def export_c(controller: Controller, folder: str | os.PathLike[str], **options: 
 def _content(exported: Exported) -> Content:
     firmware, name = exported.firmware, exported.name
     texts = {
-        f"{name}.h": firmware.header(),
+        f"{name}.h": exported.header(),
         f"{name}.c": firmware.source(),
         "replay.h": _replay(firmware, exported.recording),
         "main.c": _main(firmware),

@@ -23,6 +23,7 @@ from ..problem.noise import Gaussian
 from ..problem.scenario import Scenario
 from ..realtime.engines import Native
 from ..simulation.simulator import simulate
+from . import si_units
 
 STEPS = 200
 """The longest recorded run."""
@@ -63,6 +64,19 @@ class Exported:
     @property
     def name(self) -> str:
         return self.firmware.name
+
+    def header(self) -> str:
+        """Return the text of `NAME.h`, with the names and units of the signals."""
+        arrays = {"measured": "x of act", "reference": "reference of the context", "u": "u of act"}
+        arrays |= {"theta": "theta, in the order of its members of the state", "a_hat": "a_hat"}
+        named = {
+            arrays[kind]: [
+                one.name + (f" ({si_units.plain(one.unit)})" if one.unit else "") for one in self.signals[kind]
+            ]
+            for kind in SIGNALS
+            if self.signals.get(kind)
+        }
+        return self.firmware.header(named)
 
     @property
     def period(self) -> float:

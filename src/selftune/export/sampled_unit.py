@@ -67,7 +67,7 @@ def sources(exported: Exported) -> dict[str, str]:
         "replaced": _replaced(firmware),
     }
     return {
-        f"{name}.h": firmware.header(),
+        f"{name}.h": exported.header(),
         f"{name}.c": firmware.source(),
         f"{name}_unit.h": fill(TEMPLATES / "unit.h.in", values),
         f"{name}_unit.c": fill(TEMPLATES / "unit.c.in", values),

@@ -72,7 +72,7 @@ def _content(exported: Exported) -> Content:
     firmware, name = exported.firmware, exported.name
     if name in ("web", "check"):
         raise ArgumentError("name", "one that the other files of the export do not use", f"{name!r}")
-    sources = {f"{name}.h": firmware.header(), f"{name}.c": firmware.source(), "web.c": _web_source(firmware)}
+    sources = {f"{name}.h": exported.header(), f"{name}.c": firmware.source(), "web.c": _web_source(firmware)}
     module = webassembly.build(sources)
     files: dict[str, str | bytes] = {
         **sources,

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,6 @@ from jaxtyping import Array, PyTree
 from ..control.controller import Controller
 from ..estimators.base import AbstractEstimator
 from ..estimators.frozen import Frozen
-from ..foundation.quick_compilation import quickly_compiled
 from ..logs.plant_log import PlantLog
 from ..problem.loop_context import LoopContext
 from ..problem.system import infer_residual
@@ -76,7 +76,7 @@ def replay(
     return Replay(x, a, cost, f_hat, f_obs[:-1], predicted[:-1])
 
 
-@quickly_compiled
+@eqx.filter_jit
 def _scan(
     loop: Loop,
     estimator: AbstractEstimator,
@@ -135,7 +135,7 @@ def forecast(loop: Loop, log: PlantLog, replayed: Replay, horizon: int, *, with_
     return Forecast(horizon, starts, ahead, effects)
 
 
-@quickly_compiled
+@eqx.filter_jit
 def _ahead(loop: Loop, starts: Array, x: Array, a: Array, u: Array, t: LoopContext, horizon: int) -> Array:
     plant = loop.plant
     measure = (lambda x, t: x) if loop.observer is None else plant.measure

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -602,15 +603,18 @@ class Loop(eqx.Module):
     def back_off(
         self, theta: Any = None, *, gain_margin: float = 2.0, phase_margin: float = 30.0, delay_margin: float = 0.0
     ) -> PyTree:
-        r"""Return θ with lower gains, so that the loop has the wanted margins; θ itself if it has them already.
+        r"""Return a θ near this one with which the loop has the wanted margins; θ itself if it has them already.
 
         Gains fall step by step. Each step lowers one gain, all gains but one, or all gains, whichever makes the loop
         most robust: it brings down the largest eigenvalue of an unstable loop, or the peak of the sensitivity of a
         stable one. So the gains that are too high for the others fall, and the others stay: a PD controller of a mass
         with too little damping gets a lower $k_p$.
 
+        If the start gains of the loop, or the gains of a robot's rules, have the margins, θ also tries to go toward
+        these, as far as the margins need; a damping ratio may then rise. The nearer of both results is returned.
+
         `gain_margin` is the smallest allowed upper gain margin, `phase_margin` is in degrees, and `delay_margin` is in
-        seconds. If no lower gains within Θ give the margins, an error says which margins can be reached.
+        seconds. If neither way within Θ leads to the margins, an error says which margins can be reached.
 
         !!! Example
 
@@ -628,7 +632,12 @@ class Loop(eqx.Module):
         phase = float(arguments.number("phase_margin", phase_margin, lambda v: 0 <= v < 180, "degrees from 0 to 180"))
         delay = float(arguments.number("delay_margin", delay_margin, lambda v: v >= 0, "a number of seconds >= 0"))
         wanted = Margins(gain, 1.0, phase, delay, 1.0)
-        return backed_off(self._linearizer(), self.constraint, self._checked(theta), self._growth, wanted)
+        theta = self._checked(theta)
+        known = [self.theta]
+        if isinstance(self.plant, RobotArm) and isinstance(self.policy, AbstractRobotPolicy):
+            with suppress(TypeError):  # a policy of the user's own, which needs arguments
+                known.append(_theta(robot_rules.default_policy(self.policy, self.plant), self.observer))
+        return backed_off(self._linearizer(), self.constraint, theta, self._growth, wanted, known=known)
 
     @property
     def _growth(self) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ DAMPING_RANGE = (0.35, 1.5)
 CHANGE = 0.12
 """The difference of command and torque that counts as 1, as a share of the rated torque."""
 SWING, ROOM = 0.4, 0.4
-"""The largest swing of a joint in radians (for a slide, times the reach), and as a share of the room to its limits."""
+"""The largest swing of a joint in radians (for a slide, times its length), and as a share of the room to its limits."""
 LAP = 4.0
 """The seconds of a lap; every second joint swings twice in a lap."""
 EFFORT, SPARE = 0.6, 0.1
@@ -74,6 +74,12 @@ def fitted_policy(policy: AbstractRobotPolicy, robot: RobotArm) -> AbstractPolic
     return policy.for_robot(numbers(robot))
 
 
+def default_policy(policy: AbstractRobotPolicy, robot: RobotArm) -> AbstractPolicy:
+    """Return a policy of the same kind in which all numbers are those of the rules."""
+    kind: Any = type(policy)
+    return fitted_policy(kind(), robot)
+
+
 def detuned(theta: dict[str, Any], factor: float) -> dict[str, Any]:
     r"""Return the start gains of `ComputedTorque`, `GravityPD` or `Geometric` with all feedback gains multiplied by a
     factor.
@@ -94,7 +100,7 @@ def detuned(theta: dict[str, Any], factor: float) -> dict[str, Any]:
 
 
 def joint_cost(robot: RobotArm) -> JointTracking:
-    """Return the cost of a robot: an error of 0.02 rad counts as 1 (for a slide, 0.02 times the reach); so does the
+    """Return the cost of a robot: an error of 0.02 rad counts as 1 (for a slide, 0.02 times its length); so does the
     rate error that belongs to it at half the bandwidth, and a difference of command and torque of 12 % of the rated
     torque."""
     j = robot.joints
@@ -112,7 +118,7 @@ def measurement_noise(robot: RobotArm) -> np.ndarray:
 def joint_path(robot: RobotArm) -> Swing:
     """Return a path that starts at rest at home and that fits the joint ranges and the torque limits.
 
-    Each joint swings by at most 0.4 rad (for a slide, 0.4 times the reach) and by 40 % of the room to its limits. The
+    Each joint swings by at most 0.4 rad (for a slide, 0.4 times its length) and by 40 % of the room to its limits. The
     whole path shrinks by factors of 0.8 until no joint needs more than 60 % of its torque limit.
 
     !!! Example
@@ -146,7 +152,9 @@ def joint_path(robot: RobotArm) -> Swing:
         if np.all(torques <= allowed):
             return path
         size = 0.8 * size
-    raise ArgumentError("torque_limits", "limits that allow a motion around home", f"{limits}", "give home=…")
+    hint = "give home=… or torque_limits=…, or correct the masses and inertias"
+    expected = "limits that allow a motion around home"
+    raise ArgumentError("torque_limits", expected, f"{limits}", " ".join([hint + ".", *robot.notes]).rstrip("."))
 
 
 def payloads(robot: RobotArm) -> tuple[float, float]:

@@ -1,9 +1,10 @@
 """Stability margins of a control loop, from its linearization at rest."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,6 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from ..foundation.errors import ArgumentError
-from ..foundation.quick_compilation import quickly_compiled
 from ..problem.constraints import AbstractConstraint
 from ..problem.system import AbstractSystem
 
@@ -74,50 +74,52 @@ class Margins(NamedTuple):
 
 def linear_loop(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any, dt: float) -> Linear:
     """Return the open loop, linearized with JAX where the closed loop is at rest."""
-    at = _rest(system, x, theta, a, t)
-    A, B, C = (np.asarray(part, float) for part in _open_loop_jacobians(system, at, theta, a, t))
+    _, A, B, C = _rest(system, x, theta, a, t)
     return Linear(A, B, C, float(dt))
 
 
-# Compiled once for all θ: `back_off` asks for the margins of many.
-@quickly_compiled
-def _open_loop_jacobians(system: AbstractSystem, at: Array, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, ...]:
-    def open_loop(loop_state: Array, v: Array) -> tuple[Array, Array]:
-        x, memory = system.split(loop_state)
-        u, memory, _ = system._act(x, memory, theta, a, t)
-        return system.join(system.dynamics(x, v, system.residual(x, a, t), t), memory), u
-
-    (A, B), (C, _) = jax.jacfwd(open_loop, argnums=(0, 1))(at, system.control(at, theta, a, t))
-    return A, B, C
-
-
-@quickly_compiled
-def _move(system: AbstractSystem, z: Array, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, Array]:
-    """Return the change of the loop state in one step, and the derivative of the next state."""
-    return system.step(z, theta, a, t)[0] - z, jax.jacfwd(lambda z: system.step(z, theta, a, t)[0])(z)
-
-
-def _rest(system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any) -> Array:
-    """Return the loop state at which the closed loop stays, by Newton's method.
+def _rest(
+    system: AbstractSystem, x: Array, theta: PyTree, a: PyTree, t: Any
+) -> tuple[Array, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the loop state at which the closed loop stays, by Newton's method, and A, B and C there.
 
     The loop need not be stable there. If there is no such state, as with a ramp, return the best one found.
     """
     # A few steps of the policy at the first state, so that a derivative has its last value.
     z = system.first(x)
     for _ in range(3):
-        z = system.join(x, system.split(z + _move(system, z, theta, a, t)[0])[1])
-    best, least = z, math.inf
+        z = system.join(x, system.split(_open_loop(system, z, theta, a, t)[0])[1])
+    best, least = (z, np.empty(0), np.empty(0), np.empty(0)), math.inf
     for _ in range(30):
-        change, jacobian = (np.asarray(part, float) for part in _move(system, z, theta, a, t))
+        after, *jacobians = _open_loop(system, z, theta, a, t)
+        A, B, C = (np.asarray(part, float) for part in jacobians)
+        change = np.asarray(after - z, float)
         size = float(np.linalg.norm(change))
-        if not size < least:
+        if best[1].size and not size < least:
             break
-        best, previous, least = z, least, size
+        best, previous, least = (z, A, B, C), least, size
         if not size < 0.5 * previous:  # only rounding errors are left, or there is no rest
             break
-        step = np.linalg.lstsq(jacobian - np.eye(len(change)), -change, rcond=1e-12)[0]
+        step = np.linalg.lstsq(A + B @ C - np.eye(len(change)), -change, rcond=1e-12)[0]
         z = z + jnp.asarray(step, z.dtype)
     return best
+
+
+# Compiled once for all θ and states, with XLA's optimizations: `back_off` asks for the margins of many θ, and without
+# optimizations an arm with six joints takes two seconds each time. The closed loop has the Jacobian A + B C.
+@eqx.filter_jit
+def _open_loop(system: AbstractSystem, z: Array, theta: PyTree, a: PyTree, t: Any) -> tuple[Array, ...]:
+    """Return the next state of the closed loop, and the Jacobians of the open loop."""
+
+    def open_loop(loop_state: Array, v: Array | None) -> tuple[Array, Array]:
+        x, memory = system.split(loop_state)
+        u, memory, _ = system._act(x, memory, theta, a, t)
+        v = u if v is None else v
+        return system.join(system.dynamics(x, v, system.residual(x, a, t), t), memory), u
+
+    after, u = open_loop(z, None)
+    (A, B), (C, _) = jax.jacfwd(open_loop, argnums=(0, 1))(z, u)
+    return after, A, B, C
 
 
 def margins_of(loop: Linear) -> Margins:
@@ -172,12 +174,12 @@ def _one_control(A: np.ndarray, b: np.ndarray, c: np.ndarray, dt: float) -> tupl
 def _phase_and_delay(A: np.ndarray, b: np.ndarray, c: np.ndarray, dt: float) -> tuple[float, float]:
     """Return the phase margin in degrees and the delay margin in seconds."""
     frequencies = np.unique(np.concatenate([np.geomspace(1e-6, 1.0, POINTS) * math.pi, _near_crossings(A, b, c)]))
-    L = _response(A, b, c, frequencies)
-    excess = np.abs(L) - 1
+    response = _response(A, b, c)
+    excess = np.abs(response(frequencies)) - 1
     phase, delay = math.inf, math.inf
     for i in np.flatnonzero(np.sign(excess[1:]) != np.sign(excess[:-1])):
-        crossing = _bisect(lambda w: abs(_response(A, b, c, np.array([w]))[0]) - 1, frequencies[i], frequencies[i + 1])
-        value = _response(A, b, c, np.array([crossing]))[0]
+        crossing = _bisect(lambda w: abs(response(np.array([w]))[0]) - 1, frequencies[i], frequencies[i + 1])
+        value = response(np.array([crossing]))[0]
         # The loop is unstable if L reaches −1: that far may the phase fall.
         lag = np.mod(np.angle(-value), 2 * math.pi)
         phase = min(phase, math.degrees(min(lag, 2 * math.pi - lag)))
@@ -201,13 +203,24 @@ def _near_crossings(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return np.concatenate([angles, 0.5 * (angles[1:] + angles[:-1])])
 
 
-def _response(A: np.ndarray, b: np.ndarray, c: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return L at the frequencies w, in radians per sample."""
-    z = np.exp(1j * w)[:, None, None] * np.eye(len(A)) - A
-    try:
-        return -np.linalg.solve(z, np.broadcast_to(b[:, None], (len(w), len(b), 1)).astype(complex))[:, :, 0] @ c
-    except np.linalg.LinAlgError:  # a pole on the unit circle, such as an integrator at frequency zero
-        return np.full(len(w), np.inf, complex)
+def _response(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the function from frequencies, in radians per sample, to L.
+
+    With the Schur form A = Q T Qᴴ, the equations of all frequencies are triangular and are solved together.
+    """
+    T, Q = scipy.linalg.schur(A, output="complex")[:2]
+    b, c = Q.conj().T @ b, c @ Q
+
+    def response(w: np.ndarray) -> np.ndarray:
+        z = np.exp(1j * w)
+        y = np.zeros((len(T), len(w)), complex)
+        with np.errstate(all="ignore"):  # a pole on the unit circle, such as an integrator at frequency zero
+            for i in reversed(range(len(T))):
+                y[i] = (b[i] + T[i, i + 1 :] @ y[i + 1 :]) / (z - T[i, i])
+            L = -(c @ y)
+        return np.where(np.isfinite(L), L, np.inf)
+
+    return response
 
 
 def _gain_range(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[float, float]:
@@ -239,27 +252,43 @@ def backed_off(
     theta: PyTree,
     growth: tuple[int, ...],
     wanted: Margins,
+    *,
+    known: Sequence[PyTree] = (),
 ) -> PyTree:
-    """Return θ with gains that are lowered step by step until the loop has the wanted margins.
+    """Return the nearest θ that was found with the wanted margins.
 
-    Each step lowers one gain, all gains but one, or all gains, whichever makes the loop most robust: it brings down the
-    largest eigenvalue while the loop is unstable, and the peak of the sensitivity 1 / (1 + L) later.
+    Two ways lead there. Gains are lowered step by step: each step lowers one gain, all gains but one, or all gains,
+    whichever makes the loop most robust: it brings down the largest eigenvalue while the loop is unstable, and the peak
+    of the sensitivity 1 / (1 + L) later. Or θ goes toward `known`, other values of θ, as far as the margins need;
+    then each number that need not have changed returns.
     """
     flat, unravel = ravel_pytree(theta)
     ways = _downward(growth)
 
-    def moved(start: Array, way: np.ndarray) -> Array:
-        return ravel_pytree(constraint.project(unravel(start + jnp.asarray(way, flat.dtype))))[0]
+    def projected(place: Any) -> Array:
+        return ravel_pytree(constraint.project(unravel(jnp.asarray(place, flat.dtype))))[0]
 
     def loop_at(place: Array) -> Linear:
         return linearized(unravel(place))
 
+    def is_enough(place: Array) -> bool:
+        return _has_margins(loop_at(place), wanted)
+
+    def distance(place: Array) -> float:
+        return float(jnp.linalg.norm(place - flat))
+
     place, loop = flat, loop_at(flat)
     if _has_margins(loop, wanted):
         return theta
+    found = [_toward(flat, ravel_pytree(one)[0], projected, is_enough) for one in known]
+    found = sorted((one for one in found if one is not None), key=distance)
+    limit = distance(found[0]) if found else math.inf
     least = _closeness(loop)
     for _ in range(MOST_STEPS):
-        loops = [loop_at(moved(place, STEP * way)) for way in ways]
+        if not distance(place) < limit:
+            break
+        places = [projected(place + STEP * way) for way in ways]
+        loops = [loop_at(one) for one in places]
         closeness, best = min(((_closeness(one), i) for i, one in enumerate(loops)), default=(least, 0))
         if not closeness < least:
             break
@@ -267,12 +296,45 @@ def backed_off(
             low, high = 0.0, STEP
             for _ in range(12):
                 middle = 0.5 * (low + high)
-                is_enough = _has_margins(loop_at(moved(place, middle * ways[best])), wanted)
-                low, high = (low, middle) if is_enough else (middle, high)
-            return unravel(moved(place, high * ways[best]))
-        place, loop, least = moved(place, STEP * ways[best]), loops[best], closeness
+                low, high = (low, middle) if is_enough(projected(place + middle * ways[best])) else (middle, high)
+            found.append(projected(place + high * ways[best]))
+            break
+        place, loop, least = places[best], loops[best], closeness
+    if found:
+        return unravel(min(found, key=distance))
     names = "gain_margin, phase_margin, delay_margin"
     raise ArgumentError(names, "margins that lower gains can give", f"at best: {margins_of(loop)}")
+
+
+def _toward(
+    start: Array, other: Array, projected: Callable[[Any], Array], is_enough: Callable[[Array], bool]
+) -> Array | None:
+    """Return a place between `start` and `other` that is enough; None if `other` is not.
+
+    At the least share of the way that is enough, each number tries to return to the start, those that changed most
+    first.
+    """
+    other = projected(other)
+    if not is_enough(other):
+        return None
+    low, high = 0.0, 1.0
+    for share in np.linspace(0.0, 1.0, 11)[1:]:  # not only bisection: a place in between may be enough, and others not
+        if is_enough(projected(start + share * (other - start))):
+            high = float(share)
+            break
+        low = float(share)
+    for _ in range(4):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if is_enough(projected(start + middle * (other - start))) else (middle, high)
+    place = projected(start + high * (other - start))
+    for _ in range(2):
+        for i in np.argsort(-np.abs(np.asarray(place - start))):
+            for share in (1.0, 0.5, 0.25):
+                back = place.at[i].add(share * (start[i] - place[i]))
+                if abs(float(back[i] - place[i])) > 1e-3 * STEP and is_enough(back := projected(back)):
+                    place = back
+                    break
+    return place
 
 
 def _downward(growth: tuple[int, ...]) -> list[np.ndarray]:
@@ -294,7 +356,7 @@ def _closeness(loop: Linear) -> tuple[bool, float]:
     peaks = []
     for A, b, c in _cut(loop):
         frequencies = np.concatenate([np.geomspace(1e-5, 1.0, 300) * math.pi, _near_crossings(A, b, c)])
-        peaks.append(float(np.max(1 / np.abs(1 + _response(A, b, c, frequencies)))))
+        peaks.append(float(np.max(1 / np.abs(1 + _response(A, b, c)(frequencies)))))
     return False, max(peaks)
 
 

@@ -21,18 +21,20 @@ from .rigid_body import RigidBody
 DT, LAG = 0.002, 0.008
 """The control period and the time constant of the motors, in seconds, if neither the user nor the file gives them."""
 POSITION_ERROR = 0.02
-"""The error of a hinge that counts as 1, in radians; that of a slide is this number times the arm's reach."""
+"""The error of a hinge that counts as 1, in radians; for a slide, times its length (`RobotArm.lengths`)."""
 SLIP = 0.1
-"""The wanted rate of a hinge (rad/s) at which dry friction is nearly whole; for a slide, times the reach."""
+"""The wanted rate of a hinge (rad/s) at which dry friction is nearly whole; for a slide, times its length."""
 FRICTION, OFFSET = 0.1, 0.25
 """The largest friction and the largest offset of a joint's torque, as shares of its rated torque."""
 CARRIED = 0.5
 """The largest payload needs this share of some joint's rated torque, with the arm stretched out."""
 RATED, BRISK = 3.0, 10.0
 """The rated torque is at most three times the torque for the weight of the arm and for a brisk acceleration, in rad/s²
-(for a slide, times the reach). Files often give limits that are far beyond that, such as 1000 N·m for a finger."""
+(for a slide, times its length). Files often give limits that are far beyond that, such as 1000 N·m for a finger."""
 USUAL_REACH = (0.01, 30.0)
 """Outside this range (m), the lengths of a file are probably not in metres."""
+GYRATION = 3.0
+"""A link whose radius of gyration exceeds this multiple of the reach probably has its inertia in another unit."""
 INNER = 0.5
 """Without a keyframe, the home position is within this share of each joint's range."""
 
@@ -131,6 +133,7 @@ class RobotArm(AbstractModel):
         with jax.ensure_compile_time_eval():
             self.hold = tuple(map(float, body.gravity_torque(jnp.asarray(self.home))))
             self.reach, lift, weight, inertia = _sizes(body, self.low, self.high, self.home)
+        self.notes += _large_inertias(body, self.reach)
         if not USUAL_REACH[0] < self.reach < USUAL_REACH[1]:
             self.notes += (f"The tool reaches {self.reach:.3g} m. Are the lengths in metres?",)
         if rated_torques is None:
@@ -169,8 +172,9 @@ class RobotArm(AbstractModel):
         - `path`: an `.xml` or `.urdf` file.
         - `joints`: the names of the joints that the robot has, in place of the rules above; `fixed`: joints to fix.
         - `tool`: the name of a site or a body; by default the last body of the longest chain.
-        - `torque_limits`: by default the `forcerange` of the actuators, the `ctrlrange` of motors, the joint's
-          `actuatorfrcrange`, or the `effort` of a URDF.
+        - `torque_limits`: one number, one for each joint, or a dictionary of numbers by the names of joints. By default
+          the `forcerange` of the actuators, the `ctrlrange` of motors, the joint's `actuatorfrcrange`, or the `effort`
+          of a URDF.
         - `home`: by default the keyframe "home" or the first one. Without a keyframe, the position nearest to 0 in the
           inner half of each range.
         - `dt`, `payload_limit`: as in the class; `lag`: by default that of the file's actuators, otherwise 8 ms.
@@ -213,8 +217,11 @@ class RobotArm(AbstractModel):
 
     @property
     def lengths(self) -> tuple[float, ...]:
-        """For each joint the length in m that one radian stands for: 1 for a hinge, the reach for a slide."""
-        return tuple(1.0 if link.kind == "hinge" else self.reach for link in self.body.links)
+        """For each joint the length in m that one radian stands for: 1 for a hinge; for a slide, half of its travel,
+        but at most the reach of the arm."""
+        halves = (0.5 * (high - low) for low, high in zip(self.low, self.high, strict=True))
+        pairs = zip(self.body.links, halves, strict=True)
+        return tuple(1.0 if link.kind == "hinge" else min(half, self.reach) for link, half in pairs)
 
     @property
     def latency(self) -> float:
@@ -329,7 +336,11 @@ def home_position(low: Any, high: Any, zero: Any = 0.0) -> np.ndarray:
 
 def _sizes(body: RigidBody, low: Any, high: Any, home: Any) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
     """Return the reach (m); and for each joint, over random positions, the largest torque of one kilogram at the tool,
-    the largest torque of the arm's weight, and the largest inertia."""
+    the largest torque of the arm's weight, and the largest inertia.
+
+    One kilogram is a weight, with the arm stretched out. A joint that gravity cannot load, such as the joints of a
+    SCARA, only accelerates the kilogram, by 10 rad/s².
+    """
     low, high, home = (np.asarray(v, float) for v in (low, high, home))
     slides = np.array([link.kind == "slide" for link in body.links])
     travel = np.sum(np.where(slides & np.isfinite(high - low), high - low, 0.0))
@@ -337,15 +348,35 @@ def _sizes(body: RigidBody, low: Any, high: Any, home: Any) -> tuple[float, np.n
     positions = jnp.asarray(np.clip(np.vstack([home, home + around]), low, high))
 
     @jax.vmap
-    def measure(q: Array) -> tuple[Array, Array, Array]:
-        return body.tool_jacobian(q)[:3], body.gravity_torque(q), jnp.diagonal(body.mass_matrix(q))
+    def measure(q: Array) -> tuple[Array, Array, Array, Array]:
+        jacobian, gravity = body.tool_jacobian(q)[:3], jnp.asarray(body.gravity, q.dtype)
+        return jacobian, jacobian.T @ gravity, body.gravity_torque(q), jnp.diagonal(body.mass_matrix(q))
 
     with jax.ensure_compile_time_eval():
-        jacobians, weights, inertias = (np.asarray(part) for part in measure(positions))
+        jacobians, loads, weights, inertias = (np.asarray(part) for part in measure(positions))
     arms = np.max(np.linalg.norm(jacobians, axis=1), axis=0)
     reach = float(max([*arms[~slides], travel]))
     sizes = (np.max(np.abs(part), axis=0) for part in (weights, inertias))
-    return (reach if reach > 1e-3 else 1.0), 9.81 * arms, *sizes
+    lift = 9.81 * arms
+    lift = np.where(np.max(np.abs(loads), axis=0) > 1e-3 * lift, lift, np.where(slides, 0.0, BRISK * arms**2))
+    return (reach if reach > 1e-3 else 1.0), lift, *sizes
+
+
+def _large_inertias(body: RigidBody, reach: float) -> tuple[str, ...]:
+    """Return a note if the inertias of links are those of much larger bodies."""
+    sizes = {
+        link.name: math.sqrt(max(np.linalg.eigvalsh(np.array(link.inertia))[-1], 0.0) / link.mass)
+        for link in body.links
+        if link.mass > 0
+    }
+    large = [name for name, size in sizes.items() if size > GYRATION * reach]
+    if not large:
+        return ()
+    worst = max(large, key=lambda name: sizes[name])
+    return (
+        f"The inertia of {', '.join(large)} is that of a much larger body than the robot ({worst}: a radius of "
+        f"gyration of {sizes[worst]:.3g} m). Are the inertias in kg·m²?",
+    )
 
 
 def _row(name: str, value: Any, size: int) -> tuple[float, ...]:

@@ -5,7 +5,7 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -665,15 +665,21 @@ def _end(links: tuple[Link, ...]) -> int:
 
 def check_limits(limits: np.ndarray, names: Sequence[str], given: Any) -> np.ndarray:
     """Return the torque limits, of which those that the user gives replace those of the file."""
-    if given is None:
-        missing = [name for name, limit in zip(names, limits, strict=True) if not limit > 0]
-        if missing:
-            raise ArgumentError(
-                "torque_limits",
-                "the largest torques, because the file gives no limit for " + ", ".join(missing),
-                "None",
-                "give torque_limits=… in N·m (N for slides), one number or one for each joint; or give the file "
-                "actuators with a forcerange, or <limit effort=…> in a URDF",
-            )
-        return limits
-    return np.array(arguments.fit_shape("torque_limits", arguments.variances("torque_limits", given), limits.shape))
+    if given is not None and not isinstance(given, Mapping):
+        return np.array(arguments.fit_shape("torque_limits", arguments.variances("torque_limits", given), limits.shape))
+    limits = np.array(limits)
+    for name, limit in (given or {}).items():
+        if name not in names:
+            listed = ", ".join(names)
+            raise ArgumentError("torque_limits", f"names among {listed}", f"{name!r}{nearest(str(name), list(names))}")
+        limits[list(names).index(name)] = float(arguments.positive("torque_limits", limit))
+    missing = [name for name, limit in zip(names, limits, strict=True) if not limit > 0]
+    if missing:
+        raise ArgumentError(
+            "torque_limits",
+            "the largest torques, because the file gives no limit for " + ", ".join(missing),
+            "None" if given is None else f"{dict(given)}",
+            "give torque_limits=… in N·m (N for slides), one number, one for each joint, or numbers by the names of "
+            "joints; or give the file actuators with a forcerange, or <limit effort=…> in a URDF",
+        )
+    return limits

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ..control import guarded_step, result_codes
 from ..control.controller import Controller, Info
 from ..control.guard import Decision, Guard, Mode
 from ..control.guarded_step import GuardedState
+from ..foundation import safe_text
 from ..foundation.errors import ArgumentError
 from ..problem.system import AbstractSystem
 from . import reserved_names
@@ -107,8 +108,8 @@ class Firmware:
         """Return a leaf of the state with the name of its member of the struct; other leaves are unchanged."""
         return leaf._replace(name=prefix + self.state_fields[leaf.position].name) if leaf.group == "state" else leaf
 
-    def header(self) -> str:
-        """Return the text of `NAME.h`."""
+    def header(self, about: Mapping[str, Sequence[str]] | None = None) -> str:
+        """Return the text of `NAME.h`. `about`: lists of the names of numbers, by the array that contains them."""
         name, upper = self.name, self.name.upper()
         about_context = "/* The context of a step: the data that vary with time. */"
         context = [about_context, *_struct(f"{name}_context", self.context_fields), ""]
@@ -117,6 +118,7 @@ class Firmware:
             "name": name,
             "upper": upper,
             "sizes": _defines(upper, {letter.upper(): size for letter, size in self.sizes._asdict().items()}),
+            "about": "\n".join(_listed(about or {})),
             "settings": "\n".join(f"   {line}" for line in _settings(self.guard)),
             "decisions": _defines(upper, {str(decision.name): decision.value for decision in Decision}),
             "modes": _defines(upper, {mode.name: mode.value for mode in Mode}),
@@ -266,6 +268,27 @@ def _settings(guard: Guard) -> list[str]:
     """Return the settings of a guard as text, one per line."""
     settings = {field.name: getattr(guard, field.name) for field in dataclasses.fields(guard)}
     return [f"{name}: {_setting(value)}" for name, value in settings.items()]
+
+
+def _listed(about: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a comment in C with the names of the numbers of arrays."""
+    if not about:
+        return []
+    lines = ["", "/* The numbers of the arrays, in their order:"]
+    for array, names in about.items():
+        lines += wrap([f"{array}: {', '.join(f'[{i}] {_in_comment(name)}' for i, name in enumerate(names))}"], 3)
+    return [*lines[:-1], f"{lines[-1]} */"]
+
+
+def _in_comment(text: str) -> str:
+    """Return a text, such as the name of a joint in a file, that can neither end a comment nor break its line."""
+    return (
+        " ".join(safe_text.printable(text).split())
+        .replace("*/", "* /")
+        .replace("/*", "/ *")
+        .replace("\\", "/")
+        .replace("??/", "? ?/")
+    )
 
 
 def _setting(value: Any) -> str:

@@ -6,7 +6,9 @@ that the function computes in pure Python or NumPy is fixed when the function is
 
 import traceback
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -39,9 +41,9 @@ def traced(
     different programs.
     """
     name = getattr(function, "given_as", name)
-    memory, here = _memory(function, inputs, (rank, dtype, *jax_settings.current().values()))
-    if here in memory:
-        return memory[here]
+    key = _key(function, inputs, (name, rank, dtype, *jax_settings.current().values()))
+    if key is not None and (checked := _CHECKED.get(key)) is not None:
+        return checked
     try:
         out, programs = _programs(function, *inputs.values(), thorough=thorough)
     except Exception as error:
@@ -63,8 +65,11 @@ def traced(
         raise ArgumentError(name, f"shape {expected}", arguments.describe(out))
     if out.dtype != dtype:
         raise ArgumentError(name, f"dtype {jnp.dtype(dtype).name}, that of x", arguments.describe(out))
-    if thorough:
-        memory[here] = out
+    if thorough and key is not None:
+        _CHECKED[key] = out
+        with suppress(KeyError):  # another thread was faster
+            while len(_CHECKED) > MOST_CHECKED:
+                _CHECKED.popitem(last=False)
     return out
 
 
@@ -82,21 +87,43 @@ def _first_of_pair(name: str, out: Any, beside: Any) -> Any:
     return out[0]
 
 
-_CHECKED: weakref.WeakKeyDictionary[FunctionType, dict[Any, Any]] = weakref.WeakKeyDictionary()
-"""For each function, the results of the thorough checks that it passed: a compilation asks five times."""
+_CHECKED: OrderedDict[Any, Any] = OrderedDict()
+"""The results of thorough checks that functions passed: a compilation asks five times, and a commissioning 30 times."""
+MOST_CHECKED = 500
+"""The number of results that are kept."""
 
 
-def _memory(function: Any, inputs: dict[str, Any], conditions: tuple[Any, ...]) -> tuple[dict[Any, Any], Any]:
-    """Return the checks that a function has passed, and the key for these inputs and conditions. A module that
-    contains arrays gets an empty memory, so that it is always checked."""
-    functions, structure = jax.tree.flatten(function)
-    if not functions or not all(isinstance(leaf, FunctionType) for leaf in functions):
-        return {}, None
+class _Same:
+    """A key that equals another one if both refer to the same object, which is still there. The object is not kept."""
+
+    __slots__ = ("number", "reference")
+
+    def __init__(self, value: Any):
+        self.number, self.reference = id(value), weakref.ref(value)
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        value = self.reference()  # another object may get the id of one that is gone
+        return isinstance(other, _Same) and value is not None and value is other.reference()
+
+
+def _key(function: Any, inputs: dict[str, Any], conditions: tuple[Any, ...]) -> Any:
+    """Return the key of a check of this function with these inputs and conditions; None if the function might change: a
+    module that contains other things than functions and JAX's arrays is always checked."""
+    parts, structure = jax.tree.flatten(function)
+    arrays = (jax.Array, FunctionType)
+    if not all(isinstance(leaf, arrays) and arguments.is_known(leaf) for leaf in parts):
+        return None
     leaves, shape = jax.tree.flatten(inputs)
     shapes = tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves)
-    # Weak references, because another function may get the id of a function that is gone.
-    references = tuple(map(weakref.ref, functions))
-    return _CHECKED.setdefault(functions[0], {}), (structure, references, shape, shapes, conditions)
+    key = (structure, tuple(map(_Same, parts)), shape, shapes, conditions)
+    try:
+        hash(key)
+    except TypeError:  # a static part without a hash
+        return None
+    return key
 
 
 def _dtype(leaf: Any) -> Any:

@@ -23,7 +23,7 @@ VISCOUS, DRY = (0.01, 0.025), (0.01, 0.025)
 SLOWER = 1.25
 """The time constant of the motors, relative to the model's."""
 CRASH_ANGLE, CRASH_RATE = 1.5, 30.0
-"""Errors of a hinge (rad, rad/s) that count as a crash; for a slide, times the reach."""
+"""Errors of a hinge (rad, rad/s) that count as a crash; for a slide, times its length."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,18 +12,23 @@ import numpy as np
 from jaxtyping import Array
 
 from ..foundation import arguments
+from ..foundation.errors import ArgumentError
 from ..loop import robot_rules
-from ..loop.commissioning import Commissioned, commission
+from ..loop.commissioning import GAIN_MARGIN, PHASE_MARGIN, Commissioned, commission
 from ..loop.control_loop import Loop
 from ..loop.dry_run import INTERRUPTED
+from ..loop.stability import Margins
 from ..loop.tracking import JointTracking
 from ..models.robot_arm import RobotArm
 from ..policies.computed_torque import ComputedTorque
+from ..problem.constraints import Box
 from ..realtime.agent import Agent
 from .file_arm_plant import FileArmPlant, Mismatch
 
 ROWS = 600
 """The number of points over time that a result keeps."""
+NEAR = 0.01
+"""A gain is at a bound of Θ if its distance is less than this share of the range."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +119,57 @@ def _joint_costs(cost: JointTracking, x: Any, u: Any, reference: Any) -> Array:
     return jax.vmap(cost.by_joint)(x, u, reference)
 
 
+class AtBound(NamedTuple):
+    """A tuned gain that is at a bound of Θ."""
+
+    gain: str
+    joint: str
+    value: float
+    bound: str
+    """ "lowest" or "highest"."""
+
+    def __str__(self) -> str:
+        return f"{self.gain} of {self.joint} ({self.value:.3g}, the {self.bound} value)"
+
+
+@dataclass(frozen=True, eq=False)
+class Robustness:
+    """The stability margins of the start gains and of the tuned gains, on the model."""
+
+    start: Margins
+    tuned: Margins
+    safer: Any
+    """The nearest gains that `Loop.back_off` finds with a gain margin of 2 and a phase margin of 30°; None if the tuned
+    gains have these margins, or if there are none."""
+    safer_margins: Margins | None
+    safer_cost: float | None
+    """The cost of a lap with these gains and the heavy payload, relative to that of the tuned gains."""
+
+    @property
+    def faults(self) -> list[str]:
+        """What is small about the tuned gains, in words; empty if they have the margins."""
+        if not self.tuned.is_stable:
+            return ["the loop is unstable on the model"]
+        found = []
+        if self.tuned.gain_margin < GAIN_MARGIN:
+            found.append(f"the gain margin is {self.tuned.gain_margin:.3g}")
+        if self.tuned.phase_margin < PHASE_MARGIN:
+            found.append(f"the phase margin is {self.tuned.phase_margin:.3g}°")
+        return found
+
+    def warning(self) -> str:
+        """Return what to know about small margins, and what to do; "" if the margins are large enough."""
+        if not self.faults:
+            return ""
+        text = f"Small margins: with the tuned gains, {' and '.join(self.faults)} on the model, without friction. "
+        if self.safer is None:
+            return text + "No gains nearby have a gain margin of 2 and a phase margin of 30°."
+        text += f"The gains with margins have a gain margin of {GAIN_MARGIN:g} and a phase margin of {PHASE_MARGIN:g}°"
+        if self.safer_cost is None:
+            return text + ", but the simulated robot crashed with them."
+        return text + f", and cost {self.safer_cost:.2f} times as much. Put these on a robot first."
+
+
 @dataclass(frozen=True, eq=False)
 class Tuned:
     """The result of `tune`: the loop, its commissioning, and the runs with the start gains and with learning."""
@@ -125,16 +182,42 @@ class Tuned:
     payload: tuple[float, float]
     commissioned: Commissioned | None
     before: Drive
-    """One lap with the start gains, without learning."""
+    """One lap with the start gains and the heavy payload. θ stays, and the estimator begins with the last parameters of
+    the run, so that `before` and `after` differ in the gains alone."""
     run: Drive
     after: Drive
-    """One lap with the last gains, without learning, with the heavy payload."""
-    notes: tuple[str, ...] = field(default=())
+    """The same with the last gains."""
+    robustness: Robustness | None
+    """None if the robot crashed, or if it did not learn."""
 
     @property
     def laps(self) -> int:
         """The number of steps of a lap."""
         return round(self.loop.reference.period(self.robot.dt))
+
+    @property
+    def units(self) -> dict[str, str]:
+        """The units of the gains by name; "1" for a number without a unit."""
+        units = {one.name.removeprefix("log ").rstrip(" 0123456789"): one.unit for one in self.loop.policy.parameters}
+        return {name: units.get(name.replace("_", " ")) or "1" for name in self.run.theta}
+
+    def at_bounds(self) -> list[AtBound]:
+        """Return the tuned gains that are at a bound of Θ."""
+        box = self.loop.constraint
+        if not isinstance(box, Box):
+            return []
+        gains = self.loop.gains(self.run.last_theta)
+        found = []
+        for name in gains:
+            key = next(key for key in self.run.last_theta if key.endswith(name))
+            low, high, at = (
+                np.ravel(np.asarray(part[key], float)) for part in (box.low, box.high, self.run.last_theta)
+            )
+            for i, link in enumerate(self.robot.body.links):
+                for bound, distance in (("lowest", at[i] - low[i]), ("highest", high[i] - at[i])):
+                    if distance < NEAR * (high[i] - low[i]):
+                        found.append(AtBound(name.replace("_", " "), link.name, float(gains[name][i]), bound))
+        return found
 
     def payload_estimates(self) -> dict[str, float]:
         """Return the estimated payloads at the ends of both halves of the run, in kg, and the true ones."""
@@ -186,20 +269,29 @@ def tune(
     made = commission(loop, plant(), theta=theta, seed=seed) if with_commissioning else None
     if made is not None and any(INTERRUPTED in reason for reason in made.reasons):
         raise KeyboardInterrupt  # on a real plant, Ctrl-C stops only the dry run; here it stops everything
-    if made is not None and not made.ok:
-        agent = loop.agent(theta=theta)
-    else:
-        agent = loop.agent(theta=theta) if made is None else made.agent()
-    start_state = agent.state
-    agent.freeze()
-    before = drive(loop, agent, plant(), lap)
-    agent.state = start_state
-    if made is not None and not made.ok:
-        agent.freeze()  # a no-go: the run shows the start gains
-    else:
-        agent.resume()
+    is_refused = made is not None and not made.ok
+    agent = loop.agent(theta=theta) if made is None or is_refused else made.agent()
+    if is_refused:
+        agent.freeze()  # the run shows the start gains
     run = drive(loop, agent, plant(steps // 2), steps, progress=progress)
-    agent.reset(x=robot.x0, theta=run.last_theta, a_hat=run.last_a_hat)
-    agent.freeze()
-    after = drive(loop, agent, plant(None, (payload[1], payload[1])), lap)
-    return Tuned(robot, loop, start, seconds, seed, payload, made, before, run, after)
+
+    def lap_with(gains: Any) -> Drive:
+        agent.reset(x=robot.x0, theta=gains, a_hat=run.last_a_hat)
+        agent.freeze()
+        return drive(loop, agent, plant(None, (payload[1], payload[1])), lap)
+
+    before, after = lap_with(theta), lap_with(run.last_theta)
+    robustness = None if run.crashed or is_refused else _robustness(loop, theta, run, after, lap_with)
+    return Tuned(robot, loop, start, seconds, seed, payload, made, before, run, after, robustness)
+
+
+def _robustness(loop: Loop, theta: Any, run: Drive, after: Drive, lap_with: Callable[[Any], Drive]) -> Robustness:
+    found = loop.margins(run.last_theta)
+    safer = margins = cost = None
+    if not found.is_stable or found.gain_margin < GAIN_MARGIN or found.phase_margin < PHASE_MARGIN:
+        with suppress(ArgumentError):  # there are none
+            safer = loop.back_off(run.last_theta, gain_margin=GAIN_MARGIN, phase_margin=PHASE_MARGIN)
+    if safer is not None:
+        margins, lap = loop.margins(safer), lap_with(safer)
+        cost = None if lap.crashed else float(lap.cost.mean() / after.cost.mean())
+    return Robustness(loop.margins(theta), found, safer, margins, cost)

@@ -1,6 +1,7 @@
 """The folder of a tuned robot: the page with figures and a video, the gains as TOML, and the numbers as JSON."""
 
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import numpy as np
 
 from ..foundation import json_values
 from ..loop.commissioning import text_of
+from ..loop.stability import Margins
+from ..models.base import Signal
 from ..reporting import pages, plotly_figures
 from ..reporting.figure import Axes, Axis, Figure, Rule, Series, literal
 from ..reporting.style import BLUE, GREY, PALETTE, VERMILLION
@@ -58,6 +61,10 @@ def summary(tuned: Tuned) -> dict[str, Any]:
         "rms error": {"first lap": first.tolist(), "last lap": last.tolist()},
         "payload": tuned.payload_estimates(),
         "gains": {name: rows[-1].tolist() for name, rows in tuned.run.theta.items()},
+        "gain units": tuned.units,
+        "gains at a bound": [str(one) for one in tuned.at_bounds()],
+        "gains with margins": _safer(tuned),
+        "margins": _margins(tuned),
         "parameters": dict(
             zip([p.name for p in tuned.robot.parameters], map(float, tuned.run.last_a_hat), strict=True)
         ),
@@ -66,9 +73,26 @@ def summary(tuned: Tuned) -> dict[str, Any]:
     }
 
 
+def _safer(tuned: Tuned) -> dict[str, list[float]] | None:
+    """Return the gains with margins by name; None if there are none, or if the tuned gains have the margins."""
+    if tuned.robustness is None or tuned.robustness.safer is None:
+        return None
+    return {name: np.asarray(row, float).tolist() for name, row in tuned.loop.gains(tuned.robustness.safer).items()}
+
+
+def _margins(tuned: Tuned) -> dict[str, Any] | None:
+    found = tuned.robustness
+    if found is None:
+        return None
+    rows = {"start gains": found.start, "tuned gains": found.tuned, "gains with margins": found.safer_margins}
+    named = {name: row._asdict() for name, row in rows.items() if row is not None}
+    return named | {"warning": found.warning(), "cost of the gains with margins / tuned": found.safer_cost}
+
+
 def toml(tuned: Tuned) -> str:
     """Return the gains and the learned parameters as TOML."""
-    robot = tuned.robot
+    robot, robust, safer = tuned.robot, tuned.robustness, _safer(tuned)
+    comments = {name: "" if unit == "1" else f"  # {unit}" for name, unit in tuned.units.items()}
 
     def row(values: Any) -> str:
         return "[" + ", ".join(f"{float(v):.6g}" for v in np.ravel(values)) + "]"
@@ -83,11 +107,14 @@ def toml(tuned: Tuned) -> str:
         f"joints = [{', '.join(quoted(link.name) for link in robot.body.links)}]",
         f"control_period = {robot.dt:g}  # s",
         f"motor_lag = {robot.lag:g}  # s",
-        f"torque_limits = {row(robot.torque_limits)}",
+        f"torque_limits = {row(robot.torque_limits)}  # {', '.join(one.unit for one in robot.controls)}",
         "",
-        "[gains]",
-        *(f"{name} = {row(rows[-1])}" for name, rows in tuned.run.theta.items()),
+        "[gains]  # the last gains of the tuner" + _in_words(robust and robust.tuned),
+        *(f"{name} = {row(rows[-1])}{comments[name]}" for name, rows in tuned.run.theta.items()),
         "",
+        *([] if safer is None else [f"[gains_with_margins]  # nearby{_in_words(robust and robust.safer_margins)}"]),
+        *([] if safer is None else [f"{name} = {row(values)}{comments[name]}" for name, values in safer.items()]),
+        *([] if safer is None else [""]),
         "[learned]  # the estimator's parameters at the end",
         *(
             f"{quoted(parameter.name)} = {float(value):.6g}  # {parameter.unit}"
@@ -97,8 +124,12 @@ def toml(tuned: Tuned) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _in_words(margins: Margins | None) -> str:
+    return "" if margins is None else f"; on the model: {margins}"
+
+
 def render(tuned: Tuned, shown: Path | None) -> str:
-    numbers, made = summary(tuned), tuned.commissioned
+    numbers, made, safer = summary(tuned), tuned.commissioned, _safer(tuned)
     first, last = tuned.rms()
     limits = zip(tuned.robot.body.links, first, last, strict=True)
     moving = None if shown is None else "data:image/gif;base64," + base64.b64encode(shown.read_bytes()).decode()
@@ -115,17 +146,30 @@ def render(tuned: Tuned, shown: Path | None) -> str:
             (link.name, *(f"{rows[0][i]:.3g} → {rows[-1][i]:.3g}" for rows in tuned.run.theta.values()))
             for i, link in enumerate(tuned.robot.body.links)
         ],
-        gain_names=list(tuned.run.theta),
+        gain_names=gain_titles(tuned),
+        margins=[] if tuned.robustness is None else _margin_rows(tuned),
+        warning="" if tuned.robustness is None else tuned.robustness.warning(),
+        safer=safer is not None,
+        safer_rows=[]
+        if safer is None
+        else [
+            (link.name, *(f"{values[i]:.3g}" for values in safer.values()))
+            for i, link in enumerate(tuned.robot.body.links)
+        ],
+        bounds=[str(one) for one in tuned.at_bounds()],
         learned={
             "payload (kg)": _short(numbers["payload"]),
-            "parameters": _short(numbers["parameters"]),
+            "parameters": {
+                f"{parameter.name} ({parameter.unit})": f"{numbers['parameters'][parameter.name]:.4g}"
+                for parameter in tuned.robot.parameters
+            },
             "decisions of the guard (steps)": numbers["guard"],
         },
         rules={
-            "torque limits": text_of(tuned.robot.torque_limits),
-            "rated torques": text_of(tuned.robot.rated_torques),
-            "home": text_of(tuned.robot.home),
-            "swing": text_of(np.asarray(getattr(tuned.loop.reference, "size", 0.0))),
+            "torque limits": _with_units(tuned.robot.torque_limits, tuned.robot.controls),
+            "rated torques": _with_units(tuned.robot.rated_torques, tuned.robot.controls),
+            "home": _with_units(tuned.robot.home, tuned.robot.outputs),
+            "swing": _with_units(np.asarray(getattr(tuned.loop.reference, "size", 0.0)), tuned.robot.outputs),
             "control period": f"{tuned.robot.dt:g} s",
             "motor lag in the model": f"{tuned.robot.lag:g} s",
             "guard": repr(tuned.loop.guard() if made is None else made.guard),
@@ -133,6 +177,38 @@ def render(tuned: Tuned, shown: Path | None) -> str:
         moving=moving,
         panels=plotly_figures.panels(_figures(tuned)),
     )
+
+
+def gain_titles(tuned: Tuned) -> list[str]:
+    """Return the names of the gains with their units, for tables."""
+    units = tuned.units
+    return [name.replace("_", " ") + ("" if units[name] == "1" else f" / ({units[name]})") for name in tuned.run.theta]
+
+
+def _margin_rows(tuned: Tuned) -> list[tuple[str, str, str, str, str]]:
+    found = tuned.robustness
+    assert found is not None
+    rows = {"start gains": found.start, "tuned gains": found.tuned, "gains with margins": found.safer_margins}
+    return [
+        (
+            name,
+            f"{row.gain_margin:.3g}",
+            f"{row.gain_reduction:.3g}",
+            f"{row.phase_margin:.3g}",
+            f"{1e3 * row.delay_margin:.3g}",
+        )
+        for name, row in rows.items()
+        if row is not None
+    ]
+
+
+def _with_units(values: Any, signals: Sequence[Signal]) -> str:
+    """Return numbers with their units; each with its own if these differ."""
+    values = np.broadcast_to(np.asarray(values, float), (len(values) if np.ndim(values) else 1,))
+    units = [signal.unit for signal in signals[: len(values)]]
+    if len(set(units)) == 1:
+        return f"{text_of(values)} {units[0]}"
+    return ", ".join(f"{value:.3g} {unit}" for value, unit in zip(values, units, strict=True))
 
 
 def _short(values: dict[str, float]) -> dict[str, str]:
@@ -198,7 +274,7 @@ def _figures(tuned: Tuned) -> dict[str, Figure]:
             ],
         ),
         "errors": Figure(
-            "Tracking", "One lap with the start gains, and one with the tuned gains and the heavy payload.", laps
+            "Tracking", "One lap with the start gains, and one with the tuned gains, both with the heavy payload.", laps
         ),
         "gains": Figure("Gains", "The gains of each joint while the robot learns.", gains),
         "payload": Figure(
