@@ -463,13 +463,14 @@ def compare(
     *,
     with_rivals: bool = False,
     reference: dict[str, Scores] | None = None,
+    rest: int | None = None,
 ) -> dict[str, Scores]:
     """Print the table of one problem, and return the reference of each start."""
     references = reference or {}
     for start, theta in problem.starts.items():
         if start not in references:
             references[start] = grid(problem, theta, seeds)
-        tuners: dict[str, st.AbstractTuner] = {"GaussNewton": st.GaussNewton(constraint=problem.box)}
+        tuners: dict[str, st.AbstractTuner] = {"GaussNewton": _resting(rest, problem.box)}
         if with_rivals:
             tuners |= {name: st.MGAPS(rule, constraint=problem.box) for name, rule in rivals(problem).items()}
         report(
@@ -670,6 +671,9 @@ def main() -> None:
     parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
     parser.add_argument("--starts", type=int, help="only so many starts, from the first")
     parser.add_argument("--rivals", action="store_true")
+    parser.add_argument(
+        "--rest", type=int, help="the setting `rest` of GaussNewton, for the problems and their variants"
+    )
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--guard", choices=("own", "default"), help="run with a guard")
     parser.add_argument("--loops", action="store_true", help="only the PID loops")
@@ -703,13 +707,13 @@ def main() -> None:
             problem = PROBLEMS[name]().guarded(options.guard)
             starts = dict(itertools.islice(problem.starts.items(), options.starts))
             problem = dataclasses.replace(problem, starts=starts)
-            references = compare(problem, seeds, with_rivals=options.rivals)
+            references = compare(problem, seeds, with_rivals=options.rivals, rest=options.rest)
             if options.variants:
                 for title, variant, anew in variants(name):
                     if options.guard and title != "box × 4":
                         continue  # the limits of a guard have units
                     variant = dataclasses.replace(variant.guarded(options.guard), name=f"{name}, {title}")
-                    compare(variant, seeds, reference=None if anew else dict(references))
+                    compare(variant, seeds, reference=None if anew else dict(references), rest=options.rest)
 
 
 if __name__ == "__main__":
