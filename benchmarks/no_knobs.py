@@ -7,6 +7,7 @@ python -m benchmarks.no_knobs --guard own          all tuners with the guard of 
 python -m benchmarks.no_knobs --guard default      all tuners with a guard of default settings
 python -m benchmarks.no_knobs --loops              the PID loops of `selftune bench loops`, with the guard of `Loop`
 python -m benchmarks.no_knobs --robots             the robots in MuJoCo, with `AutoEstimator`, against M-GAPS + EST
+python -m benchmarks.no_knobs --falls              how often a pole on a cart falls in the first 30 seconds
 python -m benchmarks.no_knobs --speed              the time of a step, and its cost in firmware
 
 The reference of a problem and a start is `MGAPS` with the learning rate of a half-decade grid that has the lowest total
@@ -177,6 +178,78 @@ def pendulum(*, dt: float = 0.01, widen: float = 1.0) -> Problem:
         scenario,
         round(20_000 / rate),
     )
+
+
+def cart_pole(*, dt: float = 0.02, widen: float = 1.0) -> Problem:
+    """A pole on a cart with strong noise. The start gains are the LQR gains for a 100 times larger cost of u: they hold
+    the pole in every run, and are close to gains that do not."""
+    cart_mass, mass, length, gravity, friction = 1.0, 0.1, 0.5, 9.81, 0.1
+    total = cart_mass + mass
+
+    def rates(x: jax.Array, force: jax.Array) -> jax.Array:
+        s, c = jnp.sin(x[2]), jnp.cos(x[2])
+        push = (force - friction * x[1] + mass * length * x[3] ** 2 * s) / total
+        angular = (gravity * s - c * push) / (length * (4 / 3 - mass * c**2 / total))
+        return jnp.stack([x[1], push - mass * length * angular * c / total, x[3], angular])
+
+    def dynamics(x, u, f, t):
+        middle = x + dt / 2 * rates(x, u[0] + f[0])
+        return x + dt * rates(middle, u[0] + f[0])
+
+    def scenario(steps: int, seed: Any) -> st.Scenario:
+        w = st.Gaussian(1.0)(jax.random.key(seed), steps, 4) * jnp.array([0.0, 0.5, 0.0, 0.5]) * math.sqrt(dt)
+        return st.Scenario(jnp.array([0.2, 0.0, 0.05, 0.0]), jnp.zeros((steps, 1)), w)
+
+    system = st.System(
+        dynamics,
+        residual=lambda x, a, t: a,
+        policy=lambda x, theta, f, t: -(theta @ x)[None] - f,
+        cost=lambda x, u, theta, t: x @ (jnp.array([1.0, 0.1, 10.0, 0.1]) * x) + 0.01 * u[0] ** 2,
+    )
+    high = widen * np.array([40.0, 40.0, 90.0, 40.0])
+    start = np.array([-0.911, -1.973, -29.19, -7.389])
+    steps = round(30 / dt)
+    return Problem("cart-pole", system, st.Frozen(), st.Box(-high, high), {"": start}, np.zeros(1), scenario, steps)
+
+
+LOOP_MEMORY = 74
+"""The time constant of `cart_pole` with its start gains, in steps."""
+
+
+def largest_angle(problem: Problem, tuner: st.AbstractTuner, seed: Any, guard: st.Guard | None = None) -> jax.Array:
+    """Return the largest angle of `cart_pole` in a run, in rad; infinity if the run fails."""
+    controller = st.Controller(problem.system, tuner, problem.estimator)
+    start: dict[str, Any] = dict(theta=jnp.asarray(problem.starts[""]), a_hat=jnp.asarray(problem.a_hat))
+    run = st.simulate(controller, problem.scenario(problem.steps, seed), **start, record=("x",), guard=guard)
+    return jnp.where(run.outcome.code == 0, jnp.abs(run.x[:, 2]).max(), jnp.inf)
+
+
+def falls(seeds: list[int]) -> None:
+    """Print how many runs of `cart_pole` fall: an angle above 1 rad."""
+    limited = st.Guard(rate=0.1 / (5 * LOOP_MEMORY), burst=0.1)
+    cases: dict[str, tuple[int | None, st.Guard | None]] = {
+        "default": (None, None),
+        "default, Guard()": (None, st.Guard()),
+    }
+    cases["10 % of Θ in 5 time constants"] = (None, limited)
+    cases |= {f"rest={rest}": (rest, None) for rest in (100, 200, 370, 740, 1000)}
+    cases["rest=740, Guard()"] = (740, st.Guard())
+    print(f"{'runs that fall, of':32} {len(seeds):6d} {len(seeds):6d}\n{'box':32} {'× 1':>6} {'× 10':>6}")
+    problems = [cart_pole(), cart_pole(widen=10.0)]
+
+    def count(problem: Problem, make: Callable[[st.Box], st.AbstractTuner], guard: st.Guard | None) -> int:
+        angles = jax.jit(jax.vmap(lambda seed: largest_angle(problem, make(problem.box), seed, guard)))
+        return int(np.sum(np.asarray(angles(jnp.asarray(seeds))) > 1))
+
+    held = [count(problem, lambda box: st.Fixed(), None) for problem in problems]
+    print(f"{'start gains held fixed':32} {held[0]:6d} {held[1]:6d}", flush=True)
+    for name, (rest, guard) in cases.items():
+        fallen = [count(problem, partial(_resting, rest), guard) for problem in problems]
+        print(f"{name:32} {fallen[0]:6d} {fallen[1]:6d}", flush=True)
+
+
+def _resting(rest: int | None, box: st.Box) -> st.GaussNewton:
+    return st.GaussNewton(constraint=box, rest=rest)
 
 
 def of_robot(robot: Robot, *, widen: float = 1.0) -> Problem:
@@ -390,13 +463,14 @@ def compare(
     *,
     with_rivals: bool = False,
     reference: dict[str, Scores] | None = None,
+    rest: int | None = None,
 ) -> dict[str, Scores]:
     """Print the table of one problem, and return the reference of each start."""
     references = reference or {}
     for start, theta in problem.starts.items():
         if start not in references:
             references[start] = grid(problem, theta, seeds)
-        tuners: dict[str, st.AbstractTuner] = {"GaussNewton": st.GaussNewton(constraint=problem.box)}
+        tuners: dict[str, st.AbstractTuner] = {"GaussNewton": _resting(rest, problem.box)}
         if with_rivals:
             tuners |= {name: st.MGAPS(rule, constraint=problem.box) for name, rule in rivals(problem).items()}
         report(
@@ -597,10 +671,14 @@ def main() -> None:
     parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
     parser.add_argument("--starts", type=int, help="only so many starts, from the first")
     parser.add_argument("--rivals", action="store_true")
+    parser.add_argument(
+        "--rest", type=int, help="the setting `rest` of GaussNewton, for the problems and their variants"
+    )
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--guard", choices=("own", "default"), help="run with a guard")
     parser.add_argument("--loops", action="store_true", help="only the PID loops")
     parser.add_argument("--robots", action="store_true", help="only the robots in MuJoCo")
+    parser.add_argument("--falls", action="store_true", help="only the pole on a cart")
     parser.add_argument("--speed", action="store_true", help="only the time of a step")
     options = parser.parse_args()
     seeds = list(range(options.first, options.first + options.seeds))
@@ -608,6 +686,9 @@ def main() -> None:
         if options.speed:
             speed()
             firmware()
+            return
+        if options.falls:
+            falls(seeds)
             return
         if options.robots:
             logging.getLogger("selftune").setLevel(logging.ERROR)  # the guards' interventions are expected here
@@ -626,13 +707,13 @@ def main() -> None:
             problem = PROBLEMS[name]().guarded(options.guard)
             starts = dict(itertools.islice(problem.starts.items(), options.starts))
             problem = dataclasses.replace(problem, starts=starts)
-            references = compare(problem, seeds, with_rivals=options.rivals)
+            references = compare(problem, seeds, with_rivals=options.rivals, rest=options.rest)
             if options.variants:
                 for title, variant, anew in variants(name):
                     if options.guard and title != "box × 4":
                         continue  # the limits of a guard have units
                     variant = dataclasses.replace(variant.guarded(options.guard), name=f"{name}, {title}")
-                    compare(variant, seeds, reference=None if anew else dict(references))
+                    compare(variant, seeds, reference=None if anew else dict(references), rest=options.rest)
 
 
 if __name__ == "__main__":

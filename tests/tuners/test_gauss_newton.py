@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarks import no_knobs
 from jax.flatten_util import ravel_pytree
 
 import selftune as st
@@ -118,8 +119,8 @@ def solve_with_floor(R, g, floor):
 class Rule:
     """The update rule of the docstring, in plain NumPy, without clever ordering."""
 
-    def __init__(self, low, high, memory=2000.0):
-        self.low, self.high, self.N, self.t, self.means = low, high, memory, 0, None
+    def __init__(self, low, high, memory=2000.0, rest=0):
+        self.low, self.high, self.N, self.rest, self.t, self.means = low, high, memory, rest, 0, None
 
     def step(self, theta, h, G, H):
         N, t, w = self.N, self.t, self.high - self.low
@@ -141,20 +142,27 @@ class Rule:
         s = -solve_with_floor(R, g, v + damping) / N_t
         assert np.linalg.norm(s) <= 0.08 / (N_0**0.75 * N_t**0.25) * (1 + 1e-12)
         self.t += 1
-        return np.clip(theta + w * s, self.low, self.high), held
+        return (theta if t < self.rest else np.clip(theta + w * s, self.low, self.high)), held
 
 
 @pytest.mark.parametrize(
-    ("d", "memory"), [(1, 2000.0), pytest.param(4, 2000.0, marks=pytest.mark.slow), (4, 40.0), (14, 2000.0)]
+    ("d", "memory", "rest"),
+    [
+        (1, 2000.0, None),
+        pytest.param(4, 2000.0, None, marks=pytest.mark.slow),
+        (4, 40.0, None),
+        (4, 4.0, 90),  # the windows have their full length before the rest ends
+        (14, 2000.0, None),
+    ],
 )
-def test_the_step_is_the_rule(d, memory):
+def test_the_step_is_the_rule(d, memory, rest):
     """Curvatures come from `jax.hessian` of the cost and Jacobians of the policy, not from the tuner's own function.
     θ starts at the lower bound, where some gradients point outward."""
     system, a_hat = random_system(jax.random.key(3), 3, 2, 2, 2, d), jnp.array([0.5, -0.3])
     low, high = np.full(d, -0.02), np.full(d, 0.02) * (1 + np.arange(d))
-    tuner = st.GaussNewton(constraint=st.Box(low, high), memory=memory)
+    tuner = st.GaussNewton(constraint=st.Box(low, high), memory=memory, rest=rest)
     steps, _ = rows(system, tuner, jnp.asarray(low), a_hat, jnp.array([1.0, -1.0, 0.5]), 150)
-    theta, ever_held, rule, oracle = low, False, Rule(low, high, memory), cost_and_curvature(system, a_hat)
+    theta, ever_held, rule, oracle = low, False, Rule(low, high, memory, rest or 0), cost_and_curvature(system, a_hat)
     for t, (x, used, y, G, _) in enumerate(steps):
         np.testing.assert_allclose(theta, used, rtol=1e-8, atol=1e-10 * high.max())
         h, H = oracle(x, used, y, t)
@@ -486,7 +494,7 @@ class TestBadNumbers:
 
     @pytest.mark.parametrize(
         ("name", "bad"),
-        [("memory", 0.5), ("memory", np.inf), ("prior", 0.0), ("cap", -1.0)],
+        [("memory", 0.5), ("memory", np.inf), ("prior", 0.0), ("cap", -1.0), ("rest", -1), ("rest", np.nan)],
     )
     def test_bad_settings_are_refused(self, name, bad, as_a_user):
         with pytest.raises(ValueError, match=f"{name}: expected"):
@@ -495,6 +503,26 @@ class TestBadNumbers:
     def test_a_constraint_must_be_one(self, as_a_user):
         with pytest.raises(ValueError, match="constraint: expected"):
             st.GaussNewton(constraint=(0.0, 1.0))
+
+
+class TestRest:
+    def test_theta_rests_while_y_and_the_means_settle(self):
+        run = planar_run(st.GaussNewton(constraint=BOX, rest=60), steps=100)
+        still = np.all(run.theta == run.theta[0], axis=1)
+        assert np.flatnonzero(~still)[0] == 61  # the step of t = 60 is the first one that moves θ
+        assert np.any(run.gradient[59] != 0)
+
+    def test_a_pole_on_a_cart_does_not_fall(self):
+        """Without a rest, the first gradients see only the beginning of the effect of θ, and runs fall."""
+        problem = no_knobs.cart_pole()
+
+        def fallen(rest):
+            tuner = st.GaussNewton(constraint=problem.box, rest=rest)
+            angles = jax.jit(jax.vmap(lambda seed: no_knobs.largest_angle(problem, tuner, seed)))
+            return np.sum(np.asarray(angles(jnp.arange(12))) > 1)
+
+        assert fallen(None) >= 3
+        assert fallen(10 * no_knobs.LOOP_MEMORY) == 0
 
 
 class TestMemory:

@@ -33,7 +33,7 @@ class Means(eqx.Module):
 class GaussNewtonState(eqx.Module):
     y: Float[Array, "n d"]
     age: Float[Array, ""]
-    """t, up to the age at which both windows have their full length."""
+    """t, up to the age at which both windows have their full length and θ moves."""
     means: Means
     contraction: _contraction.ContractionState | None
 
@@ -85,12 +85,16 @@ class GaussNewton(AbstractTuner):
       longer than the memory of the closed loop: see `suggest_memory`.
     - `prior`: multiplies $v$.
     - `cap`: the longest way of θ in the first window $N_0$, in widths; the 0.08 above, and $12.5 = 1 / 0.08$.
+    - `rest`: the number of steps at the beginning in which θ does not move. Meanwhile y and the running means learn how
+      θ acts, and all windows grow as usual. By default, None, θ moves from the first step on. Set it for a plant that
+      can fall or run away, such as an inverted pendulum: 10 time constants of the loop at the start gains.
 
     !!! Example
 
         >>> import selftune as st
         >>> tuner = st.GaussNewton(constraint=st.Box(0.0, 50.0))
         >>> slow = st.GaussNewton(constraint=st.Box(0.0, 50.0), memory=20_000, contraction_memory=1000)
+        >>> careful = st.GaussNewton(constraint=st.Box(0.0, 50.0), rest=500)
     """
 
     constraint: AbstractConstraint = eqx.field(default_factory=Unconstrained, converter=projected_step.constraint)
@@ -100,6 +104,9 @@ class GaussNewton(AbstractTuner):
     )
     prior: Float[Array, ""] = eqx.field(default=1.0, converter=lambda v: arguments.positive("prior", v))
     cap: Float[Array, ""] = eqx.field(default=0.08, converter=lambda v: arguments.positive("cap", v))
+    rest: Float[Array, ""] | None = eqx.field(
+        default=None, converter=lambda v: None if v is None else _steps("rest", v, "None or a number of steps >= 0")
+    )
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
 
     def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> GaussNewtonState:
@@ -186,6 +193,8 @@ class GaussNewton(AbstractTuner):
         if held is not None:  # the numbers at a bound are decoupled from the others
             s = jnp.where(held, g / jnp.maximum(jnp.diagonal(R), least), s)
         s = s * (-1 / window)
+        if self.rest is not None:
+            s = jnp.where(age < self.rest.astype(dtype), 0, s)
         moved = unravel(flat + w * s)
         if is_box:
             theta = self.constraint.project(moved)
@@ -193,7 +202,14 @@ class GaussNewton(AbstractTuner):
             # The factor makes the inverse dimensionless; it does not change the projection.
             inverse = jax.vmap(solve, in_axes=(None, 1), out_axes=1)(factors, least * jnp.eye(d, dtype=dtype))
             theta = self.constraint.project_in_metric(moved, w[:, None] * inverse * w[None, :], exact=False)
-        return theta, jnp.minimum(age + 1, 2 * N / MEANS_GROWTH), means
+        oldest = 2 * N / MEANS_GROWTH
+        if self.rest is not None:
+            oldest = jnp.maximum(oldest, self.rest.astype(dtype))
+        return theta, jnp.minimum(age + 1, oldest), means
+
+
+def _steps(name: str, value: Any, expected: str) -> Array:
+    return arguments.number(name, value, lambda v: 0 <= v < np.inf, expected)
 
 
 def _triangle(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
