@@ -570,7 +570,7 @@ def test_an_agent_takes_over_a_plant_that_rests_at_another_place(samples, tmp_pa
 
 def test_gains_are_plain_numbers_and_the_delay_line_is_not_drawn():
     loop = st.Loop(
-        models.Delayed(models.SecondOrder(gain=1.0, frequency=2.0, damping=0.5, dt=0.05), 4),
+        models.Delayed(models.SecondOrder(1.0, 2.0, 0.5, dt=0.05), 4),
         policies.PID(kp=1.0, ki=0.3),
     )
     gains = loop.gains(loop.theta)

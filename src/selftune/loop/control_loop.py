@@ -362,13 +362,13 @@ class Loop(eqx.Module):
         """
         first, x = self._first_context(), self.x
         a_hat = self.a_hat if a_hat is None else a_hat
-        takes_over = not u is measurement is reference is None
-        if takes_over:
+        start: tuple[Array, Array] | None = None
+        if not u is measurement is reference is None:
             u, measured, wanted = takeover.checked(self.policy, self.plant, self.noise.size, u, measurement, reference)
             first = first._replace(reference=wanted)
             sees_state = self.observer is None
             x, a_hat = takeover.rest_of(self.plant, u, measured, a_hat, first, full_state=sees_state)
-            output = self.plant.output(measured) if sees_state else measured
+            start = u, self.plant.output(measured) if sees_state else measured
         agent = Agent(
             self.controller() if controller is None else controller,
             x=x,
@@ -381,10 +381,10 @@ class Loop(eqx.Module):
             make_context=_ContextMaker(len(self.plant.references), self.jitter),
             **options,
         )
-        if takes_over:
+        if start is not None:
             assert isinstance(self.policy, PID)
             of_policy = _split_theta(agent.theta, self.observer)[0]
-            takeover.started(agent, self.policy, u, output, of_policy, self.plant.dt, first)
+            takeover.started(agent, self.policy, *start, of_policy, self.plant.dt, first)
         return agent
 
     def scenario(
