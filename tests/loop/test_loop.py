@@ -580,6 +580,8 @@ def test_gains_are_plain_numbers_and_the_delay_line_is_not_drawn():
     for _ in range(5):
         agent.act(0.1, reference=0.2)
     for drawn in (run, agent):
-        labels = [text.get_text() for axes in loop.plot(drawn).axes for text in axes.get_legend().get_texts()]
+        legends = filter(None, (axes.get_legend() for axes in loop.plot(drawn).axes))
+        labels = [text.get_text() for legend in legends for text in legend.get_texts()]
+        assert "output" in labels
         assert not any("[t-" in label for label in labels)
     assert run.x.shape == (30, 6), "the run keeps the delay line"
