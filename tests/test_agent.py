@@ -252,7 +252,7 @@ class TestGuard:
         play(agent)
         before, values = state_of(agent), (agent.theta, agent.a_hat)
         for wrong in (1.0, [1.0], [1.0, 2.0, 3.0], [[1.0, 2.0]], ["a", "b"], [True, False], [1j, 0j], None, [[1.0], 2]):
-            for name, call in {"x": agent.act, "f_obs": agent.observe, "x_next": agent.observe_state}.items():
+            for name, call in {"measurement": agent.act, "f_obs": agent.observe, "x_next": agent.observe_state}.items():
                 with pytest.raises(ValueError, match=rf"^{name}: expected 2 real numbers, got "):
                     call(wrong)
         for t in (1.5, True, "a", 2**31, [1, 2]):

@@ -89,12 +89,12 @@ def test_what_is_not_such_a_file_is_refused(saved, tmp_path):
     foreign = tmp_path / "foreign.npz"
     np.savez(foreign, x=np.zeros(3))
     refused(agent, foreign, damaged)
-    kind = b'"format": "selftune agent", "version": 4, "checksum": ""'
+    kind = b'"format": "selftune agent", "version": 5, "checksum": ""'
     for about in (b"[]", b"{", b'{"leaves": []}', b'{"leaves": 3, %b}' % kind, b'{"leaves": [[3]], %b}' % kind):
         np.savez(foreign, about=np.frombuffer(about, np.uint8))
         refused(agent, foreign, damaged)
     np.savez(foreign, about=np.frombuffer(b'{"leaves": [], "checksum": ""}', np.uint8))
-    refused(agent, foreign, "expected a file of selftune agent, version 4, got None, version None")
+    refused(agent, foreign, "expected a file of selftune agent, version 5, got None, version None")
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def forge(path, about, arrays, save=np.savez):
         ("guard_window_good_theta", np.nan, "theta: expected "),
         ("guard_mode", 7, "guard_mode: expected one of 0, 1, 2, got 7"),
         ("guard_missed", -1, "guard_missed: expected a number >= 0, got -1"),
-        ("code", 9, "code: expected one of 0, 1, 2, 4, 5, 6, 7, got 9"),
+        ("code", 9, "code: expected one of 0, 1, 2, 4, 5, 6, 7, 8, got 9"),
         ("refused", -5, "refused: expected a number >= 0, got -5"),
     ],
 )
@@ -257,3 +257,24 @@ def test_saving_does_not_follow_a_link(tmp_path, monkeypatch):
         agent.save(tmp_path / "agent")
     assert victim.read_text() == "mine"
     assert (tmp_path / ".agent.guessed.tmp").is_symlink()
+
+
+def tank(dt=1.0, low=0.0, high=100.0, sign=1.0, effort=0.01, **options):
+    model = st.models.FirstOrder(gain=0.8 * sign, time_constant=300.0, dt=dt, rated_input=100.0)
+    policy = st.policies.PID(kp=2.0 * sign, ki=0.02 * sign, u_min=low, u_max=high)
+    return st.Loop(model, policy, st.Tracking(effort=effort), **options)
+
+
+def test_the_file_of_another_loop_is_refused_and_the_message_names_the_constant(tmp_path):
+    first = tank().agent(engine="xla")
+    first.act(20.0, reference=30.0)
+    first.save(tmp_path / "tank")
+    for other, message in (
+        (tank(dt=0.1), r"another agent: plant.dt: expected 0.1, got 1.0"),
+        (tank(low=-5.0, high=5.0), r"policy.u_min: expected \[-5.0\], got \[0.0\]"),
+        (tank(sign=-1.0), r"plant.gain: expected -0.8, got 0.8"),
+        (tank(effort=0.1), r"cost.effort: expected 0.1, got 0.01"),
+    ):
+        refused(other.agent(engine="xla"), tmp_path / "tank", message)
+    same = tank(reference=3.0).agent(engine="xla", theta={"log_kp": np.log(3.0), "log_ki": np.log(0.01)})
+    assert same.load(tmp_path / "tank").act(21.0, reference=30.0) == first.act(21.0, reference=30.0)

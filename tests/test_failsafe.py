@@ -339,3 +339,33 @@ def test_a_loop_context_has_no_nan():
     u = one.act([0.0], t)
     assert one.result.message == "a number stopped being finite at step 0"
     assert np.isfinite(u).all()
+
+
+@pytest.mark.parametrize("engine", ["native", "xla"])
+def test_a_value_that_the_sensor_cannot_give_counts_as_no_value(engine):
+    """A wire breaks, and the sensor reads 0 °C: the heater holds its control, and then takes the safe one."""
+    model = st.models.FirstOrder(gain=0.8, time_constant=300.0, dt=1.0, rated_input=100.0)
+    loop = st.Loop(model, st.policies.PID(kp=2.0, ki=0.02, u_min=0.0, u_max=100.0))
+    guard = loop.guard(x_low=5.0, x_high=120.0, bridge=2, safe_after=5, safe_u=10.0)
+    agent = loop.agent(u=50.0, measurement=40.0, reference=40.0, guard=guard, engine=engine)
+    theta, a_hat = agent.theta, agent.a_hat
+    sent = [float(agent.act(y, reference=40.0)[0]) for y in [40.0] + 7 * [0.0] + [121.0]]
+    np.testing.assert_allclose(sent, 6 * [50.0] + 3 * [10.0], rtol=1e-6)
+    assert agent.is_latched
+    agent.clear()
+    assert agent.act(130.0, reference=40.0) == 10.0, "still blind"
+    agent.clear()
+    agent.act(40.0, reference=40.0)
+    agent.act(0.0, reference=40.0)
+    assert agent.result.message.startswith("a measurement is outside the range of its sensor")
+    np.testing.assert_array_equal(np.ravel(list(agent.theta.values())), np.ravel(list(theta.values())))
+    np.testing.assert_allclose(agent.a_hat, a_hat, rtol=1e-5)
+
+
+def test_the_limits_of_a_range_fit_together():
+    with pytest.raises(st.ArgumentError, match=r"x_low, x_high: expected x_low < x_high, got 5\.0 and 1\.0"):
+        st.Guard(x_low=5.0, x_high=1.0)
+    model = st.models.FirstOrder(gain=0.8, time_constant=300.0, dt=1.0)
+    loop = st.Loop(model, st.policies.PID(kp=2.0))
+    with pytest.raises(st.ArgumentError, match="x_low: expected one number or 1, got 2"):
+        loop.agent(guard=st.Guard(x_low=[1.0, 2.0]))

@@ -120,8 +120,10 @@ def test_the_cost_has_its_moving_average_and_a_logarithmic_axis_if_it_changes_a_
     (axes,) = run_figures.overview(dataset(cost=cost)).axes
     assert axes.y.is_log
     average, drawn = axes.series
-    assert average.label == "moving average over 50 steps"
-    np.testing.assert_allclose(average.y[200], cost[175:225].mean(), rtol=1e-12)
+    assert average.label == "mean of the last 50 steps"
+    np.testing.assert_allclose(average.y[200], cost[151:201].mean(), rtol=1e-12)
+    assert np.isnan(average.y[:49]).all(), "no mean before the first whole window"
+    assert np.isfinite(average.y[49])
     assert np.all(drawn.y > 0)
     drawings.check(run_figures.overview(dataset(cost=cost)))
     flat = 3 + random(1000) ** 2

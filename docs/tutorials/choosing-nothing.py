@@ -1,7 +1,8 @@
 # %% [markdown]
 # # Choosing nothing
 # A tuner usually has a learning rate, an estimator has noise levels, and a guard has limits. selftune chooses all of them. This
-# tutorial shows what it chooses, why, and when you should choose after all.
+# tutorial shows what it chooses for a PID loop, and when you should choose after all. The second half compares with a tuner that needs a learning
+# rate.
 
 # %%
 import jax
@@ -10,7 +11,60 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import selftune as st
+from selftune import models, policies
 
+loop = st.Loop(
+    plant=models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.02),
+    policy=policies.PID(kp=0.2, ki=0.2, u_min=-5.0, u_max=5.0),
+    reference=st.references.Square(4.0, low=0.0, high=1.0),
+)
+print(loop.controller().tuner, loop.controller().estimator, sep="\n")
+
+# %% [markdown]
+# You gave a plant, a policy and a reference. The loop chose the rest:
+#
+# - **The tuner** `GaussNewton` has no learning rate. It averages over at least 2,000 steps and 10 periods of the reference (`memory`).
+# - **The estimator** `AutoEstimator` measures the noise itself.
+# - **The box**: each gain may fall to 1/100 and rise to 100 times its start value.
+# - **The guard** has limits from the scales of the plant and from the period of the reference:
+
+# %%
+guard = loop.guard()
+print(
+    f"window {guard.window} steps, rate {guard.rate:.2g}, burst {guard.burst:g}, u from {guard.u_low} to {guard.u_high}"
+)
+run = loop.simulate(steps=4_000, seed=0)
+print(f"mean cost {run.cost[:400].mean():.4f} in the first tenth, {run.cost[-400:].mean():.4f} in the last")
+assert run.cost[-400:].mean() < 0.6 * run.cost[:400].mean()
+
+# %% [markdown]
+# ## Limits from a run
+# `suggest_guard` makes the limits narrower. It takes them from a run that went well, and says why:
+
+# %%
+suggestion = st.suggest_guard(run, base=guard)
+print(suggestion)
+assert suggestion.guard.x_limit[0] < guard.x_limit[0]
+
+# %% [markdown]
+# [`st.commission`](../commissioning.md) does this and more in one call: it makes a dry run on the plant, and decides: go or no-go.
+#
+# ## When to choose after all
+# | situation | choose |
+# |---|---|
+# | you need a guarantee of the paper | `MGAPS` and `GradientEstimator`, with the rates of `suggest_learning_rate` |
+# | the loop forgets slowly (ρ̂ above 0.99) | `memory`, by `suggest_memory` |
+# | the cost has rare, very large values, such as the rate of u at a step of the reference | a filtered reference, or `Guard(burst=…)`, which the guard of a `Loop` has |
+# | you know the noise and the drift of the parameters | `KalmanEstimator(process_noise, measurement_noise)` |
+# | you know which gains are allowed | `PID(constraint=…)`: [the range of the gains](../policies.md#the-range-of-the-gains) |
+# | the machine must not move the gains by more than 1 % per second | `Guard(rate=…)` |
+# | the cost of a step is limited on your microcontroller | `MGAPS`: fewer operations |
+#
+# ## Why there is no learning rate
+# The rest of this tutorial uses a system of four functions in place of a `Loop`, to compare many tuners quickly. The state is one number, the gain is
+# θ, and random noise moves the state.
+
+# %%
 steps = 6_000
 
 
@@ -29,7 +83,6 @@ scenario = st.Scenario(jnp.zeros(1), st.Constant(0.5)(ka, steps, 1), st.Gaussian
 box, start = st.Box(0.0, 8.0), {"theta": jnp.full(1, 0.5), "a_hat": jnp.zeros(1)}
 
 # %% [markdown]
-# ## The learning rate
 # First the paper's tuner, with eight learning rates. `vmap` runs them as one batch. The cost is the mean over the second half.
 
 
@@ -43,12 +96,11 @@ rates = jnp.geomspace(1e-3, 1e2, 8)
 costs = jax.vmap(late_cost)(rates)
 
 # %% [markdown]
-# Now `GaussNewton`, which has no learning rate. It also computes the curvature of the cost along the same sensitivities, and the
-# curvature gives the length of its steps.
+# Now `GaussNewton`, which has no learning rate. It also estimates how fast the cost bends. Where the cost bends strongly, the steps are short.
 
 # %%
-run = st.simulate(st.Controller(system, st.GaussNewton(constraint=box), st.AutoEstimator()), scenario, **start)
-chosen = run.cost[steps // 2 :].mean()
+tuned = st.simulate(st.Controller(system, st.GaussNewton(constraint=box), st.AutoEstimator()), scenario, **start)
+chosen = tuned.cost[steps // 2 :].mean()
 figure, axes = plt.subplots(figsize=(6, 2.8))
 axes.loglog(rates, costs, "o-", label="MGAPS")
 axes.axhline(float(chosen), color="C1", label="GaussNewton")
@@ -67,8 +119,8 @@ assert jnp.nanmax(costs) > 1.2 * jnp.nanmin(costs)
 same = st.simulate(
     st.Controller(make_system(unit=1000.0), st.GaussNewton(constraint=box), st.AutoEstimator()), scenario, **start
 )
-print(f"θ at the end: {run.theta[-1, 0]:.4f}, with a cost in other units {same.theta[-1, 0]:.4f}")
-assert jnp.allclose(run.theta, same.theta, rtol=1e-2)
+print(f"θ at the end: {tuned.theta[-1, 0]:.4f}, with a cost in other units {same.theta[-1, 0]:.4f}")
+assert jnp.allclose(tuned.theta, same.theta, rtol=1e-2)
 
 # %% [markdown]
 # ## What you still give
@@ -84,25 +136,3 @@ contraction = st.check_contraction(system, scenario[:1_000], theta=np.array([0.5
 memory = st.suggest_memory(float(contraction.rho), d=1, period=400)
 print(f"rho {contraction.rho:.3f}: a memory of {memory} steps is enough")
 assert memory <= 2_000
-
-# %% [markdown]
-# ## The limits of the guard
-# `suggest_guard` derives them from a run that went well, and says why:
-
-# %%
-suggestion = st.suggest_guard(run)
-print(suggestion)
-assert suggestion.guard.window > 0
-
-# %% [markdown]
-# For a `Loop`, [`st.commission`](../commissioning.md) does all of this in one call, with a dry run on the plant, and decides: go or no-go.
-#
-# ## When to choose after all
-# | situation | choose |
-# |---|---|
-# | you need a guarantee of the paper | `MGAPS` and `GradientEstimator`, with the rates of `suggest_learning_rate` |
-# | the loop forgets slowly (ρ̂ above 0.99) | `memory`, by `suggest_memory` |
-# | the cost has rare, very large values, such as the rate of u at a step of the reference | a filtered reference, or `Guard(burst=…)`, which the guard of a `Loop` has |
-# | you know the noise and the drift of the parameters | `KalmanEstimator(process_noise, measurement_noise)` |
-# | the machine must not move the gains by more than 1 % per second | `Guard(rate=…)` |
-# | the cost of a step is limited on your microcontroller | `MGAPS`: fewer operations |

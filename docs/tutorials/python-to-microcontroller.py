@@ -1,7 +1,7 @@
 # %% [markdown]
 # # From Python to a microcontroller
-# The controller that you tuned in Python also runs on a microcontroller: selftune writes its step as C99 in `float`, without heap, without
-# globals, and without loops that depend on data. This tutorial exports a loop, compiles the C on your own machine, and checks that it
+# The controller that you tuned in Python also runs on a microcontroller. selftune writes its step as C99 in `float`. The C uses no heap and no
+# global variables, and a step takes a fixed time. This tutorial exports a loop, compiles the C on your own machine, and checks that the C
 # computes the same numbers.
 
 # %%
@@ -31,8 +31,12 @@ print(*names, sep="\n")
 assert {"heater.c", "heater.h", "main.c", "README.md"} <= set(names)
 
 # %% [markdown]
-# `heater.h` has the interface, `heater.c` the step, and `main.c` replays a recorded run. The exported `README.md` lists the operations and
-# the bytes of a step. These are the functions that your firmware calls:
+# - `heater.h` has the interface.
+# - `heater.c` has the step.
+# - `main.c` replays a recorded run.
+# - `README.md` lists the operations and the bytes of a step.
+#
+# These are the functions that your firmware calls:
 
 # %%
 header = (exported / "heater.h").read_text()
@@ -58,15 +62,39 @@ if compiler:
 # A return code of 0 means that every number agrees and that a measurement of NaN was refused.
 #
 # ## In your firmware
-# Call `init` once. In the timer interrupt, call `observe_state` with the new measurement, and then `act`:
-#
-# ```c
-# static heater_state state;
-#
-# void setup(void) { heater_init(&state); }
-#
-# void every_10_ms(void) { /* read the sensor; heater_observe_state; heater_act; send the control */ }
-# ```
+# Call `heater_init` once. In the timer interrupt, call `heater_observe_state` with the new measurement, and then `heater_act`. The context has the
+# reference of this step:
+
+# %%
+firmware = """
+#include "heater.h"
+
+float read_sensor(void), wanted_output(void);
+void send(float);
+
+static heater_state state;
+static heater_context now; /* the number of the step, and the reference */
+
+void setup(void) { heater_init(&state); }
+
+void every_10_ms(void)
+{
+    float measured[HEATER_Q] = {read_sensor()}, u[HEATER_M];
+    now.reference[0] = wanted_output();
+    heater_observe_state(&state, measured); /* learn from the last step; before the first act this does nothing */
+    int code = heater_act(&state, measured, &now, u, 0);
+    now.step++;
+    send(u[0]); /* always finite and inside the limits; code tells why a measurement was refused */
+    (void)code;
+}
+"""
+(exported / "firmware.c").write_text(firmware)
+if compiler:
+    subprocess.run([compiler, "-std=c99", "-Wall", "-Werror", "-c", "firmware.c"], cwd=exported, check=True)
+
+# %% [markdown]
+# `HEATER_Q` is the number of measured values, and `HEATER_M` the number of controls. The C starts as `loop.agent()` does. If the plant runs when the
+# firmware starts, give the policy `u_start=…` before you export: the integral then starts there.
 #
 # The struct has no lock: call its functions from one interrupt, or protect them yourself. `heater_pause`, `heater_freeze`, `heater_resume` and
 # `heater_restore` do the same as the methods of the agent.

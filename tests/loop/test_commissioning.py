@@ -1,6 +1,8 @@
 """`commission`: what it finds on good and bad plants, what it sends to them, and what it gives back."""
 
 import math
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -178,13 +180,32 @@ def test_the_log_of_a_run_gives_the_findings_of_the_live_run(good, loop, tmp_pat
     assert found.guard == good.guard
 
 
+def test_it_tells_what_it_will_do_and_takes_over_a_plant_that_runs(caplog):
+    """The plant rests at 2, with u = 1.1: the first control is 1.1, although the first reference is another."""
+    loop, plant = make_loop(reference=references.Steps(1.0, low=1.0, high=2.0)), Plant(load=-0.1, noise=1e-6)
+    plant.x = 2.0
+    guard = loop.guard(x_low=-1.0, stuck=50)
+    with caplog.at_level("WARNING", logger="selftune"):
+        made = st.commission(loop, plant, steps=150, u=1.1, guard=guard)
+    (said,) = (record.message for record in caplog.records)
+    assert said.startswith("two dry runs of 150 steps (1.5 s) each")
+    assert "The reference goes from 1" in said
+    assert abs(plant.sent[0] - 1.1) < 1e-9
+    assert len(plant.sent) == 300
+    assert (made.guard.x_low, made.guard.stuck) == (-1.0, 50)
+
+
 def test_the_choices(good, loop):
     assert good.controller.tuner.memory >= 20 * good["contraction"].numbers["time_constant"]
     assert isinstance(good.controller.estimator, st.AutoEstimator)
     assert "KalmanEstimator" in good["choices"].sentence
     assert {rule.setting for rule in good.guard_rules} == {
-        "x_limit", "f_limit", "y_limit", "window", "cost_floor", "cost_ceiling", "u_low", "u_high", "safe_u", "rate"
+        "x_limit", "f_limit", "y_limit", "window", "cost_floor", "cost_ceiling", "u_low", "u_high", "x_low", "x_high",
+        "stuck", "safe_u", "safe_after", "rate", "burst",
     }  # fmt: skip
+    page = (Path(__file__).parents[2] / "docs" / "commissioning.md").read_text()
+    listed = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page.split("## The limits of the guard")[1], flags=re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(listed))) == {rule.setting for rule in good.guard_rules}
     assert good.guard.u_low == (-10.0,)
     assert not any("given" in rule.rule for rule in good.guard_rules)
     window = good.guard.window
@@ -222,7 +243,7 @@ def test_an_unstable_start_is_a_no_go_that_touches_no_plant(tmp_path):
     assert "loop.back_off(gain_margin=2)" in found.reasons[0]
     assert plant.sent == []
     assert str(found).endswith("NO-GO: stability")
-    with pytest.raises(st.ArgumentError, match=r"force: expected True.*UNSTABLE"):
+    with pytest.raises(ValueError, match=r"^The commissioning ended with NO-GO: stability: UNSTABLE.*force=True"):
         found.agent()
     assert isinstance(found.agent(force=True), st.Agent)
     assert "No-go" in found.report(tmp_path).read_text()

@@ -410,7 +410,24 @@ def test_every_policy_and_model_in_a_loop(name):
             lambda: st.Loop(models.Quantized(models.DCMotor(**MOTOR), 0.1), policies.PID(kp=1.0)),
             "plant: expected a model whose sensors have a derivative",
         ),
-        (lambda: pi_loop().simulate(10), "seed: expected a whole number, because no scenario is given"),
+        (
+            lambda: pi_loop().simulate(10),
+            r"seed: expected a number that starts .* got None; write simulate\(steps=10, seed=0",
+        ),
+        (lambda: pi_loop().simulate(0), "steps: expected a whole number >= 1, got 0"),
+        (lambda: pi_loop().simulate(1e3), "steps: expected a whole number >= 1, got 1000.0"),
+        (lambda: pi_loop().agent(u=1.0), "measurement: expected the present value, because u, measurement and"),
+        (
+            lambda: pi_loop().agent(u=1.0, measurement=[1.0, 2.0], reference=1.0),
+            "measurement: expected 1 real number, got",
+        ),
+        (lambda: pi_loop().agent(u=1e6, measurement=1.0, reference=1.0), "u: expected a control within the limits"),
+        (
+            lambda: st.Loop(models.FirstOrder(**FIRST), policies.PID(kp=1.0)).agent(
+                u=1.0, measurement=1.0, reference=1.0
+            ),
+            r"u: expected None, because the PID has no integral \(ki\)",
+        ),
         (lambda: pi_loop().simulate(10, 0, scenario=pi_loop().scenario(10, 0)), "scenario: expected None together"),
         (lambda: pi_loop().simulate(10, 0, reference=[[1.0, 2.0]]), "values: expected one number for each step"),
         (lambda: pi_loop(reference=[[1.0, 2.0]]), "values: expected one number for each step"),
@@ -526,3 +543,45 @@ def test_a_loop_whose_kp_is_ten_times_too_low_for_kd_is_tuned():
         for theta in (loop.theta, right)
     )
     assert tuned < 1.1 * best
+
+
+@pytest.mark.parametrize("samples", [0, 3])
+def test_an_agent_takes_over_a_plant_that_rests_at_another_place(samples, tmp_path):
+    """The plant rests at 55 °C with 56.5 %. Its gain times 56.5 is not 55: the rest is a load, known from the start."""
+    tank = models.FirstOrder(gain=0.8, time_constant=300.0, dt=1.0, rated_input=100.0)
+    pid = policies.PID(kp=2.0, ki=0.02, kd=3.0, u_min=0.0, u_max=100.0, rate_limit=10.0)
+    loop = st.Loop(models.Delayed(tank, samples) if samples else tank, pid)
+    agent = loop.agent(u=56.5, measurement=55.0, reference=60.0)
+    np.testing.assert_allclose(agent.act(55.0, reference=60.0), 56.5, rtol=1e-12)
+    load = 55.0 / 0.8 - 56.5
+    np.testing.assert_allclose(agent.a_hat, load, rtol=1e-6)
+    agent = loop.agent(u=56.5, measurement=55.0, reference=55.0)
+    y, queue = 55.0, [56.5] * samples
+    for step in range(300):
+        queue.append(float(agent.act(y, reference=55.0)[0]))
+        y = 0.8 * (queue[0] + load) + (y - 0.8 * (queue.pop(0) + load)) * np.exp(-1 / 300)
+        assert abs(y - 55.0) < 1e-6, f"the plant left its rest at step {step}"
+    agent.save(tmp_path / "agent")
+    resumed = loop.agent().load(tmp_path / "agent")
+    assert resumed.act(y, reference=55.0) == agent.act(y, reference=55.0)
+    without = loop.agent()
+    assert without.act(55.0, reference=55.0) == 0.0, "without u, the control jumps to 0"
+
+
+def test_gains_are_plain_numbers_and_the_delay_line_is_not_drawn():
+    loop = st.Loop(
+        models.Delayed(models.SecondOrder(1.0, 2.0, 0.5, dt=0.05), 4),
+        policies.PID(kp=1.0, ki=0.3),
+    )
+    gains = loop.gains(loop.theta)
+    assert {name: type(gain) for name, gain in gains.items()} == dict.fromkeys(("kp", "ki", "tt"), float)
+    run = loop.simulate(30, seed=0)
+    agent = loop.agent(history=10)
+    for _ in range(5):
+        agent.act(0.1, reference=0.2)
+    for drawn in (run, agent):
+        legends = filter(None, (axes.get_legend() for axes in loop.plot(drawn).axes))
+        labels = [text.get_text() for legend in legends for text in legend.get_texts()]
+        assert "output" in labels
+        assert not any("[t-" in label for label in labels)
+    assert run.x.shape == (30, 6), "the run keeps the delay line"

@@ -220,3 +220,21 @@ def test_models_are_made_inside_traced_code():
     slope = jax.jit(jax.grad(end))(0.003)
     h = 1e-6  # the cube root of rounding, relative to the inertia
     assert float(slope) == pytest.approx((float(end(0.003 + h)) - float(end(0.003 - h))) / (2 * h), rel=1e-5)
+
+
+def test_an_output_at_rest_that_is_not_zero(as_a_user):
+    model = models.FirstOrder(**FIRST, dt=0.01, rest=20.0, units=("%", "°C"))
+    zero = models.FirstOrder(**FIRST, dt=0.01)
+    u, f = jnp.array([0.7]), jnp.array([0.2])
+    np.testing.assert_allclose(model.dynamics(model.x0, 0 * u, 0 * f, 0), 20.0, rtol=1e-12)
+    # The same motion as that of the model without a rest, 20 above it.
+    np.testing.assert_allclose(
+        model.dynamics(jnp.array([23.0]), u, f, 0), 20 + zero.dynamics(jnp.array([3.0]), u, f, 0)
+    )
+    assert [one.unit for one in (*model.controls, *model.outputs)] == ["%", "°C"]
+    loop = st.Loop(model, st.policies.PID(kp=1.0, ki=0.5, u_min=0.0, u_max=100.0))
+    assert loop.margins().is_stable
+    with pytest.raises(st.ArgumentError, match="units: expected the units of u and of the output"):
+        models.FirstOrder(**FIRST, dt=0.01, units="%")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(st.ArgumentError, match="rest: expected a finite number, got nan"):
+        models.FirstOrder(**FIRST, dt=0.01, rest=np.nan)

@@ -93,6 +93,11 @@ def _limit(name: str) -> Any:
     )
 
 
+def _bound(name: str, default: float, each: str) -> Any:
+    expected = f"a number, or one for each {each}"
+    return eqx.field(static=True, converter=lambda v: _limits(name, v, lambda a: a == a, expected), default=default)
+
+
 def _above(name: str, default: float | None, least: float) -> Any:
     expected = f"a number > {least:g}, or None"
     return eqx.field(
@@ -125,6 +130,10 @@ class Guard(eqx.Module):
     - `x_limit`, `f_limit`: limits on the absolute value of the measured x and of the observed residual: one number, or
       one for each component. A measurement above its limit, or one that contains NaN or infinity, is **refused**:
       nothing is learned from it.
+    - `x_low`, `x_high`: the range of values that a working sensor can give, one number or one for each measured signal;
+      by default there is none. A value outside the range counts as NaN: it is refused, and it is never used for a
+      control. So a broken wire that reads 0 °C is refused with `x_low=5.0`. `x_limit` is for a plant that moves too
+      far: after `bridge` steps, its measurement is used, because a control for it is better than none.
     - `stuck`: a sensor counts as stuck after this many steps in a row at which a component of the measurement is
       repeated bit for bit, although the model predicts that it moves. Then the measurement is refused. By default off.
       Set it above the longest repetition of a coarse encoder; 3 suits sensors with noise.
@@ -212,6 +221,8 @@ class Guard(eqx.Module):
 
     x_limit: float | tuple[float, ...] | None = _limit("x_limit")
     f_limit: float | tuple[float, ...] | None = _limit("f_limit")
+    x_low: float | tuple[float, ...] = _bound("x_low", -math.inf, "measured signal")
+    x_high: float | tuple[float, ...] = _bound("x_high", math.inf, "measured signal")
     stuck: int | None = eqx.field(
         static=True, converter=lambda v: None if v is None else arguments.count("stuck", v), default=None
     )
@@ -222,16 +233,8 @@ class Guard(eqx.Module):
     safe_after: int = eqx.field(static=True, converter=lambda v: arguments.whole("safe_after", v), default=200)
     latch: bool = eqx.field(static=True, default=True)
     gate: float | None = _above("gate", 30.0, 1)
-    u_low: float | tuple[float, ...] = eqx.field(
-        static=True,
-        converter=lambda v: _limits("u_low", v, lambda a: a == a, "a number, or one for each control"),
-        default=-math.inf,
-    )
-    u_high: float | tuple[float, ...] = eqx.field(
-        static=True,
-        converter=lambda v: _limits("u_high", v, lambda a: a == a, "a number, or one for each control"),
-        default=math.inf,
-    )
+    u_low: float | tuple[float, ...] = _bound("u_low", -math.inf, "control")
+    u_high: float | tuple[float, ...] = _bound("u_high", math.inf, "control")
     rate: float | None = _above("rate", 0.1, 0)
     burst: float | None = _above("burst", None, 0)
     authority: float | None = _above("authority", 0.2, 0)
@@ -257,10 +260,17 @@ class Guard(eqx.Module):
 
     def __check_init__(self) -> None:
         arguments.instance("latch", self.latch, bool)
-        low, high = np.asarray(self.u_low), np.asarray(self.u_high)
-        sizes_differ = low.ndim and high.ndim and low.shape != high.shape
-        if sizes_differ or not np.all(low < high):
-            raise ArgumentError("u_low, u_high", "u_low < u_high", f"{self.u_low} and {self.u_high}")
+        for low, high in (("u_low", "u_high"), ("x_low", "x_high")):
+            least, most = np.asarray(getattr(self, low)), np.asarray(getattr(self, high))
+            sizes_differ = least.ndim and most.ndim and least.shape != most.shape
+            if sizes_differ or not np.all(least < most):
+                got = f"{getattr(self, low)} and {getattr(self, high)}"
+                raise ArgumentError(f"{low}, {high}", f"{low} < {high}", got)
+
+    @property
+    def has_range(self) -> bool:
+        """Whether the sensors have a range."""
+        return bool(np.any(np.isfinite([*np.atleast_1d(self.x_low), *np.atleast_1d(self.x_high)])))
 
     @property
     def is_clipping(self) -> bool:
@@ -268,7 +278,17 @@ class Guard(eqx.Module):
 
     def check(self, n: int, m: int, k: int, d: int, dtype: Any) -> None:
         """Raise `ValueError` if a setting does not fit the sizes or the dtype of the controller."""
-        sizes = {"x_limit": n, "f_limit": k, "u_low": m, "u_high": m, "safe_u": m, "growth": d, "calming": d}
+        sizes = {
+            "x_limit": n,
+            "x_low": n,
+            "x_high": n,
+            "f_limit": k,
+            "u_low": m,
+            "u_high": m,
+            "safe_u": m,
+            "growth": d,
+            "calming": d,
+        }
         for name, size in sizes.items():
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != size:

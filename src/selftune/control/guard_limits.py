@@ -19,6 +19,8 @@ SENSITIVITY_MARGIN = 20.0
 """y is reset if it is this many times larger than in the dry run."""
 TIME_CONSTANTS = 10
 """A window of the guard has at least this many time constants of the closed loop."""
+GIVEN = ("u_low", "u_high", "x_low", "x_high", "stuck", "safe_u", "safe_after", "rate", "burst")
+"""The settings that a suggestion takes from the guard that it starts from, and lists."""
 SPIKE = 5
 """Peaks are those of the median over this many steps, so that a fault of the sensor of two steps is no peak."""
 
@@ -91,8 +93,8 @@ def suggest_guard(
     - `cost_floor`: the mean cost of the dry run, divided by the guard's `rollback`. After a long rest, a task that
       costs as much as in the dry run then causes no rollback.
     - `cost_ceiling`: 100 times the mean cost of the dry run, as x may be 10 times as large; that of `base` if given.
-    - All other settings, such as `u_low`, `u_high` and `rate`, are those of `base`. So is a limit whose signal the run
-      did not record, or whose signal did not move.
+    - All other settings, such as `u_low`, `u_high`, `rate` and `burst`, are those of `base`. So is a limit whose
+      signal the run did not record, or whose signal did not move.
 
     **Arguments:**
 
@@ -108,8 +110,10 @@ def suggest_guard(
         >>> loop = st.Loop(models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01), policies.PID(kp=1.0, ki=2.0))
         >>> run = loop.simulate(1_000, seed=0)
         >>> suggestion = st.suggest_guard(run, base=loop.guard(), x_scale=2.0)
-        >>> print([rule.setting for rule in suggestion.rules])
-        ['x_limit', 'f_limit', 'y_limit', 'window', 'cost_floor', 'cost_ceiling', 'u_low', 'u_high', 'safe_u', 'rate']
+        >>> print([rule.setting for rule in suggestion.rules][:6])
+        ['x_limit', 'f_limit', 'y_limit', 'window', 'cost_floor', 'cost_ceiling']
+        >>> print([rule.setting for rule in suggestion.rules][6:])
+        ['u_low', 'u_high', 'x_low', 'x_high', 'stuck', 'safe_u', 'safe_after', 'rate', 'burst']
         >>> suggestion.guard.x_limit
         (20.0,)
     """
@@ -136,7 +140,7 @@ def suggest_guard(
     else:
         rules.append(GuardRule("window", base.window, f"given, and at least {TIME_CONSTANTS} time constants"))
     rules += _cost_limits(recorded.get("cost"), base)
-    rules += [GuardRule(name, getattr(base, name), "given") for name in ("u_low", "u_high", "safe_u", "rate")]
+    rules += [GuardRule(name, getattr(base, name), "given") for name in GIVEN]
     settings = {one.setting: one.value for one in rules}
     return GuardSuggestion(Guard(**(_settings(base) | settings)), tuple(rules))
 

@@ -111,6 +111,7 @@ def act(
     system = controller.system
     with jax.named_scope("selftune.guard"):
         state = _repaired(guard, state)
+    x, is_outside = step_limits.in_range(guard, x)
     measurement = _admit_measurement(system, guard, state, x, t)
     wanted, proposed, info = controller.act(state.controller, measurement.value, t)
     x_hat = measurement.value if info.x_hat is None else info.x_hat
@@ -136,7 +137,7 @@ def act(
         learned = are_finite((u, info.cost, gradient, step.theta, step.tuner, proposed.memory))
         code = _code(usable & learned | ~measurement.is_small, measurement.is_small)
         code = jnp.where(measurement.is_stuck & (code == _OK), _STUCK, code)
-        code = jnp.where(measurement.is_finite, code, _NON_FINITE)
+        code = jnp.where(measurement.is_finite, code, jnp.where(is_outside, _OUT_OF_RANGE, _NON_FINITE))
         is_fresh = code == _OK
         is_broken = measurement.is_admitted & ~is_fresh & are_finite(t)
         code = jnp.where(is_safe, _SAFE, code)
@@ -528,6 +529,7 @@ def observe_state(
     `x_next` is a measurement. If only a part of the state is measured, the next state is estimated from it first.
     """
     system, inside = controller.system, state.controller
+    x_next = step_limits.in_range(guard, x_next)[0]
     with jax.named_scope("selftune.infer"):
         f_hat = system.residual(state.x, inside.a_hat, state.t)
         following = system.state_estimate(x_next, inside.memory, inside.theta, state.t)
@@ -600,7 +602,7 @@ def _sum(flags: dict[Decision, Any]) -> Array:
     return sum((jnp.where(on, np.int32(bit), np.int32(0)) for bit, on in flags.items()), start=jnp.zeros((), jnp.int32))
 
 
-_OK, _DIVERGED, _NON_FINITE, _SAFE, _OUTLIER, _REPEATED, _STUCK = (
+_OK, _DIVERGED, _NON_FINITE, _SAFE, _OUTLIER, _REPEATED, _STUCK, _OUT_OF_RANGE = (
     np.int32(code)
     for code in (
         result_codes.OK,
@@ -610,6 +612,7 @@ _OK, _DIVERGED, _NON_FINITE, _SAFE, _OUTLIER, _REPEATED, _STUCK = (
         result_codes.OUTLIER,
         result_codes.REPEATED,
         result_codes.STUCK,
+        result_codes.OUT_OF_RANGE,
     )
 )
 

@@ -13,10 +13,12 @@ REPEATED = 6
 """Only of an observation: the observation of this step was used already."""
 STUCK = 7
 """Only of a step with a guard: a sensor is stuck."""
+OUT_OF_RANGE = 8
+"""Only of a step with a guard: a measurement is outside the range of its sensor."""
 NOT_RUN = -1
 """Only in stored data: this run was not computed."""
 
-OF_STEPS = (OK, DIVERGED, NON_FINITE, SAFE, OUTLIER, REPEATED, STUCK)
+OF_STEPS = (OK, DIVERGED, NON_FINITE, SAFE, OUTLIER, REPEATED, STUCK, OUT_OF_RANGE)
 """The codes that one call of an agent, or of the exported C, can end with."""
 
 WORDS = {
@@ -28,6 +30,7 @@ WORDS = {
     OUTLIER: "the observation was an outlier",
     REPEATED: "the step was observed already",
     STUCK: "a sensor is stuck",
+    OUT_OF_RANGE: "a measurement is outside the range of its sensor",
     NOT_RUN: "was not run",
 }
 

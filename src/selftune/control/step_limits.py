@@ -22,6 +22,15 @@ def within(limit: float | tuple[float, ...] | None, value: Array) -> Any:
     return jnp.all(jnp.abs(value) <= jnp.asarray(bound, value.dtype))
 
 
+def in_range(guard: Guard, x: Array) -> tuple[Array, Any]:
+    """Return a measurement, which becomes NaN if a value is outside the range of its sensor; and whether it did."""
+    if not guard.has_range:
+        return x, jnp.asarray(False)
+    low, high = inward(guard.x_low, x.dtype, np.inf), inward(guard.x_high, x.dtype, -np.inf)
+    outside = jnp.any((x < jnp.asarray(low)) | (x > jnp.asarray(high)))
+    return jnp.where(outside, jnp.nan, x), outside
+
+
 def inward(limit: float | tuple[float, ...], dtype: Any, towards: float) -> np.ndarray:
     """Return a limit in a dtype. A limit that the dtype cannot represent is rounded in the direction `towards`, so that
     a number inside the rounded limit is inside the given one. A finite limit never becomes infinite."""

@@ -56,7 +56,7 @@ def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float
         "name": name,
         "upper": name.upper(),
         "real": firmware.real,
-        **{letter: getattr(sizes, letter) for letter in ("n", "m", "d", "p")},
+        **{letter: getattr(sizes, letter) for letter in ("n", "q", "m", "d", "p")},
         "context_argument": "int32_t t" if firmware.is_counted else f"const {name}_context *t",
         "about_context": about_context,
         "steps": steps,

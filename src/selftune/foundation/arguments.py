@@ -37,6 +37,11 @@ def describe(value: Any) -> str:
     return f"{value!r} ({type(value).__name__})"
 
 
+def real_numbers(count: int) -> str:
+    """Return the text of what was expected: "1 real number", "2 real numbers"."""
+    return f"{count} real number{'' if count == 1 else 's'}"
+
+
 def describe_tree(tree: Any) -> str:
     leaves, structure = jax.tree.flatten(tree)
     if len(leaves) == 1 and leaves[0] is tree:

@@ -1,6 +1,7 @@
 """`commission`: the checks, the dry run and the choices that come before a loop learns on its plant."""
 
 import dataclasses
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -55,6 +56,7 @@ scales counts as 0.1 scales, because a plant at rest has nothing to predict."""
 UNUSABLE = 3.0
 """No-go if the error of the learned model exceeds this multiple of the measurement's motion: a model that predicts
 motions that are not there gives wrong gradients."""
+NOISE = "_over_noise"
 HORIZON = (10, 50)
 """The shortest and the longest prediction, in steps; between them, it is one time constant of the closed loop."""
 GAIN_RATIO = (0.5, 2.0)
@@ -68,17 +70,24 @@ PERIOD, JITTER, WRONG_PERIOD = 0.02, 0.1, 2.0
 _STAY = optax.set_to_zero()
 """One object for all commissionings, so that the program of a loop is compiled once."""
 
+_LOGGER = logging.getLogger("selftune")
+
 LOOP_RULES = {
     "x_limit": "1000 × the scale of the signal",
     "f_limit": "10,000 × the scale of the control",
     "y_limit": "the default of the guard",
     "cost_floor": "the default of the guard",
     "cost_ceiling": "the default of the guard",
-    "safe_u": "the control after too many refused steps: the default of the guard",
+    "x_low": "the lowest value that the sensor can give: none, unless you give one",
+    "x_high": "the highest value that the sensor can give: none, unless you give one",
+    "stuck": "off, unless you give one",
+    "safe_u": "the control after safe_after refused steps in a row: the default of the guard",
+    "safe_after": "the default of the guard",
     "window": "two periods of the reference, at least 500 steps and 10 time constants",
     "u_low": "the limit of the policy",
     "u_high": "the limit of the policy",
     "rate": "θ moves on average by at most a tenth of Θ in a period of the reference, or in a tenth of a path's period",
+    "burst": "the largest reserve of steps of θ: a tenth of Θ",
 }
 """The rules of `Loop.guard` for settings that do not come from the dry run."""
 
@@ -172,8 +181,9 @@ class Commissioned:
         this is an error, unless `force` is True. `options` are further arguments of `Loop.agent`.
         """
         if not self.ok and not force:
-            expected = "True, because the commissioning ended with no-go"
-            raise ArgumentError("force", expected, "False", "; ".join(self.reasons))
+            reasons = "; ".join(self.reasons)
+            advice = "Mend this first. agent(force=True) returns an agent in spite of it"
+            raise ValueError(f"The commissioning ended with NO-GO: {reasons} {advice}.")
         agent = self.loop.agent(
             controller=self.controller, guard=self.guard, theta=self.theta, a_hat=self.a_hat, **options
         )
@@ -225,6 +235,8 @@ def commission(
     steps: int | None = None,
     theta: Any = None,
     reference: Any = None,
+    u: Any = None,
+    guard: Guard | None = None,
     seed: int = 0,
 ) -> Commissioned:
     """Check a loop, make a dry run on its plant, choose the settings, and decide: go or no-go.
@@ -257,9 +269,14 @@ def commission(
           next sample and returns its measurement. If the object has an attribute `time`, that is the time of the last
           measurement in seconds.
         - A `PlantLog`: a recorded run with the start gains. Nothing is sent to any plant.
-    - `steps`: the number of steps of each dry run; by default two windows of the guard, but at least 1000.
+    - `steps`: the number of steps of each dry run; by default two windows of the guard, but at least 1000. A window is
+      two periods of the reference, so a dry run takes at least four periods, and there are two dry runs. For a plant
+      with `measure` and `step`, the log "selftune" tells the duration and the reference before the first step.
     - `theta`: the start gains; by default those of the loop. To start with lower gains, give `loop.back_off()`.
     - `reference`: the reference of the dry runs; by default that of the loop.
+    - `u`: the present control of a plant that already runs. The dry run then begins with this control; see
+      `Loop.agent`.
+    - `guard`: by default `loop.guard()`. Give `loop.guard(x_low=…, stuck=…)` to keep your own settings.
     - `seed`: for the random numbers of the simulation, and for a random reference.
 
     !!! Example
@@ -285,12 +302,13 @@ def commission(
         _fit("plant", plant, loop)
     if isinstance(plant, AbstractModel):
         _check_alike(plant, loop.plant)
-    guard = loop.guard()
+    guard = loop.guard() if guard is None else guard
+    arguments.instance("guard", guard, Guard)
     steps = max(1000, 2 * guard.window) if steps is None else arguments.whole("steps", steps, least=LEAST_STEPS)
     seed = arguments.whole("seed", seed)
     theta = arguments.real_tree("theta", loop._checked(theta), dtype=loop.x.dtype)
     reference = None if reference is None else as_reference(reference)
-    work = _Work(loop, theta, steps, seed, reference)
+    work = _Work(loop, theta, steps, seed, reference, u, guard)
     for step in (work.shapes, work.stability, work.simulation, work.gradients, work.contraction):
         step()
         if work.is_stopped:
@@ -315,11 +333,20 @@ def _fit(name: str, log: PlantLog, loop: Loop) -> None:
 class _Work:
     """The state of a commissioning between its steps."""
 
-    def __init__(self, loop: Loop, theta: PyTree, steps: int, seed: int, reference: Any):
+    def __init__(
+        self,
+        loop: Loop,
+        theta: PyTree,
+        steps: int,
+        seed: int,
+        reference: Any,
+        u: Any = None,
+        guard: Guard | None = None,
+    ):
         self.loop, self.theta, self.steps = loop, theta, steps
-        self.seed, self.reference = seed, reference
+        self.seed, self.reference, self.u = seed, reference, u
         self.rows: list[CommissioningStep] = []
-        self.guard, self.rules = loop.guard(), ()
+        self.guard, self.rules = loop.guard() if guard is None else guard, ()
         self.memory: float | None = None
         self.tau = 0.0
         self.a_hat = loop.a_hat
@@ -480,15 +507,18 @@ class _Work:
             scenario = loop.scenario(len(self.scenario), self.seed, plant=model, reference=self.reference)
             plant = SimulatedPlant(loop, model, scenario)
         # θ stays in both dry runs: the cheapest tuner does, and there is nothing to roll back.
-        guard = loop.guard(rollback=None)
-        agent = loop.agent(controller=loop.controller(tuner=Fixed()), theta=self.theta, guard=guard)
+        guard = dataclasses.replace(self.guard, rollback=None)
         references = np.asarray(self.scenario.t.reference, float)[: 2 * self.steps]
         watch = self._watch()
-        agent.pause()
         measured, fault = first_measurement(loop, plant)
         if fault:
             self.add("dry run", "no-go", f"Not started: {fault}. Nothing was sent.", steps=0)
             return
+        start = {} if self.u is None else {"u": self.u, "measurement": measured, "reference": references[0]}
+        agent = loop.agent(controller=loop.controller(tuner=Fixed()), theta=self.theta, guard=guard, **start)
+        agent.pause()
+        if plant is given:  # a real plant, which will move
+            _LOGGER.warning("%s", _announced(loop, self.steps, references))
         first = drive(loop, agent, plant, measured, references[: self.steps], watch)
         self._judge(first)
         if self.is_stopped or first.log is None:
@@ -641,6 +671,7 @@ class _Work:
             "one_step": one.tolist(),
             "one_step_over_noise": over,
             "many_steps": many.tolist(),
+            "motion": motion.tolist(),
             "many_steps_over_noise": [float(e / n) if n > 0 else math.inf for e, n in zip(many, noise, strict=True)],
             "horizon": ahead.horizon,
             "unexplained": share,
@@ -648,15 +679,18 @@ class _Work:
 
     def _mismatch(self, name: str, log: PlantLog, made: Replay, ahead: Forecast) -> None:
         numbers = self._errors(log, made, ahead)
+        errors, over = (
+            [text_of(numbers[f"{ahead}{end}"]) for ahead in ("one_step", "many_steps")] for end in ("", NOISE)
+        )
         text = (
-            f"The model's error is {text_of(np.array(numbers['one_step_over_noise']))} × the sensor noise one step "
-            f"ahead, and {text_of(np.array(numbers['many_steps_over_noise']))} × the noise {ahead.horizon} steps ahead."
+            f"The model's error (RMS) is {errors[0]} one step ahead and {errors[1]} {ahead.horizon} steps ahead: "
+            f"{over[0]} × and {over[1]} × the sensor noise that the loop assumes (Loop(noise=…))."
         )
         if numbers["unexplained"] > UNEXPLAINED:
             text += (
-                f" It is {100 * numbers['unexplained']:.0f} % of the motion in that time: the estimator has much to "
+                f" In {ahead.horizon} steps, the measurement moves by {text_of(numbers['motion'])} (RMS), so the model "
+                "explains little: the estimator has much to learn. An offset of the output at rest also causes this."
             )
-            text += "explain."
         self.add(name, "warning" if numbers["unexplained"] > UNEXPLAINED else "ok", text, **numbers)
 
     def _learn(self, log: PlantLog) -> None:
@@ -680,14 +714,19 @@ class _Work:
             for one, value in zip(self.loop.plant.parameters, a, strict=True)
         )
         first, last = (text_of(np.array(part["many_steps_over_noise"])) for part in (before, after))
-        text = f"The estimator finds {found}. The error {horizon} steps ahead goes from {first} to {last} × the noise."
+        text = (
+            f"The estimator finds {found}. The error {horizon} steps ahead goes from {first} to {last} × the assumed "
+        )
+        text += "noise."
         faults = []
         worse = np.array(after["many_steps"]) > 1.2 * np.array(before["many_steps"])
         if np.any(worse & (np.array(after["many_steps"]) > 2 * np.asarray(self.loop.noise))):
             faults.append("the learned parameters predict worse than the first ones")
         if after["unexplained"] > UNEXPLAINED:
+            many, motion = (text_of(after[name]) for name in ("many_steps", "motion"))
             faults.append(
-                f"{100 * after['unexplained']:.0f} % of the motion stays unexplained: the model lacks an effect"
+                f"the learned model still errs by {many}, while the measurement moves by {motion}: the model lacks an "
+                "effect"
             )
         if held:
             faults.append(f"{', '.join(held)} is at its bound: widen the bounds, or correct the model")
@@ -770,6 +809,18 @@ class _Work:
             learning_replay=self.second_replay,
             level=level,
         )
+
+
+def _announced(loop: Loop, steps: int, references: np.ndarray) -> str:
+    """Return what the dry runs will do to the plant: how long they take, and where the reference goes."""
+    seconds = steps * float(loop.plant.dt)
+    units = ((60, "s", 1), (7200, "min", 60), (math.inf, "h", 3600))
+    long = next(f"{seconds / size:.3g} {unit}" for most, unit, size in units if seconds <= most)
+    low, high = (text_of(edge) for edge in (references.min(axis=0), references.max(axis=0)))
+    return (
+        f"two dry runs of {steps:,} steps ({long}) each: the first does not learn, in the second only the estimator "
+        f"learns. The reference goes from {low} to {high}. steps=… and reference=… change this; Ctrl-C stops it"
+    )
 
 
 class _Record(RunFields):

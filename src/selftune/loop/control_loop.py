@@ -1,5 +1,6 @@
 """`Loop`: a plant, a policy, a cost and a reference become a system, its start values, its scales and its guard."""
 
+import copy
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from ..export.web_folder import export_web
 from ..foundation import arguments, settings_text
 from ..foundation.errors import ArgumentError
 from ..models.base import AbstractModel, Signal
+from ..models.delayed import Delayed
 from ..models.quadrotor import Quadrotor
 from ..models.robot_arm import RobotArm
 from ..native.choice import Engine
@@ -48,7 +50,7 @@ from ..simulation.run import Run
 from ..simulation.simulator import simulate
 from ..tuners.base import AbstractTuner
 from ..tuners.gauss_newton import GaussNewton
-from . import quadrotor_rules, robot_rules
+from . import quadrotor_rules, robot_rules, takeover
 from .references import AbstractReference, Steps, as_reference
 from .stability import Linear, Margins, backed_off, linear_loop, margins_of
 from .tracking import AbstractStateCost, Tracking
@@ -255,9 +257,14 @@ class Loop(eqx.Module):
         """The start of the estimate of the unknown parameters: the nominal plant."""
         return self.plant.a_hat
 
-    def gains(self, theta: PyTree) -> dict[str, Array]:
-        """Return the physical gains of θ by name, for people."""
-        return self.policy.gains(_split_theta(self._checked(theta), self.observer)[0])
+    def gains(self, theta: PyTree) -> dict[str, Any]:
+        """Return the physical gains of θ by name, for people: a number, or an array with one for each axis.
+
+        For a PID: `kp`, `ki`, `kd`, `feedforward`; `tf`, the time constant of the derivative filter; and `tt`, the
+        tracking time of the anti-windup, both in seconds. `tf` and `tt` usually follow from the gains.
+        """
+        gains = self.policy.gains(_split_theta(self._checked(theta), self.observer)[0])
+        return {name: _for_people(gain) for name, gain in gains.items()}
 
     def _checked(self, theta: Any) -> PyTree:
         """Return θ as arrays, or the start θ for None. Raise `ArgumentError` if θ does not fit this loop."""
@@ -328,6 +335,9 @@ class Loop(eqx.Module):
         guard: Guard | None = None,
         theta: Any = None,
         a_hat: Any = None,
+        u: Any = None,
+        measurement: Any = None,
+        reference: Any = None,
         engine: Engine = "auto",
         **options: Any,
     ) -> Agent:
@@ -335,19 +345,48 @@ class Loop(eqx.Module):
 
         The agent keeps the memory of the policy, and its estimator learns from every transition. `options` are further
         arguments of `Agent`.
+
+        By default the agent starts at the rest of the model, with `u_start` of the PID. To take over a plant that
+        already runs, give its present control `u`, `measurement` and `reference`. Then the first control for these
+        numbers is `u`, and no jump occurs: the integral of the PID starts with the missing part. State and â start
+        where the model rests at these numbers. This needs a PID with an integral.
+
+        !!! Example
+
+            >>> import selftune as st
+            >>> from selftune import models, policies
+            >>> tank = models.FirstOrder(gain=0.8, time_constant=300.0, dt=1.0, rated_input=100.0)
+            >>> loop = st.Loop(tank, policies.PID(kp=2.0, ki=0.02, u_min=0.0, u_max=100.0))
+            >>> agent = loop.agent(u=56.5, measurement=55.0, reference=60.0)
+            >>> print(agent.act(55.0, reference=60.0))
+            [56.5]
         """
-        return Agent(
+        first, x = self._first_context(), self.x
+        a_hat = self.a_hat if a_hat is None else a_hat
+        start: tuple[Array, Array] | None = None
+        if not u is measurement is reference is None:
+            u, measured, wanted = takeover.checked(self.policy, self.plant, self.noise.size, u, measurement, reference)
+            first = first._replace(reference=wanted)
+            sees_state = self.observer is None
+            x, a_hat = takeover.rest_of(self.plant, u, measured, a_hat, first, full_state=sees_state)
+            start = u, self.plant.output(measured) if sees_state else measured
+        agent = Agent(
             self.controller() if controller is None else controller,
-            x=self.x,
+            x=x,
             theta=self.theta if theta is None else theta,
-            a_hat=self.a_hat if a_hat is None else a_hat,
-            t=self._first_context(),
+            a_hat=a_hat,
+            t=first,
             engine=engine,
             guard=self.guard() if guard is None else guard,
             infer=True,
             make_context=_ContextMaker(len(self.plant.references), self.jitter),
             **options,
         )
+        if start is not None:
+            assert isinstance(self.policy, PID)
+            of_policy = _split_theta(agent.theta, self.observer)[0]
+            takeover.started(agent, self.policy, *start, of_policy, self.plant.dt, first)
+        return agent
 
     def scenario(
         self,
@@ -417,11 +456,10 @@ class Loop(eqx.Module):
                 "plant", f"{self.x.size} states like the model, because the whole state is measured", f"{true.x0.size}"
             )
         if scenario is None:
-            given = {"steps": steps, "seed": seed}
-            if missing := [name for name, value in given.items() if value is None]:
-                raise ArgumentError(missing[0], "a whole number, because no scenario is given", "None")
-            assert steps is not None
-            assert seed is not None
+            steps = arguments.count("steps", steps)
+            if seed is None:
+                expected = "a number that starts the random numbers (reference, load, noise)"
+                raise ArgumentError("seed", expected, "None", f"write simulate(steps={steps}, seed=0)")
             scenario = self.scenario(steps, seed, plant=true, reference=reference)
         elif not steps is seed is reference is None:
             raise ArgumentError("scenario", "None together with steps, seed or reference, which make one", "a Scenario")
@@ -480,6 +518,11 @@ class Loop(eqx.Module):
         names, x = self.names, run.recorded.get("x")
         if x is not None and x.shape[-1] != len(self.plant.states):  # the true plant has other states than the model
             del names["x"]
+        elif x is not None and isinstance(self.plant, Delayed) and "fields" not in options:
+            # The queue of a delay has the control, once for each sample: the figure of u shows it.
+            n = len(self.plant.model.states)
+            names["x"] = names["x"][:n]
+            run = _with_states(run, x[:, :n])
         settings: dict[str, Any] = {"names": names, "dt": self.plant.dt}
         has_measured = run.recorded.get("measured") is not None
         if has_measured and self.observer is None and not self.full_state:  # the states are the outputs without noise
@@ -702,6 +745,13 @@ class _ContextMaker:
         return LoopContext(now, wanted, period, period if last_dt is None else _seconds("last_dt", last_dt))
 
 
+def _for_people(gain: Any) -> Any:
+    """Return a known number as a float with the digits of its dtype (2.56, not 2.559999942779541)."""
+    if not (raw := arguments.known(gain)):
+        return gain
+    return float(str(raw[0])) if raw[0].ndim == 0 else raw[0]
+
+
 def _seconds(name: str, value: Any) -> Any:
     period = _numbers(value)
     if period is None or period.shape != () or not 0 < period < np.inf:
@@ -865,6 +915,15 @@ def _check_alike(plant: AbstractModel, model: AbstractModel) -> None:
         expected, found = (len(getattr(one, part)) for one in (model, plant))
         if found != expected:
             raise ArgumentError("plant", f"{expected} {part}, as the model has", f"{found}")
+
+
+def _with_states(run: Any, x: Any) -> Any:
+    """Return a run or a history with other states."""
+    if isinstance(run, Run):
+        return eqx.tree_at(lambda run: run.recorded["x"], run, x)
+    shown = copy.copy(run)
+    shown.recorded = run.recorded | {"x": x}
+    return shown
 
 
 def _with_units(signals: Sequence[Signal]) -> list[str]:

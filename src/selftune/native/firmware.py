@@ -129,6 +129,7 @@ class Firmware:
             "outlier": result_codes.OUTLIER,
             "repeated": result_codes.REPEATED,
             "stuck": result_codes.STUCK,
+            "out_of_range": result_codes.OUT_OF_RANGE,
             "context": "" if self.is_counted else "\n".join(context),
             "state": "\n".join(_struct(f"{name}_state", self.state_fields)),
             "info": "\n".join(_struct(f"{name}_info", self.info_fields)),

@@ -65,8 +65,10 @@ class PID(AbstractPolicy):
     - `feedforward`: $k_r$, a gain on the reference, in θ as `log_feedforward`.
     - `compensation`: M, a number, a vector (m,) or a matrix (m, k). $M \hat f$ is the control with the effect of the
       residual: for a residual in the units of u, M = 1. None ignores the residual.
-    - `u_start`: u before the first step. The integral term starts there, and so does the rate limit.
-    - `constraint`: Θ; by default all gains between 1/100 and 100 times the start gains.
+    - `u_start`: u before the first step. The integral term starts there, and so does the rate limit. For a plant that
+      already runs, `Loop.agent(u=…)` sets the start more exactly.
+    - `constraint`: Θ; by default all gains between 1/100 and 100 times the start gains. For a PID with kp and ki, give
+      `st.Box(low, high)` of dictionaries like θ: `{"log_kp": math.log(0.5), "log_ki": math.log(0.1)}`.
     - `units`: the units of u and of the output, for tables.
 
     !!! Example
@@ -293,6 +295,34 @@ class PID(AbstractPolicy):
             step = self.anti_windup.step(step, v, u, h, gains.get("tt", h))
             after["integral"] = memory["integral"] + step
         return u, after or None
+
+    def memory_at(self, u: Any, inputs: Inputs, theta: PyTree) -> PyTree:
+        r"""Return the memory with which the first control for these inputs is u: the start on a plant that runs.
+
+        $I = u - k_p (b\, r - y) - k_r r + M \hat f$, so that the integral carries the rest of the control. The rate
+        limit counts from u.
+
+        !!! Example
+
+            >>> from selftune import policies
+            >>> pid = policies.PID(kp=2.0, ki=1.0, u_min=0.0, u_max=100.0)
+            >>> inputs = policies.Inputs.of(output=[55.0], reference=[60.0], dt=0.5)
+            >>> memory = pid.memory_at([56.5], inputs, pid.theta)
+            >>> print(memory["integral"], pid(inputs, memory, pid.theta)[0])
+            [46.5] [56.5]
+        """
+        if not self._integrates:
+            expected = "None, because the PID has no integral (ki), which would start at the present control"
+            raise ArgumentError("u", expected, arguments.describe(u))
+        assert self.memory is not None
+        u = jnp.array(arguments.fit_shape("u", arguments.real_array("u", u), self.u_start.shape))
+        first = {**self.memory.start(inputs.output.dtype), "integral": jnp.zeros_like(inputs.output)}
+        limits = ("u_min", "u_max", "rate_limit")
+        free = eqx.tree_at(
+            lambda pid: [getattr(pid, name) for name in limits], self, [None] * 3, is_leaf=lambda leaf: leaf is None
+        )
+        memory = {**first, "integral": u - free(inputs, first, theta)[0]}
+        return {**memory, "u": u} if "u" in memory else memory
 
     @property
     def _integrates(self) -> bool:

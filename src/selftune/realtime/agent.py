@@ -31,6 +31,7 @@ from ..native.lowering.from_jaxpr import leaf_names
 from ..problem.projected_step import constraint_of
 from ..simulation.run import Result
 from ..storage import files
+from .agent_constants import constants_of, first_difference
 from .engines import XLA, Context, Native
 from .history import History
 from .telemetry import Telemetry
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 FORMAT = "selftune agent"
-VERSION = 4
+VERSION = 5
 
 
 def _locked(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
@@ -146,6 +147,8 @@ class Agent:
         self._context = Context(state.t)
         self._q, self._k = self._engine.q, self._engine.k
         self._dtype = np.dtype(state.x.dtype)
+        self._constants = constants_of(controller, guard, state.x.dtype)
+        """What the state of another agent must agree with; see `load`."""
         self._begins_unlimited = [not np.isfinite(leaf).all() for leaf in jax.tree.leaves(_parts(state))]
         """For each part of the state, whether an agent begins with NaN or infinity there."""
         self._begin(state)
@@ -165,7 +168,7 @@ class Agent:
             return self._step_once(x, t, signals)
 
     def _step_once(self, x: Any, t: Any, signals: dict[str, Any]) -> np.ndarray:
-        measured = self._vector("x", x, self._q)
+        measured = self._vector("measurement", x, self._q)
         if self._make_context is not None and t is None:
             t = self._make_context(self._next, **signals)
         elif signals:
@@ -353,7 +356,10 @@ class Agent:
     @property
     @_locked
     def refused(self) -> int:
-        """How many calls were refused so far. After a refused `act`, its observation is not counted again."""
+        """How many calls were refused so far: `act` and observations count, so `refused` may grow although `act` is ok.
+
+        A bad measurement of an agent with `infer=True` counts as a bad observation of the last step and as a bad
+        measurement of this one. After a refused `act`, its observation is not counted again."""
         return int(self._engine.state().refused)
 
     @_locked
@@ -412,13 +418,17 @@ class Agent:
     @_locked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the agent's whole state to a file: arrays, and JSON that describes them. `path` is replaced only after
-        everything is written."""
+        everything is written.
+
+        The file also lists the constants that belong to the state: the model, the settings of the policy, the observer,
+        the cost, and the limits of the control. `load` compares them."""
         state = self._engine.state()
         leaves = [np.array(leaf, order="C") for leaf in jax.tree.leaves(state)]
         about = {
             "format": FORMAT,
             "version": VERSION,
             "leaves": _description(state),
+            "constants": self._constants,
             **{name: getattr(self, f"_{name}") for name in _REMEMBERED},
         }
         about["checksum"] = _checksum(about, leaves)
@@ -431,12 +441,19 @@ class Agent:
     def load(self, path: str | os.PathLike[str]) -> "Agent":
         """Load the state of a saved agent, and return this agent, which then continues bit for bit as the saved one.
 
-        Settings, such as the learning rate, stay those of this agent. `StoreError` is raised, and nothing changes, if
-        the file is damaged, if the saved state has other parts, if it contains NaN or a number out of range, or if it
-        is outside this agent's constraints. The sizes in the file are checked before anything of that size is read.
+        `StoreError` is raised, and nothing changes, if
+
+        - the file is damaged, or contains NaN or a number out of range;
+        - the saved state has other parts, or is outside this agent's constraints;
+        - the file belongs to another loop: the model, its sampling period, the limits of u, the signs of the gains, or
+          another constant of model, policy, observer or cost differs. The message names it.
+
+        Settings of the tuner, the estimator and the guard may differ, and so may the start gains and the reference:
+        those of this agent count. To continue with another model or another cost, start a new agent from the gains:
+        `loop.agent(theta=old.theta)`. The constants of a `Loop` are known; those inside your own functions are not.
         """
         mine = self._engine.state()
-        about, leaves = _read(Path(path), _description(mine))
+        about, leaves = _read(Path(path), _description(mine), self._constants)
         state = jax.tree.unflatten(jax.tree.structure(mine), leaves)
         try:
             self._check_loaded(about, state)
@@ -503,11 +520,14 @@ class Agent:
         try:
             array = np.asarray(value)
         except ValueError:  # lists of different lengths
-            raise ArgumentError(name, f"{size} real numbers", arguments.describe(value)) from None
+            raise ArgumentError(name, arguments.real_numbers(size), arguments.describe(value)) from None
         if array.shape == () and size == 1:
             array = array[None]
         if array.shape != (size,) or array.dtype.kind not in "fiu":
-            raise ArgumentError(name, f"{size} real numbers", arguments.describe(array))
+            got = (
+                f"{array.size} ({arguments.describe(array)})" if array.dtype.kind in "fiu" and array.ndim == 1 else None
+            )
+            raise ArgumentError(name, arguments.real_numbers(size), got or arguments.describe(value))
         if array.dtype == self._dtype:
             return array
         with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and is refused
@@ -555,7 +575,7 @@ _LARGEST_HEADER = 1_000
 """The largest number of bytes of a file in the archive that are not an array's own."""
 
 
-def _read(path: Path, expected: list[list[Any]]) -> tuple[dict[str, Any], list[np.ndarray]]:
+def _read(path: Path, expected: list[list[Any]], constants: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Return the description and the arrays of a saved agent, whose arrays are those of `expected`."""
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
@@ -567,6 +587,9 @@ def _read(path: Path, expected: list[list[Any]]) -> tuple[dict[str, Any], list[n
                     "other parts in each version: start a new agent from the saved θ and â"
                 )
             _compare(path, about["leaves"], expected)
+            if different := first_difference(about["constants"], constants):
+                name, here, there = different
+                raise StoreError(f"{path}: the state of another agent: {name}: expected {here}, got {there}")
             _check_about(about)
             leaves = [_leaf(archive, i, *leaf[1:]) for i, leaf in enumerate(expected)]
     except StoreError:

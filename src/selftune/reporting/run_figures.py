@@ -334,13 +334,17 @@ def _cost(values: np.ndarray, time: _Time, title: str, rules: list[Rule]) -> Axe
         clipped: Any = {name: np.maximum(part, floor) for name, part in parts.items()}
         series = replace(series, **clipped)
         axis = Axis("cost", is_log=True, range=(floor, 1.5 * top))
-    over = f"moving average over {width * time.every * time.stride:,} steps"
+    over = f"mean of the last {width * time.every * time.stride:,} steps"
     lines = [Series(time.middles(), average, VERMILLION, over, width=1.3)] if width > 1 else []
     return Axes([*lines, series], time.axis, axis, title, about="cost over time", rules=rules)
 
 
 def _moving_average(values: np.ndarray, time: _Time) -> tuple[np.ndarray, int]:
-    """Return the moving average of (runs, time), as the median over the runs; and its width, in intervals."""
+    """Return the moving average of (runs, time), as the median over the runs; and its width, in intervals.
+
+    Each value is the mean over the last intervals, so that the line does not rise before the cost does. There is none
+    before the first whole window.
+    """
     bins = time.bins(values)
     known = np.isfinite(bins)
     sums, counts = np.where(known, bins, 0).sum(axis=2), known.sum(axis=2).astype(float)
@@ -348,9 +352,11 @@ def _moving_average(values: np.ndarray, time: _Time) -> tuple[np.ndarray, int]:
     window = np.ones(width)
     with np.errstate(all="ignore"):
         total, count = (
-            np.array([np.convolve(row, window, "same") for row in part]).reshape(part.shape) for part in (sums, counts)
+            np.array([np.convolve(row, window)[: row.size] for row in part]).reshape(part.shape)
+            for part in (sums, counts)
         )
         averages = np.where(counts > 0, total / np.where(count > 0, count, np.nan), np.nan)
+    averages[:, : width - 1] = np.nan
     return _median(averages), width
 
 
