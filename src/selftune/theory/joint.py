@@ -11,8 +11,8 @@ from .matched import JointContraction, ModelLipschitz, Radii
 class Joint:
     r"""The constants of Properties "Lipschitzness" and "Contraction Stability", for a system that is not matched.
 
-    Theorem 1 needs no other property of the joint dynamics $q_t$ of system and tuner. For a `MatchedSystem` the
-    certificate derives these numbers from `Constants` and `Contraction`; for any other `System` you give them. For
+    This is not the joint of a robot. Theorem 1 needs no other property of the joint dynamics $q_t$ of system and tuner.
+    For a `MatchedSystem` the certificate derives these numbers from `Constants` and `Contraction`; for any other `System` you give them. For
     $\|x\| \le R_x$, $\|y\| \le R_y$, $\theta \in \Theta$ and $\hat a \in \mathcal A$:
 
     $$\begin{aligned}
