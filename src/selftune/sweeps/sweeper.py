@@ -343,6 +343,8 @@ def _differing(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The differences of the settings of two sweeps, in words. Each setting of the design is named with its values."""
     from ..storage.manifest import differing
 
+    if dict(there) == dict(now):
+        return []
     texts = []
     columns = [_columns(settings) for settings in (there, now)]
     for name in dict.fromkeys([*columns[0], *columns[1]]):
