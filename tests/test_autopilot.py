@@ -11,7 +11,7 @@ import pytest
 import selftune as st
 from selftune import models, policies
 from selftune.realtime.autopilot_parameters import Ending, Parameters
-from tests.fake_autopilot import DT, FakeAutopilot
+from selftune.testing.fake_autopilot import DT, FakeAutopilot
 
 pytestmark = pytest.mark.slow  # the autopilot flies in real time, which a busy machine disturbs
 

@@ -63,6 +63,9 @@ def test_a_go_with_a_plant_and_then_with_its_log(folder):
     assert (folder / "loads.txt").read_text() == "x"  # one import, though two objects of the module are used
     logged = invoke("replay", "report/dry-run.csv", "--loop", "motor.py:make", "-o", "replay", "--json")
     assert logged.exit_code == 0, logged.output
+    phases = [line.split("s  ", 1)[1] for line in logged.stderr.splitlines() if "s  " in line]
+    assert phases[0].startswith("checking the loop on ")
+    assert "choosing start gains on the first half: pass 1 of at most 8" in phases
     found = json.loads(logged.stdout)
     live = json.loads((folder / "report" / "commissioning.json").read_text())
     assert found["ok"] is live["ok"] is True

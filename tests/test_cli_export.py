@@ -123,6 +123,12 @@ def test_for_browsers(tmp_path):
     assert "cart.mjs" in given["files"]
 
 
+def test_a_robot_file_is_exit_code_2(tmp_path):
+    result = invoke("export", "arm3.urdf", "-o", tmp_path / "arm")
+    assert result.exit_code == 2
+    assert f"selftune tune arm3.urdf --export -o {tmp_path / 'arm'}" in result.stderr
+
+
 def test_an_unknown_target_is_exit_code_2(tmp_path):
     result = invoke("export", "cart.py:controller", "-o", tmp_path / "cart", "--target", "pdf")
     assert result.exit_code == 2

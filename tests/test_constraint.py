@@ -248,3 +248,39 @@ def test_a_set_of_ones_own_in_the_theory():
     unknown = st.Sets(x_radius=1.0, u_radius=9.0, theta=st.Box(0.5, 4.0), a=Slab(), theta_step=0.1)
     with pytest.raises(ValueError, match=r"sets\.a: expected a bounded set"):
         st.sample_constants(system, scenario, unknown, theta=jnp.ones(1), key=jax.random.key(0))
+
+
+class Picky(st.AbstractConstraint):
+    """A set of the user's own, whose `contains` fails for a reason of its own."""
+
+    def project(self, v):
+        return v
+
+    def contains(self, v):
+        raise ValueError("the table of limits is empty")
+
+
+@pytest.mark.parametrize("constraint", [Picky(), st.Product({"k": Picky(), "b": Picky()})])
+def test_the_error_of_a_set_of_ones_own_is_not_taken_for_a_wrong_shape(constraint):
+    with pytest.raises(ValueError, match="the table of limits is empty") as error:
+        st.projected_step.check_inside("theta", {"k": jnp.ones(2), "b": jnp.ones(())}, constraint)
+    assert not isinstance(error.value, st.ArgumentError)
+
+
+def test_a_pytree_under_jit():
+    """Inside `jit` the values are not known: shapes are checked, and the numbers pass."""
+    box = st.Product({"k": st.Box(0.0, 1.0), "b": st.Box([0.0, 0.0], [1.0, 1.0])})
+
+    @jax.jit
+    def checked(theta):
+        st.projected_step.check_inside("theta", theta, box)
+        return theta
+
+    far = {"k": jnp.full(3, 9.0), "b": jnp.full(2, 9.0)}
+    assert jax.tree.leaves(checked(far))[1].tolist() == [9.0, 9.0, 9.0]
+    with pytest.raises(st.ArgumentError, match=r"theta: expected a value that fits its constraint, Product, got .*low"):
+        checked({"k": jnp.ones(3), "b": jnp.ones(3)})
+    with pytest.raises(
+        st.ArgumentError, match=r"theta: expected a value that fits its .* parts: expected the structure"
+    ):
+        checked({"k": jnp.ones(3)})

@@ -200,3 +200,23 @@ def test_the_share_of_steps_at_a_bound_and_the_names_of_theta():
     assert "θ            kp from 0 to 1, ki from 0 to 1" in str(found)
     bound = dataclasses.replace(found, held=np.array([0.0, 0.9])).warnings()
     assert "The constraint held ki back" in bound[0]
+
+
+@pytest.mark.parametrize("theta", [[1.0, 2.0], {"kp": 1.0, "unused": 2.0}])
+def test_a_number_of_theta_without_influence_is_named(theta):
+    def first(theta):
+        return theta["kp"] if isinstance(theta, dict) else theta[0]
+
+    made = st.System(
+        dynamics=lambda x, u, f, t: x + 0.1 * (u + f),
+        residual=lambda x, a, t: a,
+        policy=lambda x, theta, f, t: -first(theta) * x - f,
+        cost=lambda x, u, theta, t: jnp.sum(x**2),
+    )
+    controller = st.Controller(made, st.MGAPS(1e-3), st.Frozen())
+    start = {"theta": jax.tree.map(jnp.asarray, theta) if isinstance(theta, dict) else jnp.array(theta)}
+    done = st.simulate(controller, scenario(), **start, a_hat=jnp.zeros(1))
+    name = "unused" if isinstance(theta, dict) else "θ[1]"
+    assert done.result.message == f"ok; {name} has no influence: the policy and the cost do not use this part of θ"
+    assert f"No step depends on {name}" in str(done)
+    assert done.result.unused == (name,)

@@ -52,6 +52,14 @@ def test_the_reference_lists_every_public_name_and_no_other():
         assert sorted(re.findall(r"`(\w+)`", table.split("\n\n")[0])) == names
 
 
+def test_the_reference_says_a_few_words_of_every_name():
+    rows = re.findall(r"^\| \*\*.*? \| (.*) \|$", (ROOT / "docs" / "reference.md").read_text(), flags=re.MULTILINE)
+    entries = [entry for row in rows for entry in row.split("<br>")]
+    wrong = [entry for entry in entries if not re.fullmatch(r"`\w+`: [^`]+", entry)]
+    assert wrong == []
+    assert [entry for entry in entries if not 3 <= len(entry.split()) <= 14] == []
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_docstring_of_models(name):
     text = inspect.getdoc(getattr(models, name))

@@ -134,6 +134,11 @@ class TestRefused:
             (dict(a_hat=jnp.full(3, 9.0)), "a_hat: expected a point of its constraint, Box"),
             (dict(a_hat=jnp.zeros(2)), "a_hat: expected a value that fits its constraint"),
             (dict(record=("x", "thetas")), r"record: expected names from .*, got 'thetas' .did you mean theta\?"),
+            (
+                dict(scenario=st.Scenario(jnp.zeros(2), jnp.zeros((5, 7)), jnp.zeros((5, 2)))),
+                r"a_star: expected rows like a_hat, \(3,\), because the plant is the model, got \(7,\); if the plant "
+                r"has other parameters than the model, give the plant",
+            ),
             (dict(stride=0), "stride: expected a whole number >= 1, got 0"),
             (dict(stride=1.5), "stride: expected a whole number >= 1"),
             (dict(limit=-1.0), "limit: expected a number > 0, got -1.0"),
@@ -154,7 +159,7 @@ class TestRefused:
             (st.Scenario(x0, a_star, w, jnp.zeros((300, 3))), r"v: expected rows of shape \(2,\), .* got float64\[3\]"),
             (
                 st.Scenario(x0, jnp.zeros((300, 0)), w),
-                r"plant .*, with the scenario's a_star: residual: .*a float64\[0\]",
+                r"a_star: expected rows like a_hat, \(3,\), .*got \(0,\)",
             ),
             (
                 st.Scenario(jnp.zeros(3), a_star, jnp.zeros((300, 3))),

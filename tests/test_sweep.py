@@ -186,6 +186,46 @@ def test_what_is_refused_at_the_door(tmp_path, change, message):
     assert not (tmp_path / "s").exists() or change.get("redo") == [99]
 
 
+def test_a_tuner_without_a_learning_rate_beside_tuners_with_one(tmp_path):
+    """The fixed tuner is one point, not one for each learning rate, and no result names a learning rate for it."""
+
+    def either(learning_rate, tuner):
+        if tuner == "fixed":
+            return st.Controller(SYSTEM, st.Fixed(), st.GradientEstimator(0.05))
+        return controller(learning_rate, tuner)
+
+    grids = [
+        {"tuner": ["MGAPS"], "learning_rate": [0.01, 0.1, 0.2], "noise": [0.1, 0.3]},
+        {"tuner": ["fixed"], "noise": [0.1, 0.3]},
+    ]
+    done = st.sweep(either, scenario, grids, 2, **START, folder=tmp_path / "s")
+    data = done.to_dataset()
+    assert dict(data.mean_cost.sizes) == {"point": 8, "seed": 2}
+    assert st.Sweep(tmp_path / "s").design.kind == "grids"
+    found = st.best(done, over="tuner", across="noise")
+    assert found["fixed"].setting == {"tuner": "fixed"}
+    assert found["fixed"].edge == []
+    assert str(found["fixed"]).splitlines()[0] == "tuner = fixed"
+    assert found["MGAPS"].setting == {"tuner": "MGAPS", "learning_rate": 0.2}
+    assert found["MGAPS"].edge == ["learning_rate"]
+    by_hand_cost = np.mean(by_hand(either(np.nan, "fixed"), lambda key: scenario(key, 0.3), 1).cost)
+    point = int(np.flatnonzero((data.tuner == "fixed") & (data.noise == 0.3))[0])
+    np.testing.assert_allclose(data.mean_cost.isel(point=point).sel(seed=1), by_hand_cost, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("grids", "message"),
+    [
+        ([], "grid: expected at least one mapping"),
+        ([{"noise": [0.1]}, {"noise": [0.1]}], "grid: expected each point once"),
+        ([{"noise": [0.1]}, 3], "grid: expected a mapping from names"),
+    ],
+)
+def test_grids_that_cannot_be_joined(tmp_path, grids, message):
+    with pytest.raises(ValueError, match=message):
+        st.sweep(controller, scenario, grids, 2, **START, folder=tmp_path / "s")
+
+
 def test_steps_must_be_the_same_everywhere(tmp_path):
     def longer(key, steps):
         return scenario(key)[:steps]

@@ -48,8 +48,13 @@ def test_the_same_bits_with_one_worker_and_many_and_in_parts(tmp_path, engine):
 
 def test_other_code_other_settings_and_another_kind_are_refused(tmp_path):
     st.sweep(controller, scenario, GRID, 2, **START, folder=tmp_path / "s")
-    with pytest.raises(StoreError, match="other settings"):
+    message = r"other settings: noise \[[\d., ]+\] there, \[0\.1, 0\.2\] now; choose another folder$"
+    with pytest.raises(StoreError, match=message):
         st.sweep(controller, scenario, {**GRID, "noise": [0.1, 0.2]}, 2, **START, folder=tmp_path / "s")
+    with pytest.raises(
+        StoreError, match=r"other settings: seeds \[0, 1\] there, \[0, 1, 2\] now; choose another folder$"
+    ):
+        st.sweep(controller, scenario, GRID, 3, **START, folder=tmp_path / "s")
 
     def other(key, noise):
         return scenario(key, 2 * noise)  # the same settings, and another program

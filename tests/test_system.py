@@ -266,6 +266,29 @@ class TestBlame:
         with pytest.raises(ValueError, match=r"^a: expected another shape, such as \(1,\) or \(\), .*got float64\[4\]"):
             system().check(X, THETA, jnp.zeros(4), 0)
 
+    def test_a_number_in_place_of_a_vector_is_a_mistake_of_the_residual(self):
+        """`a[0]` would be a vector if a was a matrix, but nobody means that."""
+        message = r"^residual: expected shape \(k,\), got float64\[\]; write jnp\.stack"
+        with pytest.raises(ValueError, match=message):
+            system(residual=lambda x, a, t: a[0]).check(X, THETA, jnp.zeros(2), 0)
+
+    @pytest.mark.parametrize("thorough", [False, True])
+    def test_exchanged_arguments(self, thorough):
+        """θ has the shape of x, so no shape shows the mistake."""
+
+        def policy(theta, x, f, t):
+            return -theta[:1] * x[:1] - f
+
+        message = (
+            r"^policy: expected the arguments \(x, theta, f, t\) in this order, got \(theta, x, f, t\); check the order"
+        )
+        with pytest.raises(ValueError, match=message):
+            system(policy=policy).check(X, jnp.ones(2), A, 0, thorough=thorough)
+
+    def test_other_names_of_arguments_are_allowed(self):
+        tried = system(policy=lambda s, gains, force, now: gains[:1] * s[:1] - force)
+        assert tried.check(X, THETA, A, 0, thorough=True).m == 1
+
     def test_a_function_that_fits_no_shape_is_blamed_itself(self):
         with pytest.raises(ValueError, match=r"^dynamics: failed when traced with \(x float64\[2\], u float64\[2\]"):
             system(policy=lambda x, theta, f, t: theta[0] * x).check(X, THETA, A, 0)

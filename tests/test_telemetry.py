@@ -155,6 +155,8 @@ def test_mistakes(agent, tmp_path):
         st.Telemetry()
     with pytest.raises(st.ArgumentError, match="file: expected a file in a folder that exists"):
         st.Telemetry(tmp_path / "no" / "run.mcap")
+    with pytest.raises(st.ArgumentError, match=r"file: expected a name with \.mcap"):
+        st.Telemetry(tmp_path / "run.txt")
     with pytest.raises(st.ArgumentError, match="port: expected a number below 65536"):
         st.Telemetry(port=70_000)
     with st.Telemetry(tmp_path / "run.mcap") as telemetry:

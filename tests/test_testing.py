@@ -316,5 +316,35 @@ def test_a_problem_of_your_own():
     with pytest.raises(ValueError, match="theta: expected a point of its constraint"):
         testing.check_tuner(st.MGAPS(0.1, constraint=st.Box(5.0, 6.0)))
     for check in (testing.check_tuner, testing.check_estimator, testing.check_constraint, testing.check_policy):
-        with pytest.raises(ValueError, match=r"expected a subclass of selftune\.(policies\.)?Abstract"):
+        with pytest.raises(
+            ValueError, match=r"expected an? (instance of a )?subclass of selftune\.(policies\.)?Abstract"
+        ):
             check(3.0)
+
+
+@pytest.mark.parametrize(("check", "part"), [(testing.check_tuner, Tuner), (testing.check_estimator, Estimator)])
+def test_a_class_in_place_of_an_instance(check, part):
+    with pytest.raises(ValueError, match=rf"did you mean {part.__name__}\(\)\?$"):
+        check(part)
+
+
+class TwoValues(Tuner):
+    def update(self, system, x, theta, a_hat, t, state):
+        return theta, state
+
+
+class TakesAnArray(Tuner):
+    def update(self, system, x, theta, a_hat, t, state):
+        return theta - 0.1, state, st.TunerInfo(gradient=jnp.zeros(4, x.dtype), y=None)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (TwoValues(), "update: expected three values: theta, the state and a TunerInfo, got 2 values"),
+        (TakesAnArray(), "'dict' .*; in this test theta is a dictionary of arrays; use jax.flatten_util.ravel_pytree"),
+    ],
+)
+def test_typical_mistakes_of_a_first_tuner(part, message):
+    with pytest.raises(AssertionError, match=message):
+        testing.check_tuner(part)

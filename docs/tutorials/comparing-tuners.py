@@ -97,5 +97,8 @@ for name in ("MGAPS", "DiffTune"):
 # be as good with another length of the episode. Report the starts, the seeds, the grid, and the variants that you tried and left out.
 #
 # ## Next
-# - [Sweeps](../sweeps.md): the same steps for many settings, on all cores or on a cluster, stored on disk, with a report.
+# - [Sweeps](../sweeps.md): the same steps for many settings, on all cores or on a cluster, stored on disk, with a report. A sweep takes a list
+#   of grids, so a tuner without a learning rate stands beside tuners with one:
+#   `[{"tuner": ["MGAPS", "DiffTune"], "learning_rate": grid}, {"tuner": ["GaussNewton", "fixed"]}]`.
+#   [A tuner without a learning rate](../sweeps.md#a-setting-that-only-some-points-have) has the code.
 # - [Reading regret and certificates](regret-and-certificates.py): more measures of a run than its cost.

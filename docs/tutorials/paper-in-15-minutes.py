@@ -7,7 +7,12 @@
 # ## The problem
 # The state moves as $x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t$. You know $g$ and the form of $f$, but neither the parameters
 # $a^*_t$ nor the disturbance $w_t$. The policy $u_t = \pi_t(x_t, \theta_t, f_t(x_t, \hat a_t))$ has parameters $\theta_t$, and each step
-# costs $h_t(x_t, u_t, \theta_t)$. Four functions say all of this:
+# costs $h_t(x_t, u_t, \theta_t)$. Four functions say all of this.
+#
+# In the paper's example the unknown part f acts at the same place as the control, $x_{t+1} = \phi(x_t, u_t + f_t) + w_t$, and the policy cancels
+# the estimate of f: $u_t = -f_t(x_t, \hat a_t) + \psi(x_t, \theta_t)$. This form is a `MatchedSystem`. You write $\phi$ (`dynamics`, with $v = u + f$)
+# and $\psi$ (`actuation`). Use this form where you can: [certificates](regret-and-certificates.py#a-certificate) need it. `System` is the
+# general form, with `policy(x, theta, f, t)`.
 
 # %%
 import jax
@@ -18,10 +23,10 @@ import numpy as np
 import selftune as st
 
 dt, steps = 0.01, 20_000
-system = st.System(
-    dynamics=lambda x, u, f, t: x + dt * (u + f),
+system = st.MatchedSystem(
+    dynamics=lambda x, v, t: x + dt * v,
     residual=lambda x, a, t: jnp.array([a[0] + a[1] * jnp.sin(x[0]) + a[2] * jnp.sin(2 * x[0])]),
-    policy=lambda x, theta, f, t: -theta * x - f,
+    actuation=lambda x, theta, t: -theta * x,
     cost=lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.sum(u**2),
 )
 
@@ -31,8 +36,11 @@ system = st.System(
 #
 # - **ALG**, the tuner. M-GAPS keeps the sensitivity $y_t = \partial x_t / \partial \theta$, a matrix that one step of forward-mode
 #   differentiation updates. It gives the gradient $G_t = \frac{\partial h}{\partial x} y_t + \frac{\partial h}{\partial \theta}$, and
-#   $\theta_{t+1} = \Pi_\Theta(\theta_t - \eta G_t)$. A step takes constant time and memory, however long the run is.
+#   $\theta_{t+1} = \Pi_\Theta(\theta_t - \eta G_t)$. Here η is the learning rate, and $\Pi_\Theta$ moves θ back into the set Θ of allowed
+#   gains, which is the `Box` below. A step takes constant time and memory, however long the run is.
 # - **EST**, the estimator. Gradient descent on the error $|\tilde f_t - f_t(x_t, \hat a_t)|^2$ of the predicted residual.
+#
+# The `Scenario` is what nature decides: the first state, the true parameters $a^*_t$ of every step, and the disturbances $w_t$.
 
 # %%
 controller = st.Controller(
@@ -92,6 +100,12 @@ unlearned = st.model_mismatch(
 assert mismatch.total < 0.5 * unlearned.total  # against a model that never learns
 
 # %% [markdown]
+# Both numbers are sums over the run. The *mismatch* ε is the error of the estimated residual, and the *gap* is the distance of the two runs.
+#
+# ## What next?
+# - [Reading regret and certificates](regret-and-certificates.py) checks the theorems on a run.
+# - [Comparing tuners fairly](comparing-tuners.py) and [writing a tuner](writing-a-tuner.py) are for research on tuners.
+#
 # ## What the paper does not have
 # - `GaussNewton` needs no learning rate: [choosing nothing](choosing-nothing.py).
 # - Some constants in the paper's text are wrong; [notes on the paper](../paper.md) lists them.

@@ -90,12 +90,37 @@ print(certificate)
 assert certificate.ok
 
 # %% [markdown]
-# Each row has a verdict, the measured left side, and the bound on the right side.
+# **`certificate.ok` only means that no inequality that must hold is violated. It does not mean that the theorems apply.** The last line of the
+# table says how many inequalities must hold. An inequality must hold if its conditions are met and you gave its constants. Here all constants
+# are sampled, and a sampled constant may be too small. So no inequality must hold: the certificate is evidence, not a proof.
 #
-# - **holds**: the left side is below the bound. The further below, the looser the bound, which is usual for worst-case bounds.
-# - **vacuous**: the bound is larger than what follows from the sets alone, so it says nothing about this run.
-# - The last line says which inequalities *must* hold: those whose conditions are met and whose constants you gave. Here all constants are
-#   sampled, and a sampled constant may be too small. So the certificate is evidence, not a proof.
-# - **VIOLATED** would contradict the theorem, or show that a constant that you gave is wrong.
+# Each row has a verdict, the measured left side, and the bound on the right side. The first rows are **hypotheses**, the conditions of the
+# theorems:
 #
-# [The theory, checked on runs](../theory.md) explains each row.
+# | row | holds if |
+# |---|---|
+# | contraction | the loop forgets its past with every θ in Θ: ρ < 1. Almost every other row needs this |
+# | contraction's ball, x_0 in the contraction's ball | the loop contracts at every state of the sets |
+# | room for every trajectory, room for every control | not only the run, but also the trajectories and controls of the proofs fit into the sets |
+# | state, control and sensitivity in its ball; θ in Θ; a in 𝒜 | the run stayed in the sets |
+# | slow θ | no step of θ was longer than `theta_step` |
+# | non-negative cost | the last surrogate cost is not negative |
+# | η in its range | the learning rate is at most the largest one that the theory permits |
+# | small mismatch of the state, of the update | the model errors are as small as Theorem 1 requires |
+# | plain gradient estimator, residual affine in a | the estimator is the one of the paper's lemma |
+#
+# The other rows are **inequalities**, the conclusions of the theorems. These are the verdicts:
+#
+# | verdict | of | meaning |
+# |---|---|---|
+# | holds | both | the left side is at most the right side. A large distance is usual for worst-case bounds |
+# | fails | a hypothesis | the theorems that need it say nothing about this run. The notes of the other rows name it |
+# | vacuous | an inequality | the bound is larger than what follows from the sets alone, so the row tells you nothing. This is usual; it is not an error |
+# | does not hold | an inequality | the left side is above the bound, but nothing is wrong: a hypothesis fails, or a constant is sampled and too small |
+# | VIOLATED | an inequality | it must hold and does not: a constant that you gave is wrong, or there is a bug. Only this makes `ok` false |
+# | not applicable | an inequality | the theorem is about another controller or system |
+#
+# ## Which systems have a certificate?
+# `certify` needs a `MatchedSystem`, as above: the policy is $u = -f + \psi(x, \theta)$, and you write only ψ, as `actuation`. For another `System`
+# you must derive 13 constants by hand; [the theory](../theory.md#a-system-that-is-not-matched) shows how. If the row *contraction* fails, make Θ smaller:
+# [what to do](../theory.md#if-the-loop-does-not-contract).

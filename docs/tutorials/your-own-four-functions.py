@@ -11,7 +11,11 @@
 # | `policy(x, theta, f, t)` | which control do I send, with the gains theta? |
 # | `cost(x, u, theta, t)` | how bad is this step? |
 #
-# JAX traces the functions, so use `jnp` instead of `np` and `math`, and `jnp.where` instead of `if`.
+# This is the general form, `st.System`. Its policy may use the estimated force f in any way. The policy below subtracts f and then clips the
+# torque, so `System` is right. If your policy is exactly $u = -f + \psi(x, \theta)$ and f acts where the control acts, write a `MatchedSystem`
+# instead, as the [guide](../guide.md#four-functions) does. [Certificates](../theory.md#a-certificate) of the paper's theorems need a `MatchedSystem`.
+#
+# The order of the arguments matters: `policy(x, theta, f, t)`. JAX traces the functions, so use `jnp` instead of `np` and `math`, and `jnp.where` instead of `if`.
 
 # %%
 import jax
@@ -54,14 +58,15 @@ theta, a_hat = np.log([3.0, 0.7]), np.zeros(2)
 
 # %% [markdown]
 # ## Check the functions
-# Three checks find most mistakes before anything moves: shapes, derivatives, and whether the loop forgets its past.
+# Three checks find most mistakes before anything moves: shapes, derivatives, and whether the loop forgets its past. The sizes are the numbers
+# of states (n), controls (m), residuals (k), gains (d), parameters (p), measurements (q) and memory (s).
 
 # %%
 sizes = system.check(x=np.zeros(2), theta=theta, a=a_hat, t=0)
 points = np.array([[0.1, 0.2], [0.8, -1.5], [-0.8, 1.5]])
 gradient = st.check_gradient(system, points, theta, a_hat, t=np.array([0, 100, 200], np.int32))
 print(sizes, gradient, sep="\n")
-assert sizes[:5] == (2, 1, 1, 2, 2) and gradient.ok
+assert str(sizes) == "Sizes(n=2, m=1, k=1, d=2, p=2, q=2, s=0)" and gradient.ok
 
 # %%
 steps = 4_000
@@ -79,7 +84,8 @@ assert contraction.ok
 # memory of 2,000 steps, here 40 s, is long enough.
 #
 # ## Tune
-# The bounds say in which range you accept gains and parameters. There is no learning rate.
+# The bounds say in which range you accept gains and parameters. There is no learning rate: `GaussNewton` takes its steps as shares of the
+# bounds, and `AutoEstimator` chooses an estimator for your residual.
 
 # %%
 controller = st.Controller(
@@ -109,6 +115,10 @@ _ = right.legend()
 #
 # ## On the robot
 # The agent runs the same controller, one measurement at a time. Replace the function `robot` by yours.
+#
+# Each period has two calls, always in this order. `u = agent.act(x, t)` takes the measurement and returns the control. After the robot has
+# moved, `agent.observe_state(x)` takes the next measurement: from it the agent learns the unknown force. An agent that you make from a
+# [`Loop`](../loops.md), with `loop.agent()`, observes by itself: there you call only `act`. An `st.Agent` and the exported C do not.
 
 
 # %%

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import selftune as st
+from selftune.cli import tables
 from selftune.cli.app import app
 from selftune.cli.reproduce_command import _paper_settings
 from selftune.experiments import paper
@@ -116,6 +117,17 @@ def test_the_summary(dataset):
     judged = summarize(dataset, {"learning_rate": 1e-4, "decay": 0.95, "sigma": 0.1, "period": 40_000, "periods": 2})
     assert not judged.ok
     assert interval([2.0]).low is None
+
+
+def test_an_empty_column_has_its_reason(dataset):
+    """With one period there is no ratio to the best static gain, and nothing is judged."""
+    settings = {"learning_rate": 1e-4, "decay": 0.95, "sigma": 0.1, "period": 600, "periods": 1}
+    *_, note = tables.paper(summarize(dataset.isel(period=[0]), settings))
+    assert isinstance(note, str)
+    assert "–: the ratio leaves out the first period, and this run has only one period; give --periods 2" in note
+    assert "not judged: the checks are for the paper's settings and at least two periods" in note
+    *_, note = tables.paper(summarize(dataset, settings | {"periods": 2}))
+    assert "only one period" not in note
 
 
 def test_a_complete_run_is_reused_and_another_is_refused(folder):

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import selftune as st
+from selftune import models, policies
 from tests.export.exports import STRICT_C, motor, run
 from tests.native.test_export import start_of
 
@@ -67,6 +68,22 @@ def test_the_package_of_ros2_is_complete(loop, tmp_path):
     assert settings["motor_controller"]["ros__parameters"]["safe_control"] == [0.0]
     compile((folder / "launch" / "motor.launch.py").read_text(), "launch", "exec")
     assert "TEST(motor, is_a_plugin)" in (folder / "test" / "test_motor.cpp").read_text()
+
+
+def test_the_sampling_function_on_the_page_compiles(loop, tmp_path):
+    folder = loop.export_c(tmp_path / "motor_c")
+    page = Path(__file__).parents[2] / "docs" / "export" / "c.md"
+    (folder / "page.c").write_text(page.read_text().partition("```c\n")[2].partition("```")[0])
+    run("gcc", *STRICT_C, "-c", folder / "page.c", "-o", tmp_path / "page.o")
+
+
+def test_an_arm_has_the_interfaces_of_ros2_control(tmp_path):
+    link = models.Link("waist", axis=(0.0, -1.0, 0.0), mass=2.0, center=(0.0, 0.0, -0.3))
+    arm = models.RobotArm(models.RigidBody((link,), tool_position=(0.0, 0.0, -0.6)), torque_limits=20.0)
+    folder = st.Loop(arm, policies.GravityPD()).export_ros2(tmp_path / "arm")
+    settings = yaml.safe_load((folder / "config" / "arm.yaml").read_text())["arm_controller"]["ros__parameters"]
+    assert settings["state_interfaces"] == ["waist/position", "waist/velocity", "waist/effort"]
+    assert settings["command_interfaces"] == ["waist/effort"]
 
 
 @pytest.mark.parametrize(

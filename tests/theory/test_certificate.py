@@ -246,7 +246,7 @@ class TestRefusals:
             self.refused(case, no_mgaps, controller=st.Controller(system, other, estimator))
         general = st.System(system.dynamics, system.residual, system.policy, system.cost)
         no_match = (
-            "controller: expected a controller whose system is a selftune.MatchedSystem, .* system is a System; for any"
+            "controller: expected a controller whose system is a selftune.MatchedSystem, .* system is a System; write"
         )
         self.refused(case, no_match, controller=st.Controller(general, tuner, estimator))
         self.refused(case, "sets: expected Sets", sets=None)
@@ -264,3 +264,26 @@ class TestRefusals:
         self.refused(case, r"run.x: expected 100 rows", run=strided)
         with pytest.raises(ValueError, match=r"name: expected one of .*distance, in all.*, got 'distances'"):
             case.certify().row("distances")
+
+
+def test_a_loop_that_does_not_contract_gets_advice():
+    """Numbers that are not finite are shown as "none", and the text says what to do."""
+    fails = dict(kind="hypothesis", statement="", reference="")
+    rows = (
+        Row(name="contraction", measured=1.005, bound=1.0, **fails),
+        Row(name="room for every control", measured=8.0, bound=2.0, **fails),
+        Row(name="small mismatch of the update", measured=math.inf, bound=-math.inf, **fails),
+    )
+    certificate = st.Certificate(rows=rows, constants=None, contraction=None, derived={})
+    assert [line.split()[-2:] for line in str(certificate).splitlines()[1:4]] == [
+        ["1.005", "1"],
+        ["8", "2"],
+        ["none", "none"],
+    ]
+    assert len(certificate.advice) == 1
+    assert certificate.advice[0] in str(certificate)
+    assert "ρ = 1.005. Almost every other bound depends on ρ < 1. Make Θ smaller" in certificate.advice[0]
+    contracts = st.Certificate(rows=rows[1:], constants=None, contraction=None, derived={})
+    assert contracts.advice == [
+        "Trajectories of the proofs leave the sets. Increase Sets.u_radius to at least 8, or make Θ smaller."
+    ]

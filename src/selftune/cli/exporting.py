@@ -22,6 +22,11 @@ from .screen import new_table
 def export(target: str, folder: Path, given: dict[str, str | None], kind: Target, **options: Any) -> dict[str, Any]:
     """Write the files of an export and return the manifest of the folder."""
     function = f"export_{kind.value}"
+    if Path(target).suffix in (".urdf", ".xml", ".mjcf"):
+        raise InputError(
+            f"{target}: a robot file is not a controller. Tune and export it in one call: selftune tune {target} "
+            f"--export -o {folder}"
+        )
     place, name = targets.split(target, "NAME", "cart/cart.py:controller")
     values: dict[str, Any] = {key: _read(key, text) for key, text in given.items() if text is not None}
     with targets.importable(place) as load:

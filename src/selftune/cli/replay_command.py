@@ -40,7 +40,9 @@ def replay(
         from . import tables, targets
 
         found = targets.Modules(stack).find(loop, "LOOP", "motor.py:loop", st.Loop, "a selftune.Loop")
-        made = targets.blaming(str(log), "cannot be replayed", lambda: st.replay(found, log, mapping))
+        made = targets.blaming(
+            str(log), "cannot be replayed", lambda: st.replay(found, log, mapping, progress=screen.phase)
+        )
         report = None if out is None else made.report(out)
         screen.show(tables.of_checks("replay", made.rows))
         if made.saving is not None:

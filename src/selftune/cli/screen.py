@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,11 +35,18 @@ class Screen:
 
     def __init__(self, quiet: bool, as_json: bool):
         self.quiet, self.as_json = quiet, as_json
+        self.started = time.monotonic()
         self.out, self.err = SafeConsole(highlight=False), SafeConsole(stderr=True, highlight=False)
 
     def note(self, text: str) -> None:
         if not self.quiet:
             self.err.print(escape(text), soft_wrap=True)
+
+    def phase(self, text: str) -> None:
+        """Tell on stderr which phase of a long command begins, one line each, also if stderr is not a terminal."""
+        if not self.quiet:
+            now = time.monotonic() - self.started
+            self.err.print(escape(f"{now:5.0f} s  {text}"), soft_wrap=True)
 
     def show(self, what: Any) -> None:
         """Print text or a table for people."""

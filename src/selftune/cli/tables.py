@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def paper(summary: "Summary") -> list[Table | str]:
+    """Two tables of costs, the checks, and the reasons for empty cells and for checks that are not judged."""
     names = ("M-GAPS", "fixed gain", "exact model", "GAPS")
     costs = new_table("total cost, mean over seeds", "noise", "θ₀", *names, "best static")
     ratios = new_table(
@@ -28,8 +29,12 @@ def paper(summary: "Summary") -> list[Table | str]:
     for row in summary.rows:
         start = (row.noise, f"{row.gain:g}")
         costs.add_row(*start, *(f"{row.cost[name].mean:.4g}" for name in names), f"{row.static_cost.mean:.4g}")
-        ratios.add_row(*start, *("" if one is None else escape(str(one)) for one in (row.ratio, row.after)))
-    note = "not judged: the settings differ from the paper's\n" if any(c.holds is None for c in summary.checks) else ""
+        ratios.add_row(*start, *("–" if one is None else escape(str(one)) for one in (row.ratio, row.after)))
+    note = ""
+    if any(row.after is None for row in summary.rows):
+        note += "–: the ratio leaves out the first period, and this run has only one period; give --periods 2 or more\n"
+    if any(check.holds is None for check in summary.checks):
+        note += "not judged: the checks are for the paper's settings and at least two periods\n"
     return [costs, ratios, _checks(summary.checks), note + _NOTE]
 
 

@@ -177,14 +177,8 @@ def _ros2(exported: Exported) -> Content:
         "status": "\n".join(status),
         "status_size": len(told) + 2,
         "safe_control": safe,
-        "state_interfaces": ", ".join(
-            f"joint/{v.name.split('.')[-1]}" if "." in v.name else f"joint{i + 1}/position"
-            for i, v in enumerate(measured)
-        ),
-        "command_interfaces": ", ".join(
-            f"joint/{v.name.split('.')[-1]}" if "." in v.name else f"joint{i + 1}/effort"
-            for i, v in enumerate(controls)
-        ),
+        "state_interfaces": ", ".join(_interfaces(exported, "measured", measured, "position")),
+        "command_interfaces": ", ".join(_interfaces(exported, "u", controls, "effort")),
         "about_states": ", ".join(f"{v.name} {v.unit}".strip() for v in measured),
         "about_controls": ", ".join(f"{v.name} {v.unit}".strip() for v in controls),
     }
@@ -209,6 +203,32 @@ def _ros2(exported: Exported) -> Content:
     files: dict[str, str | bytes] = {path: fill(TEMPLATES / source, values) for path, source in templates.items()}
     files |= {f"src/{path}": text for path, text in sampled_unit.sources(exported).items()}
     return Content(files | {"README.md": _readme(values, "ROS 2", build, rows)}, {})
+
+
+INTERFACES = {
+    "rad": "position",
+    "m": "position",
+    "rad/s": "velocity",
+    "m/s": "velocity",
+    "N·m": "effort",
+    "N": "effort",
+}
+"""The interface of ros2_control for a signal with this unit."""
+PREFIX = re.compile("(rate|torque) of ")
+"""How a `RobotArm` calls the rate and the torque of a joint."""
+
+
+def _interfaces(exported: Exported, kind: str, numbers: list[Variable], usual: str) -> list[str]:
+    """Return the names of interfaces: JOINT/position, JOINT/velocity and JOINT/effort if the signals are those of an
+    arm, whose controls have the names of its joints; otherwise names that the user has to replace."""
+    signals = exported.signals.get(kind)
+    if signals is None:
+        return [f"joint{i + 1}/{usual}" for i in range(len(numbers))]
+    joints = {signal.name for signal in exported.signals.get("u", ()) if INTERFACES.get(signal.unit) == "effort"}
+    found = [(PREFIX.sub("", signal.name, count=1), INTERFACES.get(signal.unit)) for signal in signals]
+    if all(joint in joints and interface is not None for joint, interface in found):
+        return [f"{joint}/{interface}" for joint, interface in found]
+    return [f"joint/{v.name.split('.')[-1]}" for v in numbers]
 
 
 def _px4(inputs: list[str], outputs: list[str], exported: Exported) -> Content:

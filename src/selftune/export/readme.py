@@ -16,7 +16,6 @@ def costs(firmware: Firmware, files: dict[str, str]) -> dict[str, Any]:
     for function in footprint.FUNCTIONS:
         counts = footprint.operations(firmware.programs[function])
         functions[function] = {kind: counts[kind] for kind in footprint.KINDS} | {
-            "instructions": measured and measured.instructions.get(function),
             "stack": measured and measured.stack.get(function),
         }
     return {
@@ -32,18 +31,18 @@ def costs(firmware: Firmware, files: dict[str, str]) -> dict[str, Any]:
 def text(firmware: Firmware, costs: dict[str, Any], steps: int, tolerance: float) -> str:
     """Return the text of `README.md`."""
     name, sizes = firmware.name, firmware.sizes
-    columns = (*footprint.KINDS, "instructions", "stack")
+    columns = (*footprint.KINDS, "stack")
     rows = [
         f"| `{name}_{function}` | {' | '.join(number(counts[kind]) for kind in columns)} |"
         for function, counts in costs["functions"].items()
     ]
     about_costs = (
-        "No compiler was available to measure flash, stack and instructions."
+        "No compiler was available to measure flash and stack."
         if costs["compiler"] is None
-        else f"Flash: {costs['flash']:,} bytes of code and constants. Flash, stack (bytes) and instructions were\n"
-        f"measured with {costs['compiler']}, and the flags\n"
+        else f"Flash: {costs['flash']:,} bytes of code and constants. Flash and stack (bytes) were measured with\n"
+        f"{costs['compiler']}, and the flags\n"
         f"`{' '.join(footprint.FLAGS)}`.\n"
-        "Instructions are counted in the disassembly of each function, without those of functions that it calls."
+        "The stack is that of each function itself, without the functions that it calls."
     )
     about_context = (
         "`t` is the number of the step."

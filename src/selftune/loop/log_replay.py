@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -197,7 +198,14 @@ class Replayed:
         return f"<Replayed: {len(self.log)} steps, {'go' if self.ok else 'no-go'}>"
 
 
-def replay(loop: Loop, log: Any, mapping: Any = None, *, theta: Any = None) -> Replayed:
+def replay(
+    loop: Loop,
+    log: Any,
+    mapping: Any = None,
+    *,
+    theta: Any = None,
+    progress: Callable[[str], Any] | None = None,
+) -> Replayed:
     r"""Replay a recorded run: does the model fit, what would the agent have learned, and how much would it have saved?
 
     Nothing is sent to any plant. These are the steps:
@@ -227,6 +235,7 @@ def replay(loop: Loop, log: Any, mapping: Any = None, *, theta: Any = None) -> R
     - `log`: a `PlantLog`, or the path of a log file; see `read_log` for the formats.
     - `mapping`: the places of the signals in the log file: a `LogMapping`, a dictionary, or the path of a TOML file.
     - `theta`: the θ that made the log; by default that of the loop.
+    - `progress`: a function that gets the name of each phase when it begins, such as `print`.
 
     !!! Example
 
@@ -243,7 +252,7 @@ def replay(loop: Loop, log: Any, mapping: Any = None, *, theta: Any = None) -> R
     log = _read(loop, log, mapping)
     _fit("log", log, loop)
     theta = arguments.real_tree("theta", loop._checked(theta), dtype=loop.x.dtype)
-    return _Work(loop, log, theta).done()
+    return _Work(loop, log, theta, progress).done()
 
 
 def _read(loop: Loop, log: Any, mapping: Any) -> PlantLog:
@@ -263,8 +272,9 @@ def _read(loop: Loop, log: Any, mapping: Any) -> PlantLog:
 class _Work:
     """The state of a replay between its steps."""
 
-    def __init__(self, loop: Loop, log: PlantLog, theta: PyTree):
+    def __init__(self, loop: Loop, log: PlantLog, theta: PyTree, progress: Callable[[str], Any] | None = None):
         self.loop, self.theta = loop, theta
+        self.tell = progress or (lambda phase: None)
         finite = np.all(np.isfinite(np.concatenate([log.measurement, log.u, log.reference], axis=1)), axis=1)
         rows = len(log) if finite.all() else int(np.argmin(finite))
         self.log = log[:rows] if rows else log
@@ -279,10 +289,13 @@ class _Work:
         loop, log = self.loop, self.log
         dt = float(loop.plant.dt)
         self._describe()
+        self.tell(f"checking the loop on {len(log):,} rows (compiles the model)")
         made = commission(loop, log, theta=self.theta, steps=len(log), reference=log.reference)
         self.rows += made.rows
+        self.tell("following the log with the estimator")
         fixed = _replay.replay(loop, log, theta=self.theta, a_hat=loop.a_hat)
         learned = _replay.replay(loop, log, theta=self.theta, a_hat=loop.a_hat, estimator=loop.controller().estimator)
+        self.tell("searching for a delay of the control")
         delay = self._delay()
         found = self._simulate(made, learned)
         return Replayed(
@@ -350,6 +363,7 @@ class _Work:
             return nothing
         self.scenario, self.states = scenario, learned.x
         self.idle = loop.controller(tuner=Fixed(), estimator=Frozen())
+        self.tell("simulating the logged gains (compiles the loop)")
         before = self._run(self.idle, self.theta)
         if not bool(before.outcome.ok):
             text = f"The loop with the logged gains fails in the re-simulation: {before.result.message}."
@@ -358,6 +372,7 @@ class _Work:
         self.before = np.asarray(before.cost, float)
         difference = self._reproduction(before)
         controller, self.guard = made.controller, made.guard
+        self.tell("simulating the agent (compiles the agent)")
         agent = self._run(controller, self.theta, guard=self.guard)
         if not bool(agent.outcome.ok):
             text = f"The agent fails in the re-simulation: {agent.result.message}."
@@ -411,11 +426,12 @@ class _Work:
         """Choose gains on each half of the log, measure them on the other half, and then choose them on the whole."""
         loop, half = self.loop, len(self.log) // 2
         parts = (self._part(0, half), self._part(half, 2 * half))
-        chosen = [self._choose(controller, part) for part in parts]
+        halves = ("the first half", "the second half")
+        chosen = [self._choose(controller, part, name) for part, name in zip(parts, halves, strict=True)]
         first, second = (np.asarray(self._run(self.idle, theta).cost, float) for theta in reversed(chosen))
         after = np.concatenate([first[:half], second[half:]])
         found = saving(self.before, after)
-        theta = self._choose(controller, self.scenario)
+        theta = self._choose(controller, self.scenario, "the whole log")
         names = _listed(loop, theta)
         if not np.isfinite(after).all() or not found.low > 0:
             text = f"Keep the logged gains: the saving of other constant gains is not certain, {found}."
@@ -441,11 +457,12 @@ class _Work:
         x0 = jnp.asarray(self.states[begin], self.loop.x.dtype)
         return eqx.tree_at(lambda scenario: scenario.x0, self.scenario[begin:end], x0)
 
-    def _choose(self, controller: Controller, scenario: Scenario) -> PyTree:
+    def _choose(self, controller: Controller, scenario: Scenario, name: str) -> PyTree:
         """Return the gains after some passes over a part of the log, backed off to sufficient margins."""
         loop, theta = self.loop, self.theta
         widths = np.asarray(loop.constraint.widths(theta), float)
-        for _ in range(PASSES):
+        for number in range(1, PASSES + 1):
+            self.tell(f"choosing start gains on {name}: pass {number} of at most {PASSES}")
             run = self._run(controller, theta, scenario, self.guard)
             if not bool(run.outcome.ok):
                 break

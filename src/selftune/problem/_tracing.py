@@ -41,6 +41,7 @@ def traced(
     different programs.
     """
     name = getattr(function, "given_as", name)
+    _check_order(name, function, list(inputs))
     key = _key(function, inputs, (name, rank, dtype, *jax_settings.current().values()))
     if key is not None and (checked := _CHECKED.get(key)) is not None:
         return checked
@@ -62,7 +63,8 @@ def traced(
         advice = "write jnp.stack([...]) for a list of numbers" if isinstance(out, (list, tuple)) else ""
         raise ArgumentError(name, f"one array of shape {expected}", arguments.describe_tree(out), advice)
     if len(out.shape) != rank or 0 in out.shape:
-        raise ArgumentError(name, f"shape {expected}", arguments.describe(out))
+        advice = "write jnp.stack([...]) for a vector of numbers" if rank == 1 and out.shape == () else ""
+        raise ArgumentError(name, f"shape {expected}", arguments.describe(out), advice)
     if out.dtype != dtype:
         raise ArgumentError(name, f"dtype {jnp.dtype(dtype).name}, that of x", arguments.describe(out))
     if thorough and key is not None:
@@ -71,6 +73,23 @@ def traced(
             while len(_CHECKED) > MOST_CHECKED:
                 _CHECKED.popitem(last=False)
     return out
+
+
+def _check_order(name: str, function: Any, names: list[str]) -> None:
+    """Raise `ArgumentError` if a function's own names of its arguments are those of `names` in another order.
+
+    Arrays of the same shape would otherwise be exchanged without an error.
+    """
+    if not isinstance(function, FunctionType):
+        return
+    own = function.__code__.co_varnames[: function.__code__.co_argcount]
+    if len(own) == len(names) and any(a in names and a != b for a, b in zip(own, names, strict=True)):
+        raise ArgumentError(
+            name,
+            f"the arguments ({', '.join(names)}) in this order",
+            f"({', '.join(own)})",
+            "check the order of the arguments",
+        )
 
 
 def _first_of_pair(name: str, out: Any, beside: Any) -> Any:

@@ -397,10 +397,12 @@ class Product(AbstractConstraint):
             raise ArgumentError("parts", "a pytree of constraints", f"{self.parts!r}")
 
     def _map(self, function: Any, *trees: PyTree) -> PyTree:
+        parts, structure = jax.tree.flatten(self.parts, is_leaf=_is_constraint)
         try:
-            return jax.tree.map(function, self.parts, *trees, is_leaf=_is_constraint)
+            values = [structure.flatten_up_to(tree) for tree in trees]
         except ValueError as error:
             raise ArgumentError("parts", "the structure of the parameter", f"another one ({error})") from error
+        return jax.tree.unflatten(structure, [function(*each) for each in zip(parts, *values, strict=True)])
 
     def project(self, v: PyTree) -> PyTree:
         return self._map(lambda part, leaf: part.project(leaf), v)

@@ -75,10 +75,14 @@ def constraint_of(part: Any) -> AbstractConstraint | None:
 
 
 def check_inside(name: str, value: PyTree, constraint: AbstractConstraint) -> None:
-    """Raise `ValueError` if `value` is outside its constraint, or if the shapes do not fit."""
+    """Raise `ArgumentError` if `value` is outside its constraint, or if the shapes do not fit.
+
+    Only the constraint's own `ArgumentError` says that the shapes do not fit. Other exceptions, such as those of a
+    constraint of the user's own or of JAX, keep their type and message.
+    """
     try:
         inside = _contains(constraint, value)
-    except ValueError as error:
+    except ArgumentError as error:
         expected = f"a value that fits its constraint, {type(constraint).__name__}"
         raise ArgumentError(name, expected, arguments.describe_tree(value), str(error)) from None
     if arguments.is_known(inside) and not bool(inside):

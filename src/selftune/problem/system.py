@@ -147,7 +147,11 @@ class AbstractSystem(eqx.Module):
                 return False
 
         for name, value in given.items():
-            if shapes := _tracing.other_shapes(value, (x.shape[0],), partial(fits, name)):
+            shapes = _tracing.other_shapes(value, (x.shape[0],), partial(fits, name))
+            if name == "a" and isinstance(error, ArgumentError) and error.argument == "residual":
+                # A vector that is not one: `a[0]` would also be a vector if a was a matrix, which is not the mistake.
+                shapes = [shape for shape in shapes if len(shape) <= 1]
+            if shapes:
                 raise ArgumentError(
                     name,
                     f"another shape, such as {' or '.join(map(str, shapes))}, with which the four functions fit "

@@ -38,7 +38,7 @@ class AutopilotRun:
     !!! Example
 
         >>> import jax.numpy as jnp, numpy as np, selftune as st
-        >>> from tests.fake_autopilot import FakeAutopilot  # stands for an autopilot at the end of a cable
+        >>> from selftune.testing.fake_autopilot import FakeAutopilot  # stands for an autopilot at the end of a cable
         >>> system = st.MatchedSystem(
         ...     dynamics=lambda x, v, t: x + 0.02 * v,
         ...     residual=lambda x, a, t: a,
@@ -101,7 +101,7 @@ class Autopilot:
     !!! Example
 
         >>> import selftune as st
-        >>> from tests.fake_autopilot import FakeAutopilot  # stands for an autopilot at the end of a cable
+        >>> from selftune.testing.fake_autopilot import FakeAutopilot  # stands for an autopilot at the end of a cable
         >>> with FakeAutopilot() as fake, st.Autopilot(fake.device) as autopilot:
         ...     autopilot.read(["RATE_P", "RATE_I"])
         {'RATE_P': 1.0, 'RATE_I': 0.5}

@@ -80,6 +80,8 @@ class Telemetry:
         self._file = None if file is None else Path(file)
         if self._file is not None and not self._file.absolute().parent.is_dir():
             raise ArgumentError("file", "a file in a folder that exists", f"{file}")
+        if self._file is not None and self._file.suffix not in ("", ".mcap"):
+            raise ArgumentError("file", "a name with .mcap, because the file is written as MCAP", f"{file}")
         self._port, self._every = port, arguments.count("every", every)
         self._steps = arguments.whole("steps", steps, least=16)
         self._ring: Ring | None = None

@@ -23,6 +23,8 @@ WORSE = 1000.0
 factor is large because the cost of a run that starts at rest may rise a hundredfold."""
 AT_BOUND = 0.5
 """A warning is given if a constraint held a number of θ back in at least this share of the steps."""
+MANY = 10
+"""With fewer steps, a derivative of zero says nothing: the first derivatives of a run are often zero."""
 SHOWN = 8
 """At most this many numbers of θ are shown."""
 ROWS = 2000
@@ -73,6 +75,8 @@ class Diagnosis:
     """At how many steps the guard made each decision."""
     first_bad: str | None
     """The number that went bad first at the failed step, and its value."""
+    unused: tuple[str, ...] = ()
+    """The numbers of θ on which nothing depends."""
 
     def warnings(self) -> list[str]:
         """Return sentences about results that need attention; an empty list if there are none."""
@@ -88,6 +92,8 @@ class Diagnosis:
             warnings.append(
                 f"The constraint held {names} back in at least half of the steps: the bound, not the tuner, sets θ."
             )
+        if self.unused:
+            warnings.append(f"No step depends on {', '.join(self.unused)}: the policy and the cost do not use it.")
         rollbacks = sum(self.decisions.get(str(decision), 0) for decision in (Decision.EXPLODED, Decision.UNSTABLE))
         if rollbacks:
             times = "once" if rollbacks == 1 else f"{rollbacks:,} times"
@@ -161,6 +167,7 @@ def diagnose(run: "Run") -> Diagnosis:
         largest_y=float(np.abs(rows["y"][:good]).max()) if "y" in rows and good else None,
         decisions=_decisions(rows["guard"][:good, 0]) if "guard" in rows else {},
         first_bad=_first_bad(run, rows),
+        unused=_unused(run, rows, good),
     )
 
 
@@ -169,7 +176,7 @@ def find_signs(run: "Run") -> dict[str, Any]:
     rows = {
         name: _flat(value)
         for name, value in run.recorded.items()
-        if value is not None and (name in ("theta", "gradient", "contraction") or int(run.outcome.code))
+        if value is not None and (name in ("theta", "gradient", "y", "contraction") or int(run.outcome.code))
     }
     _, good = _good_steps(run)
     # The bounds are checked by a program that JAX compiles, so only if a number of θ stood still for most of the run.
@@ -177,6 +184,7 @@ def find_signs(run: "Run") -> dict[str, Any]:
     stood = np.any(np.mean(theta == theta[-1:], axis=0) >= AT_BOUND) if good and len(theta) else False
     return {
         "held": _held(run, rows, good) if stood else None,
+        "unused": _unused(run, rows, good),
         "contraction": _contraction(rows, good),
         "first_bad": _first_bad(run, rows),
     }
@@ -215,6 +223,20 @@ def _held(run: "Run", rows: dict[str, np.ndarray], good: int) -> np.ndarray | No
     which = np.unique(np.linspace(0, good - 1, ROWS).astype(int))
     theta = jax.tree.map(lambda leaf: jnp.asarray(leaf)[which], run.recorded["theta"])
     return np.asarray(_undone(run.constraint, theta, jnp.asarray(rows["gradient"][which]))).mean(axis=0)
+
+
+def _unused(run: "Run", rows: dict[str, np.ndarray], good: int) -> tuple[str, ...]:
+    """Return the names of the numbers of θ with a derivative of exactly zero at all steps, if others have one."""
+    if not {"theta", "gradient"} <= rows.keys() or good < MANY:
+        return ()
+    moved = np.any(rows["gradient"][:good] != 0, axis=0)
+    sensitivity = run.recorded.get("y")
+    if sensitivity is not None:  # a number that only acts inside its policy moves x, even if the cost is flat
+        moved |= np.any(np.asarray(sensitivity)[:good] != 0, axis=(0, 1))
+    if moved.all() or not moved.any():
+        return ()
+    names = _names(run.recorded.get("theta"))
+    return tuple(f"θ[{i}]" if names is None else names[i] for i in np.flatnonzero(~moved))
 
 
 @eqx.filter_jit

@@ -57,6 +57,9 @@ class Result(eqx.Module):
     held: Float[np.ndarray, " d"] | None = None
     """For each number of θ, the share of steps at which its constraint kept it from following the gradient; None also
     if every number of θ moved in more than half of the steps."""
+    unused: tuple[str, ...] = eqx.field(static=True, default=())
+    """The numbers of θ whose derivative was exactly zero at every step, while others had one: nothing depends on them.
+    """
     contraction: float | None = eqx.field(static=True, default=None)
     """ρ̂ at the last step, if the tuner has a `contraction_memory`."""
     first_bad: str | None = eqx.field(static=True, default=None)
@@ -72,7 +75,7 @@ class Result(eqx.Module):
         code, step = np.atleast_1d(self.code), np.atleast_1d(self.step)
         failed = np.flatnonzero(code != Result.OK)
         if failed.size == 0:
-            return "ok" + self._rise() + self._at_bound()
+            return "ok" + self._rise() + self._at_bound() + self._without_influence()
         first = failed[0]
         text = result_codes.describe_failure(int(code.flat[first]), int(step.flat[first]))
         text += f" ({self.first_bad})" if self.first_bad else ""
@@ -97,6 +100,12 @@ class Result(eqx.Module):
             return ""
         names = ", ".join(f"θ[{i}]" for i in at)
         return f"; the constraint held {names} back in {100 * self.held[at].min():.0f} % of the steps"
+
+    def _without_influence(self) -> str:
+        if not self.unused:
+            return ""
+        verb = "has" if len(self.unused) == 1 else "have"
+        return f"; {', '.join(self.unused)} {verb} no influence: the policy and the cost do not use this part of θ"
 
 
 class Final(eqx.Module):

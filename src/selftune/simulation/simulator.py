@@ -116,6 +116,8 @@ def simulate(
                 f"a run that ends before step {MOST_STEPS:,}, because steps are counted in 32 bits",
                 f"one that ends at step {following:,}",
             )
+    if plant is None:
+        _check_a_star(controller.system, scenario, start)
     arguments.instance("infer", infer, bool)
     if infer and guard is None:
         raise ArgumentError("guard", "a guard, because infer=True uses the guard's record of the last step", "None")
@@ -441,6 +443,24 @@ def _check_shapes(
         raise ArgumentError(
             "resume", f"{len(_streams(scenario))} streams, as the scenario has", f"{len(start.streams)}"
         )
+
+
+def _check_a_star(model: AbstractSystem, scenario: Scenario, start: Final | tuple[Array, PyTree, PyTree]) -> None:
+    """Without a plant of its own, the scenario's parameters are those of the model. A row with more numbers than â may
+    still fit the functions, which would then not read all of them."""
+    row = scenario.row_shapes()
+    x, theta, a_hat = (start.x, start.state.theta, start.state.a_hat) if isinstance(start, Final) else start
+    given, expected = _shapes(row.a_star), jax.tree.map(jnp.shape, a_hat)
+    if given == expected:
+        return
+    if not isinstance(start, Final):
+        model.check(x, theta, a_hat, row.t)  # the mistake may be that of â, which this call then names
+    raise ArgumentError(
+        "a_star",
+        f"rows like a_hat, {expected}, because the plant is the model",
+        f"{given}",
+        "if the plant has other parameters than the model, give the plant: simulate(..., plant=...)",
+    )
 
 
 def _shapes(tree: PyTree) -> PyTree:

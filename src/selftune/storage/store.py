@@ -20,7 +20,7 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from .manifest import Manifest, StoreError
 from .zarr_arrays import Layout as Layout
 from .zarr_arrays import Variable as Variable
 
+Differing = Callable[[Mapping[str, Any], Mapping[str, Any]], list[str]]
 Task = tuple[int, ...]
 """The index along each task dimension."""
 
@@ -70,13 +71,23 @@ class RunStore:
         self.tasks: list[Task] = list(itertools.product(*map(range, sizes)))
 
     @classmethod
-    def begin(cls, folder: str | Folder, *, kind: str, settings: Mapping[str, Any], layout: Layout) -> "RunStore":
+    def begin(
+        cls,
+        folder: str | Folder,
+        *,
+        kind: str,
+        settings: Mapping[str, Any],
+        layout: Layout,
+        differing: Differing = manifests.differing,
+    ) -> "RunStore":
         """The folder of this run, new or continued, and locked; use it in a `with`.
 
         A run is continued only if settings, versions, sources, platform and commit are the same as at its start. Only
         then is the result bit-identical to that of an uninterrupted run. Finished tasks are verified first; a damaged
         task is logged and computed again. A complete run with the same settings that other code computed is returned
         unchanged (`complete`); `dataset` verifies it.
+
+        `differing` says in words how the settings in the folder differ from those of this call.
         """
         folder = files.as_folder(folder)
         path, names = folder / "manifest.json", files.names(folder)
@@ -99,7 +110,7 @@ class RunStore:
         try:
             files.remove_leftovers(folder, folder / "tasks")
             if files.exists(path):
-                _check_same_run(folder, read_manifest(folder), asked)
+                _check_same_run(folder, read_manifest(folder), asked, differing)
             else:
                 # Written first, so that a folder that we began is always recognized as ours.
                 files.write(path, files.as_json(asked))
@@ -394,10 +405,10 @@ _REDO = (
 _LOGGER = logging.getLogger("selftune")
 
 
-def _check_same_run(folder: Folder, there: Manifest, asked: Manifest) -> None:
+def _check_same_run(folder: Folder, there: Manifest, asked: Manifest, differing: Differing) -> None:
     if there.kind != asked.kind:
         raise StoreError(f"{folder}: contains a run of another kind: {there.kind!r} there, {asked.kind!r} now")
-    if texts := manifests.differing(there.settings, asked.settings):
+    if texts := differing(there.settings, asked.settings):
         raise StoreError(f"{folder}: contains a run with other settings: {'; '.join(texts)}; choose another folder")
     if there.state == "complete":
         return

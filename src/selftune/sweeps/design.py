@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,10 @@ from ..foundation.errors import ArgumentError
 
 FLOAT = "__float__"
 """The key for a number that JSON does not have, such as infinity."""
+JOINED = "grids"
+"""The kind of a design that joins several grids."""
+NO_NUMBER, NO_TEXT = math.nan, "–"
+"""The values of a setting that does not apply to a point: one that the point's grid does not have."""
 Setting = dict[str, Any]
 """Values by name: numbers, strings, lists of numbers, or tables of these."""
 
@@ -71,11 +75,31 @@ class Design:
         return [point[name] for point in self.points]
 
 
-def grid(settings: Mapping[str, Any]) -> Design:
-    """Every combination of the listed values. The last setting changes fastest."""
+def grid(settings: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Design:
+    """Every combination of the listed values. The last setting changes fastest.
+
+    A list of mappings joins their grids. A setting that one of them does not have does not apply to its points: there
+    it is NaN, or "–" if its values are not numbers.
+    """
+    if isinstance(settings, (list, tuple)):
+        return _joined([grid(part) for part in settings])
     columns = {name: _choices(name, values) for name, values in _named(settings).items()}
     points = tuple(dict(zip(columns, values, strict=True)) for values in itertools.product(*columns.values()))
     return Design("grid", tuple(columns), points)
+
+
+def _joined(grids: list[Design]) -> Design:
+    if not grids:
+        raise ArgumentError("grid", "at least one mapping from names to lists of values", "an empty list")
+    names = tuple(dict.fromkeys(name for part in grids for name in part.names))
+    missing = {}
+    for name in names:
+        values = [value for part in grids if name in part.names for value in part.column(name)]
+        missing[name] = NO_NUMBER if all(map(_is_number, values)) else NO_TEXT
+    points = tuple({name: point.get(name, missing[name]) for name in names} for part in grids for point in part.points)
+    if len({repr(point) for point in points}) < len(points):
+        raise ArgumentError("grid", "each point once", "two grids with the same point")
+    return Design(JOINED, names, points)
 
 
 def random_design(settings: Mapping[str, Range | Iterable[Any]], points: int, *, seed: int) -> Design:

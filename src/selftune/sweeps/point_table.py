@@ -1,5 +1,6 @@
 """The points of a sweep as a list, with one row for each point of any design. Tables and figures use it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ from scipy import special
 from ..control import result_codes
 from ..foundation.errors import ArgumentError
 from ..reporting.statistics import BOOTSTRAP_SEED
+from .design import JOINED, NO_TEXT
 
 
 class Cells(NamedTuple):
@@ -36,6 +38,8 @@ class Points:
     seeds: np.ndarray
     judged: str
     """The name of the cost."""
+    is_joined: bool = False
+    """Whether the design joins several grids, so that a setting may not apply to a point."""
 
     def __len__(self) -> int:
         return len(self.cost)
@@ -65,7 +69,9 @@ class Points:
         return replace(self, columns=columns, cost=self.cost[rows], failed=self.failed[rows], reason=self.reason[rows])
 
     def setting(self, row: int | np.integer) -> dict[str, Any]:
-        return {name: plain(values[row]) for name, values in self.columns.items()}
+        """The settings of a point; without those that do not apply to it."""
+        setting = {name: plain(values[row]) for name, values in self.columns.items()}
+        return {name: value for name, value in setting.items() if not (self.is_joined and applies_not(value))}
 
     def levels(self, name: str) -> tuple[list[Any], np.ndarray]:
         """The distinct values of a setting in the order of the points, and the index of each point's value."""
@@ -101,6 +107,11 @@ class Points:
         return Cells([values for values, _ in levels], best.reshape(shape), failed.reshape(shape))
 
 
+def applies_not(value: Any) -> bool:
+    """Whether this is the value of a setting that does not apply to a point of a joined design."""
+    return value == NO_TEXT or (isinstance(value, float) and math.isnan(value))
+
+
 def plain(value: Any) -> Any:
     """A NumPy scalar as a Python value."""
     return value.item() if isinstance(value, np.generic) else value
@@ -131,6 +142,7 @@ def points(sweep: Any, *, cost: str = "mean_cost", last: float | None = None) ->
         reason=_reasons(data, dims, failed),
         seeds=np.asarray(data["seed"].values),
         judged=judged,
+        is_joined=data.attrs.get("design") == JOINED,
     )
 
 

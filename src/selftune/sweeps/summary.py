@@ -368,7 +368,7 @@ def _best(table: Points) -> Best:
         fair=intervals(chosen_by_others(cost)[:, None])[0] if cost.shape[1] > 1 else None,
         chance=less.chance,
         rivals=[rival for rival in standing[1:] if rival.near],
-        edge=[name for name in table.names if _is_edge(table, name, standing[0].setting[name])],
+        edge=[name for name, value in standing[0].setting.items() if _is_edge(table, name, value)],
         failed=failures(table),
         points=len(table),
         seeds=table.seeds.size,
@@ -377,7 +377,9 @@ def _best(table: Points) -> Best:
 
 
 def _is_edge(table: Points, name: str, value: Any) -> bool:
-    if not table.is_numeric(name) or len(values := table.levels(name)[0]) < 3:
+    numbers = table.columns[name].astype(float) if table.columns[name].dtype.kind in "iuf" else np.empty(0)
+    values = np.unique(numbers[~np.isnan(numbers)] if table.is_joined else numbers)
+    if len(values) < 3 or not np.isfinite(values).all():
         return False
     return value in (min(values), max(values))
 
@@ -405,6 +407,7 @@ def _averaged(table: Points, across: Names) -> Points:
         reason=table.reason[np.take_along_axis(rows, first, axis=1), np.arange(failed.shape[1])],
         seeds=table.seeds,
         judged=f"{table.judged}, the mean over {', '.join(names)}",
+        is_joined=table.is_joined,
     )
 
 

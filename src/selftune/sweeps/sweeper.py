@@ -37,7 +37,7 @@ _REFUSED = "refused.json"
 def sweep(
     make_controller: Callable[..., Controller],
     make_scenario: Callable[..., Scenario],
-    grid: Mapping[str, Iterable[Any]] | Design,
+    grid: Mapping[str, Iterable[Any]] | Sequence[Mapping[str, Iterable[Any]]] | Design,
     seeds: int | Sequence[int],
     *,
     theta: Any,
@@ -72,7 +72,9 @@ def sweep(
 
     - `make_controller`, `make_scenario`: functions of settings that return a `Controller` and a `Scenario`.
       `make_scenario` also has a parameter `key`.
-    - `grid`: lists of values by the setting's name; every combination is run. Or a design that draws (`random_design`,
+    - `grid`: lists of values by the setting's name; every combination is run. Or a list of such grids, whose points are
+      joined; use it if a setting does not apply to some points, such as the learning rate of a tuner that has none. At
+      these points the setting is NaN, or "–" if it is not a number. Or a design that draws (`random_design`,
       `latin_hypercube`).
     - `seeds`: the number of seeds, from 0; or a list of seeds.
     - `theta`, `a_hat`: θ₀ and â₀, as for `simulate`, or functions of settings.
@@ -142,7 +144,9 @@ def sweep(
     layout = _layout(plan)
     if taken := {*layout.coords, *layout.variables, "reason"}.intersection(design.names):
         raise ArgumentError("grid", "names that are not names of results", f"{', '.join(sorted(taken))}")
-    with RunStore.begin(files.as_folder(folder), kind=KIND, settings=_settings(plan), layout=layout) as store:
+    with RunStore.begin(
+        files.as_folder(folder), kind=KIND, settings=_settings(plan), layout=layout, differing=_differing
+    ) as store:
         # Not in the settings, which must be the same in a second call: an error message may contain a path.
         files.write(store.folder / _REFUSED, files.as_json({str(i): text for i, text in plan.refused.items()}))
         _mark_as_not_done(store, redo)
@@ -329,6 +333,47 @@ def _settings(plan: Plan) -> dict[str, Any]:
         "lanes": [list(group.shape) for group in plan.groups],
         "refused": sorted(plan.refused),
     }
+
+
+_PROGRAM = ("functions", "lanes")
+"""Settings that follow from the functions and from the points."""
+
+
+def _differing(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The differences of the settings of two sweeps, in words. Each setting of the design is named with its values."""
+    from ..storage.manifest import differing
+
+    if dict(there) == dict(now):
+        return []
+    texts = []
+    columns = [_columns(settings) for settings in (there, now)]
+    for name in dict.fromkeys([*columns[0], *columns[1]]):
+        before, after = (column.get(name) for column in columns)
+        if before != after:
+            texts.append(f"{name} {_in_words(before)} there, {_in_words(after)} now")
+    own = {*_PROGRAM, "points", "names", "refused"}
+    texts += differing(*({key: value for key, value in each.items() if key not in own} for each in (there, now)))
+    if not texts and there.get("points") != now.get("points"):
+        texts.append("the points of the design are others")
+    if not texts:
+        texts.append("the functions make_controller, make_scenario, theta or a_hat compute something else")
+    return texts
+
+
+def _columns(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Each value of each setting once, in the order of the points."""
+    columns: dict[str, dict[str, Any]] = {}
+    for point in settings.get("points", ()):
+        for name, value in point.items():
+            columns.setdefault(name, {}).setdefault(repr(value), value)
+    return {name: list(values.values()) for name, values in columns.items()}
+
+
+def _in_words(values: list[Any] | None) -> str:
+    if values is None:
+        return "missing"
+    more = f", … ({len(values):,} values)" if len(values) > 4 else ""
+    return f"[{', '.join(f'{value!r}'[:40] for value in values[:4])}{more}]"
 
 
 def _refused(sweep: Sweep) -> dict[int, str]:

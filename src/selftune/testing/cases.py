@@ -1,6 +1,8 @@
 """A tuner, an estimator, a constraint or a policy together with the inputs on which its properties are checked."""
 
 import abc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -113,8 +115,7 @@ class TunerCase(AbstractCase):
         a_hat: Any = None,
         t: Any = None,
     ):
-        if not isinstance(tuner, AbstractTuner):
-            raise ArgumentError("tuner", "a subclass of selftune.AbstractTuner", arguments.describe(tuner))
+        _check_part("tuner", tuner, AbstractTuner)
         self.system, rows = _problem(system, x, theta, a_hat, t)
         super().__init__(tuner, rows)
         _check_start("theta", self.row(0, 0)["theta"], tuner)
@@ -123,9 +124,9 @@ class TunerCase(AbstractCase):
         return {"theta": row["theta"], "state": part.init(self.system, row["x"], row["theta"])}
 
     def step(self, part: Any, values: dict[str, PyTree], row: PyTree) -> tuple[dict[str, PyTree], PyTree]:
-        theta, state, info = part.update(
-            self.system, row["x"], values["theta"], row["a_hat"], row["t"], values["state"]
-        )
+        with _explaining("theta", values["theta"]):
+            out = part.update(self.system, row["x"], values["theta"], row["a_hat"], row["t"], values["state"])
+        theta, state, info = _three(out, "theta, the state and a TunerInfo")
         return {"theta": theta, "state": state}, {"info": info}
 
     def restart(self, part: Any, values: dict[str, PyTree], row: PyTree) -> dict[str, PyTree]:
@@ -158,8 +159,7 @@ class EstimatorCase(AbstractCase):
         a_hat: Any = None,
         t: Any = None,
     ):
-        if not isinstance(estimator, AbstractEstimator):
-            raise ArgumentError("estimator", "a subclass of selftune.AbstractEstimator", arguments.describe(estimator))
+        _check_part("estimator", estimator, AbstractEstimator)
         self.system, rows = _problem(system, x, theta, a_hat, t)
         residual = jax.vmap(jax.vmap(self.system.residual))(rows["x"], rows["a_hat"], rows["t"])
         rows["f_obs"] = residual + 0.3 * irregular(residual)
@@ -170,9 +170,9 @@ class EstimatorCase(AbstractCase):
         return {"a_hat": row["a_hat"], "state": part.init(self.system, row["x"], row["a_hat"], row["t"])}
 
     def step(self, part: Any, values: dict[str, PyTree], row: PyTree) -> tuple[dict[str, PyTree], PyTree]:
-        a_hat, state, info = part.update(
-            self.system, row["x"], row["f_obs"], values["a_hat"], row["t"], values["state"]
-        )
+        with _explaining("a_hat", values["a_hat"]):
+            out = part.update(self.system, row["x"], row["f_obs"], values["a_hat"], row["t"], values["state"])
+        a_hat, state, info = _three(out, "a_hat, the state and an EstimatorInfo")
         return {"a_hat": a_hat, "state": state}, {"info": info}
 
     def restart(self, part: Any, values: dict[str, PyTree], row: PyTree) -> dict[str, PyTree]:
@@ -195,9 +195,7 @@ class ConstraintCase(AbstractCase):
     """
 
     def __init__(self, constraint: AbstractConstraint, *, like: Any = None):
-        if not isinstance(constraint, AbstractConstraint):
-            expected = "a subclass of selftune.AbstractConstraint"
-            raise ArgumentError("constraint", expected, arguments.describe(constraint))
+        _check_part("constraint", constraint, AbstractConstraint)
         like = arguments.real_tree("like", np.zeros(3) if like is None else like)
         # The points of a batch lie on different scales, so that some are inside of the usual sets and some far outside.
         scales = jnp.asarray([0.1, 1.0, 100.0])
@@ -282,6 +280,35 @@ class PolicyCase(AbstractCase):
         inputs = row["inputs"]
         larger = {name: factor * getattr(inputs, name) for name in ("output", "reference", "x")}
         return {**row, "inputs": inputs._replace(**larger)}
+
+
+def _check_part(name: str, part: Any, kind: type) -> None:
+    if not isinstance(part, kind):
+        hint = f"did you mean {part.__name__}()?" if isinstance(part, type) and issubclass(part, kind) else ""
+        expected = f"an instance of a subclass of selftune.{kind.__name__}"
+        raise ArgumentError(name, expected, arguments.describe(part), hint)
+
+
+def _three(out: Any, expected: str) -> tuple[Any, Any, Any]:
+    if not isinstance(out, tuple) or len(out) != 3:
+        got = f"{len(out)} values" if isinstance(out, tuple) else arguments.describe_tree(out)
+        raise ArgumentError("update", f"three values: {expected}", got)
+    return out
+
+
+@contextmanager
+def _explaining(name: str, value: PyTree) -> Iterator[None]:
+    """Say that a parameter is a dictionary in this test, if a part that takes it for an array fails."""
+    try:
+        yield
+    except (TypeError, AttributeError, ValueError, KeyError) as error:
+        text = str(error).strip().split("\n", 1)[0]
+        if isinstance(value, dict) and ("dict" in text or (isinstance(error, KeyError) and text.isdigit())):
+            advice = f"in this test {name} is a dictionary of arrays; use jax.flatten_util.ravel_pytree"
+            raise TypeError(
+                f"{text}; {advice}, or give a system of your own with system=, x=, theta= and a_hat="
+            ) from error
+        raise
 
 
 def irregular(like: jax.Array) -> jax.Array:

@@ -104,7 +104,7 @@ class Certificate:
 
     @property
     def ok(self) -> bool:
-        """Whether all inequalities that must hold do hold."""
+        """Whether no inequality that must hold is violated. It does not mean that the theorems apply to this run."""
         return not self.violated
 
     @property
@@ -124,6 +124,24 @@ class Certificate:
         if not self.binding:
             return "no inequality must hold: constants are sampled, or hypotheses fail"
         return f"all {len(self.binding)} inequalities that must hold do hold"
+
+    @property
+    def advice(self) -> list[str]:
+        """What to do about failed hypotheses on which many rows depend; an empty list if there is nothing to do."""
+        failed = {row.name: row for row in self.rows if row.kind == "hypothesis" and not row.holds}
+        advice = []
+        if (row := failed.get("contraction")) is not None:
+            known = "contraction=Contraction(...)" if self.constants is not None else "rho < 1 in joint=Joint(...)"
+            advice.append(
+                f"The loop does not contract with every θ in Θ: ρ = {row.measured:.4g}. Almost every other bound "
+                "depends on ρ < 1. Make Θ smaller (Sets.theta), without the gains with which the loop does not forget "
+                f"its past, or give {known} yourself."
+            )
+        if rooms := [name for name in _ROOMS if name in failed and "contraction" not in failed]:
+            radius = {"room for every trajectory": "Sets.x_radius", "room for every control": "Sets.u_radius"}
+            larger = " and ".join(f"{radius[name]} to at least {failed[name].measured:.4g}" for name in rooms)
+            advice.append(f"Trajectories of the proofs leave the sets. Increase {larger}, or make Θ smaller.")
+        return advice
 
     def row(self, name: str) -> Row:
         """The row with this name."""
@@ -160,8 +178,7 @@ class Certificate:
         """A table: verdict, name, left side, right side, and notes."""
         head = ("verdict", "property or theorem", "measured", "bound", "notes")
         body = [
-            (row.verdict, row.name, f"{row.measured:.4g}", f"{row.bound:.4g}", "; ".join(row.notes))
-            for row in self.rows
+            (row.verdict, row.name, _show(row.measured), _show(row.bound), "; ".join(row.notes)) for row in self.rows
         ]
         widths = [max(len(cells[i]) for cells in [head, *body]) for i in range(4)]
         lines = []
@@ -171,4 +188,12 @@ class Certificate:
                 for i, (cell, width) in enumerate(zip(cells[:4], widths, strict=True))
             )
             lines.append(f"{left}  {cells[4]}".rstrip())
-        return "\n".join([*lines, "", self.conclusion])
+        return "\n".join([*lines, "", self.conclusion, *self.advice])
+
+
+_ROOMS = ("room for every trajectory", "room for every control")
+
+
+def _show(number: float) -> str:
+    """The number; "none" if there is none, because a constant in it is infinite or the row does not apply."""
+    return f"{number:.4g}" if math.isfinite(number) else "none"

@@ -11,9 +11,9 @@ from .matched import JointContraction, ModelLipschitz, Radii
 class Joint:
     r"""The constants of Properties "Lipschitzness" and "Contraction Stability", for a system that is not matched.
 
-    Theorem 1 needs no other property of the joint dynamics $q_t$ of system and tuner. For a `MatchedSystem` the
-    certificate derives these numbers from `Constants` and `Contraction`; for any other `System` you give them. For
-    $\|x\| \le R_x$, $\|y\| \le R_y$, $\theta \in \Theta$ and $\hat a \in \mathcal A$:
+    This is not the joint of a robot. Theorem 1 needs no other property of the joint dynamics $q_t$ of system and tuner.
+    For a `MatchedSystem` the certificate derives these numbers from `Constants` and `Contraction`; for any other
+    `System` you give them. For $\|x\| \le R_x$, $\|y\| \le R_y$, $\theta \in \Theta$ and $\hat a \in \mathcal A$:
 
     $$\begin{aligned}
     \|q_t^i(x, y, \theta, \hat a) - q_t^i(x, y, \theta, a^*_t)\| &\le \alpha_i \varepsilon_t + \beta_i \varepsilon_t',

@@ -116,13 +116,13 @@ class TheoryProblem:
         if joint is not None and not isinstance(joint, Joint):
             raise ArgumentError("joint", "Joint or None", arguments.describe(joint))
         if joint is None and not isinstance(system, MatchedSystem):
-            hint = (
-                "" if plain else "; for any other System, give joint=Joint(...), the properties of the joint dynamics"
-            )
+            hint = "write the system as a MatchedSystem if its policy is u = −f + ψ(x, θ)"
+            hint += "" if plain else "; otherwise give joint=Joint(...), the properties of the joint dynamics"
             raise ArgumentError(
                 "controller",
                 "a controller whose system is a selftune.MatchedSystem",
-                f"a controller whose system is a {type(system).__name__}{hint}",
+                f"a controller whose system is a {type(system).__name__}",
+                hint,
             )
         admitted = MGAPS if plain else (MGAPS, GAPS)
         rate = tuner.learning_rate if isinstance(tuner, (MGAPS, GAPS)) else None

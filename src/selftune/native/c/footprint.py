@@ -1,4 +1,4 @@
-"""The cost of a step of exported C: the number of operations, and flash, stack and instructions from a compiler."""
+"""The cost of a step of exported C: the number of operations, and flash and stack from a compiler."""
 
 import re
 import shutil
@@ -52,12 +52,11 @@ def operations(program: Program) -> Counter[str]:
 
 
 class Footprint(NamedTuple):
-    """The result of one compiler: total bytes of code and constants, and stack and instructions of each function."""
+    """The result of one compiler: total bytes of code and constants, and the stack of each function."""
 
     compiler: str
     flash: int
     stack: dict[str, int]
-    instructions: dict[str, int]
 
 
 def measure(name: str, files: dict[str, str]) -> Footprint | None:
@@ -72,7 +71,7 @@ def measure(name: str, files: dict[str, str]) -> Footprint | None:
             command, target, prefix = compiler(), (), ""
         except CompilerError:
             return None
-    if not (shutil.which(f"{prefix}size") and shutil.which(f"{prefix}objdump")):
+    if not shutil.which(f"{prefix}size"):
         return None
     with tempfile.TemporaryDirectory() as folder:
         for path in (f"{name}.h", f"{name}.c"):
@@ -84,14 +83,10 @@ def measure(name: str, files: dict[str, str]) -> Footprint | None:
         try:
             run(*command, *FLAGS, *target, "-fstack-usage", "-c", f"{name}.c", "-o", f"{name}.o")
             sections = run(f"{prefix}size", "-A", f"{name}.o")
-            listing = run(f"{prefix}objdump", "-d", f"{name}.o")
             usage = (Path(folder) / f"{name}.su").read_text()
         except (subprocess.CalledProcessError, OSError):
             return None
     flash = sum(int(size) for kind, size in re.findall(r"^\.(text|rodata)\S*\s+(\d+)", sections, re.M))
     stack = {function: int(size) for function, size in re.findall(rf"{name}_(\w+)\s+(\d+)", usage)}
-    instructions = {}
-    for function, body in re.findall(rf"<{name}_(\w+)>:\n((?:\s+[0-9a-f]+:.*\n)*)", listing):
-        instructions[function] = len(re.findall(r"^\s+[0-9a-f]+:.*\t[a-z]", body, re.M))
     description = "arm-none-eabi-gcc, Cortex-M4F" if prefix else "the compiler of the machine that exported it"
-    return Footprint(description, flash, stack, instructions)
+    return Footprint(description, flash, stack)

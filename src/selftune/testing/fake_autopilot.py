@@ -1,7 +1,7 @@
-"""An autopilot for tests: a control loop of its own, and MAVLink on a UDP port of this machine.
+"""An autopilot for tests and first tries: a control loop of its own, and MAVLink on a UDP port of this machine.
 
-The autopilot flies a first-order plant with a PI law. It sends ATTITUDE at every step, ATTITUDE_TARGET with the wanted
-rate, and heartbeats. A step of `DT` seconds takes `PACE` seconds of the test's time.
+It needs the extra `mavlink`. The autopilot flies a first-order plant with a PI law. It sends ATTITUDE at every step,
+ATTITUDE_TARGET with the wanted rate, and heartbeats. A step of `DT` seconds takes `PACE` seconds of the test's time.
 """
 
 import contextlib
