@@ -329,7 +329,7 @@ def test_a_class_in_place_of_an_instance(check, part):
 
 
 class TwoValues(Tuner):
-    def update(self, system, x, theta, a_hat, t, state):
+    def update(self, system, x, theta, a_hat, t, state) -> Any:
         return theta, state
 
 

@@ -127,6 +127,7 @@ def test_an_empty_column_has_its_reason(dataset):
     assert "–: the ratio leaves out the first period, and this run has only one period; give --periods 2" in note
     assert "not judged: the checks are for the paper's settings and at least two periods" in note
     *_, note = tables.paper(summarize(dataset, settings | {"periods": 2}))
+    assert isinstance(note, str)
     assert "only one period" not in note
 
 

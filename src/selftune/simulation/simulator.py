@@ -270,7 +270,8 @@ def _run_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: 
     size = scenario.steps
     if final.streams and arguments.is_known(final.x):
         size = min(size, -(-_STREAMED // stride) * stride)
-    parts, code, failed_at = [], _OK, np.int32(-1)
+    parts: list[Any] = []
+    code, failed_at = jnp.asarray(np.asarray(_OK)), jnp.asarray(np.asarray(-1, np.int32))
     for begin in range(0, max(scenario.steps, 1), max(size, 1)):
         steps = min(size, scenario.steps - begin)
         rows, t = stored, scenario.t
@@ -292,13 +293,15 @@ def _run_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: 
 
 
 # JAX compiles even an addition of two numbers when a process does it for the first time, so known numbers are NumPy's.
-def _first_of(code: Any, failed_at: Any, now: Array, now_at: Array) -> tuple[Array, Array]:
+def _first_of(code: Any, failed_at: Any, now: Any, now_at: Any) -> tuple[Array, Array]:
     """Return the code and the step of the first failure: the earlier ones, or those of now."""
-    if (known := arguments.known(code, failed_at, now, now_at)) is not None:
-        code, failed_at, now, now_at = known
-        return tuple(map(jnp.asarray, (np.where(code == _OK, now, code), np.where(code == _OK, now_at, failed_at))))
+    known = arguments.known(code, failed_at, now, now_at)
+    if known is None:
+        is_ok = code == _OK
+        return jnp.where(is_ok, now, code), jnp.where(is_ok, now_at, failed_at)
+    code, failed_at, now, now_at = known
     is_ok = code == _OK
-    return jnp.where(is_ok, now, code), jnp.where(is_ok, now_at, failed_at)
+    return jnp.asarray(np.where(is_ok, now, code)), jnp.asarray(np.where(is_ok, now_at, failed_at))
 
 
 def _plus(t: Array, steps: int) -> Array:
