@@ -38,7 +38,7 @@ WORTH_LANES = 5_000_000
 time than lanes can save, whatever the size of the program."""
 
 
-SHORT = 2e6
+SHORT = 16e6
 """Runs that take about so many nanoseconds together, at most, are made by one call into C."""
 
 Prepare = Callable[[AbstractSystem], AbstractSystem]

@@ -60,7 +60,11 @@ class AbstractProcess(eqx.Module):
 @eqx.filter_jit
 def sample(stream: "Stream", steps: int, dtype: Any) -> Array:
     process, key, shape = stream.process, stream.key, stream.shape
-    draws = jax.vmap(lambda t: process.draw(key, t, shape, dtype))(jnp.arange(steps))
+    # The steps of a period share one draw: to draw it at each step takes most of the time of a sweep's scenario.
+    held = process.period if isinstance(process, PiecewiseConstant) else 1
+    draws = jax.vmap(lambda t: process.draw(key, t, shape, dtype))(jnp.arange(0, steps, held))
+    if held > 1:
+        draws = draws[jnp.arange(steps) // held]
     state = process.start(key, shape, dtype)
     if state is None:
         return draws

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -298,7 +297,7 @@ class Run(RunFields, eqx.Module):
 
     def raise_if_failed(self) -> "Run":
         """Return this run; if it failed, raise a `SimulationError` that contains it."""
-        if not bool(jnp.all(self.outcome.ok)):
+        if np.any(np.asarray(self.outcome.code) != Result.OK):
             raise SimulationError(self)
         return self
 

@@ -268,7 +268,7 @@ def _run_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: 
     size = scenario.steps
     if final.streams and arguments.is_known(final.x):
         size = min(size, -(-_STREAMED // stride) * stride)
-    parts, code, failed_at = [], jnp.asarray(_OK), jnp.full((), -1, jnp.int32)
+    parts, code, failed_at = [], _OK, np.int32(-1)
     for begin in range(0, max(scenario.steps, 1), max(size, 1)):
         steps = min(size, scenario.steps - begin)
         rows, t = stored, scenario.t
@@ -283,14 +283,25 @@ def _run_natively(problem: _SimulationProblem, fields: tuple[str, ...], stride: 
         arrays |= {"a_star": a_star, "w": w, "v": v, "noise": noise, "t": t}
         done = run_loop(ClosedLoop(fields, infer), (controller, guard, plant), arrays, steps, stride)
         parts.append(done["row"])
-        code, failed_at = jax.tree.map(
-            lambda old, new, ok=(code == _OK): jnp.where(ok, new, old),
-            (code, failed_at),
-            (done["code"], done["failed_at"]),
-        )
-        final = Final(done["x"], done["state"], final.t + steps, streams)
+        code, failed_at = _first_of(code, failed_at, done["code"], done["failed_at"])
+        final = Final(done["x"], done["state"], _plus(final.t, steps), streams)
     recorded = parts[0] if len(parts) == 1 else jax.tree.map(lambda *rows: jnp.concatenate(rows), *parts)
     return recorded, final, Result(code, failed_at)
+
+
+# JAX compiles even an addition of two numbers when a process does it for the first time, so known numbers are NumPy's.
+def _first_of(code: Any, failed_at: Any, now: Array, now_at: Array) -> tuple[Array, Array]:
+    """Return the code and the step of the first failure: the earlier ones, or those of now."""
+    if (known := arguments.known(code, failed_at, now, now_at)) is not None:
+        code, failed_at, now, now_at = known
+        return tuple(map(jnp.asarray, (np.where(code == _OK, now, code), np.where(code == _OK, now_at, failed_at))))
+    is_ok = code == _OK
+    return jnp.where(is_ok, now, code), jnp.where(is_ok, now_at, failed_at)
+
+
+def _plus(t: Array, steps: int) -> Array:
+    known = arguments.known(t)
+    return t + steps if known is None else jnp.asarray(np.asarray(known[0] + steps, known[0].dtype))
 
 
 _STREAMED = 1 << 16

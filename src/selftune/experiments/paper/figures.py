@@ -257,8 +257,8 @@ def local_regret(data: xr.Dataset) -> Figure:
             title="{}, slopes with 95 % intervals",
             x=Axis("$T$", is_log=True),
         ),
-        height=2.0,
-        legend_columns=2,
+        height=2.6,
+        legend_columns=1,
         has_own_legends=True,
     )
 

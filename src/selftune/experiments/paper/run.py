@@ -74,8 +74,9 @@ class Settings:
     a_hat: float = 0.0  # open: every entry of â_0
     buffer: int = 100  # open: B of GAPS
     rows: int = 1_000  # open: how many steps of each run are stored
-    regret_seeds: int = 8  # open: the local regret is computed for the first seeds, this many
-    horizons: tuple[int, ...] = (1_250, 2_500, 5_000, 10_000, 20_000)  # open: T of the local regret
+    regret_seeds: int = 32  # open: the local regret is computed for the first seeds, this many
+    # open: T of the local regret
+    horizons: tuple[int, ...] = (1_250, 2_500, 5_000, 10_000, 20_000, 40_000, 80_000, 200_000)
     regret_tolerance: float = 0.01  # open: error of the local regret's gradients / root mean square of the tuner's
 
     def __post_init__(self) -> None:
@@ -183,7 +184,7 @@ def compute(
         return store.manifest
 
 
-_RUN, _GAPS, _STATIC, _REGRET = 1, 3, 8, 25
+_RUN, _GAPS, _STATIC, _REGRET = 1, 3, 8, 60
 
 
 def _work(settings: Settings, seed: int) -> int:
