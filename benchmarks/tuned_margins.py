@@ -1,8 +1,8 @@
 """`python -m benchmarks.tuned_margins`: the margins of tuned gains, and the cost of gains with larger margins.
 
-Each robot learns for 40 s from a quarter of the gains of the rules, on the plant of `selftune tune` with seed 0, without
-commissioning. Then `Loop.back_off` looks for gains with margins. Each θ drives 8 s with the heavy payload, and the last
-4 s count. The robots are names of `selftune bench arms`, or files.
+Each robot learns for 40 s from a quarter of the gains of the rules, on the plant of `selftune tune` with seed 0,
+without commissioning. Then `Loop.back_off` looks for gains with margins, and each θ drives 8 s with the heavy payload;
+the last 4 s count. The robots are names of `selftune bench arms`, or files.
 """
 
 import argparse

@@ -135,7 +135,7 @@ _ = axes[0].legend()
 print("tuned:       ", loop.margins(agent.theta))
 safe = loop.back_off(agent.theta)
 print("with margins:", loop.margins(safe))
-print({name: np.round(np.asarray(value), 2).tolist() for name, value in loop.gains(safe).items()})
+print({name: np.round(np.asarray(value, float), 2).tolist() for name, value in loop.gains(safe).items()})
 assert loop.margins(safe).gain_margin >= 2.0 and loop.margins(safe).phase_margin >= 30.0
 
 # %% [markdown]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import selftune as st
-from selftune import models
+from selftune import models, policies
 from selftune.problem.loop_context import LoopContext
 
 from . import robot_texts
@@ -180,6 +180,37 @@ def test_odd_numbers_are_notes(tmp_path):
     assert np.isinf(robot.low[0])
     assert any("shoulder has no range" in note for note in robot.notes)
     assert any("Are the lengths in metres" in note for note in robot.notes)
+
+
+def test_inertias_in_another_unit(tmp_path):
+    """Inertias in kg·mm²: a note, which the error of the path repeats if the motors cannot move the arm."""
+    text = robot_texts.ARM_URDF
+    for value in ("0.02", "0.021", "0.004", "0.001", "0.0005"):
+        text = text.replace(f'="{value}"', f'="{float(value) * 1e6:g}"', 9)
+    robot = models.RobotArm.from_file(save(tmp_path, text, "arm.urdf"))
+    assert any("shoulder: a radius of gyration" in note and "kg·m²" in note for note in robot.notes)
+    weak = models.RobotArm(robot.body, 0.5)
+    with pytest.raises(st.ArgumentError, match=r"correct the masses and inertias\. .*kg·m²"):
+        st.Loop(weak, policies.ComputedTorque())
+    right = models.RobotArm.from_file(save(tmp_path, robot_texts.ARM_URDF, "arm.urdf"))
+    assert not any("radius of gyration" in note for note in right.notes)
+
+
+def test_a_scara_carries_kilograms(tmp_path):
+    """Gravity loads only the slide; a light last joint does not limit the payload to grams. A slide counts in half of
+    its travel."""
+    text = """<mujoco><worldbody><body><joint name="one" axis="0 0 1"/><geom size="0.05" pos="0.2 0 0" mass="4"/>
+      <body pos="0.3 0 0"><joint name="z" type="slide" axis="0 0 1" range="-0.2 0"/><geom size="0.03" mass="1"/>
+      <body><joint name="roll" axis="0 0 1"/><geom size="0.02" mass="0.1"/><site name="tool" pos="0.01 0 0"/>
+      </body></body></body></worldbody><actuator><motor joint="one" ctrlrange="-40 40"/>
+      <motor joint="z" ctrlrange="-80 80"/><motor joint="roll" ctrlrange="-3 3"/></actuator></mujoco>"""
+    robot = models.RobotArm.from_file(save(tmp_path, text), tool="tool")
+    assert robot.lengths == (1.0, 0.1, 1.0)
+    # Half of the rated torque, over the weight of a kilogram for the slide and 10 rad/s² of it for the hinges.
+    one, slide, roll = (0.5 * rated for rated in robot.rated_torques)
+    expected = min(one / (10 * 0.31**2), slide / 9.81, roll / (10 * 0.01**2))
+    np.testing.assert_allclose(robot.payload_limit, expected, rtol=0.02)  # 9.81 or the file's own gravity
+    assert robot.payload_limit > 0.2
 
 
 def test_infinite_mass(tmp_path):

@@ -154,8 +154,8 @@ def _tune(
     screen.show(table)
     costs, carried = numbers["cost"], numbers["payload"]
     screen.show(
-        f"cost of a step with the heavy payload: {costs['start gains']:.3g} with the start gains, "
-        f"{costs['tuned gains']:.3g} with the tuned gains"
+        f"cost of a step with the heavy payload and the learned parameters: {costs['start gains']:.3g} with the start "
+        f"gains, {costs['tuned gains']:.3g} with the tuned gains"
     )
     screen.show(
         f"payload: {carried['heavy estimate']:.3g} kg estimated, {carried['heavy truth']:.3g} kg true; "
