@@ -119,6 +119,7 @@ def test_tune_and_export(tmp_path):
     assert (out / "c" / "robot.c").is_file()
     assert "[0] shoulder (rad), [1] elbow (rad), [2] rate of shoulder (rad/s)" in (out / "c" / "robot.h").read_text()
     assert set(numbers["margins"]) >= {"start gains", "tuned gains", "warning"}
+    assert (numbers["c starts with"] == "gains with margins") == bool(numbers["margins"]["warning"])
 
 
 @pytest.mark.slow

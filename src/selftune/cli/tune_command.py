@@ -54,11 +54,12 @@ def tune(
     tool: Annotated[str | None, typer.Option(help="The site or body that carries the payload.")] = None,
     dt: Annotated[float, typer.Option(min=1e-5, help="The control period in seconds.")] = 0.002,
     export: Annotated[bool, typer.Option("--export", help="Also write the tuned controller as C.")] = False,
-    with_margins: Annotated[
+    as_tuned: Annotated[
         bool,
         typer.Option(
-            "--with-margins",
-            help="Let the C start with the gains that have a gain margin of 2 and a phase margin of 30°.",
+            "--as-tuned",
+            help="Let the C start with the last gains, even if their gain margin is below 2 or their phase margin "
+            "below 30°.",
         ),
     ] = False,
     no_commissioning: Annotated[
@@ -103,7 +104,7 @@ def tune(
                     },
                     out,
                     export=export,
-                    with_margins=with_margins,
+                    as_tuned=as_tuned,
                     with_video=not no_video,
                 )
             except ArgumentError as error:
@@ -121,7 +122,7 @@ def _tune(
     out: Path | None,
     *,
     export: bool,
-    with_margins: bool,
+    as_tuned: bool,
     with_video: bool,
 ) -> list[str]:
     from ..foundation import extras
@@ -164,13 +165,17 @@ def _tune(
     if bounds := tuned.at_bounds():
         screen.show(f"at a bound of its range: {', '.join(map(str, bounds))}")
     robust = tuned.robustness
+    safer = None if robust is None or robust.safer_cost is None else robust.safer
+    starts_safer = safer is not None and not as_tuned
     if robust is not None:
         screen.show(f"margins on the model, start gains: {robust.start}")
         screen.show(f"margins on the model, tuned gains: {robust.tuned}")
         if robust.faults:
             screen.show(robust.warning() + ("" if robust.safer is None else f" They are in {page.GAINS}."))
+            if export and starts_safer:
+                screen.show("The C starts with the gains with margins; --as-tuned lets it start with the last gains.")
     written = None
-    theta = robust.safer if with_margins and robust is not None and robust.safer is not None else tuned.run.last_theta
+    theta = safer if starts_safer else tuned.run.last_theta
     if export and not tuned.run.crashed:
         written = tuned.loop.export_c(
             folder / "c",
@@ -183,9 +188,9 @@ def _tune(
     screen.show(
         f"report  {report}\ngains   {folder / page.GAINS}" + ("" if written is None else f"\nC       {written}")
     )
-    screen.give(
-        {"folder": str(folder), "report": str(report), "c": None if written is None else str(written), **numbers}
-    )
+    c = None if written is None else str(written)
+    begun = None if c is None else "gains with margins" if starts_safer else "tuned gains"
+    screen.give({"folder": str(folder), "report": str(report), "c": c, "c starts with": begun, **numbers})
     faults = [] if made is None else [f"commissioning: {reason}" for reason in made.reasons]
     return faults + (["the robot crashed while it learned"] if tuned.run.crashed else [])
 
