@@ -18,7 +18,9 @@ loop = st.Loop(
     policy=policies.PID(kp=0.2, ki=0.2, u_min=-5.0, u_max=5.0),
     reference=st.references.Square(4.0, low=0.0, high=1.0),
 )
-print(loop.controller().tuner, loop.controller().estimator, sep="\n")
+controller = loop.controller()
+print(controller.tuner, controller.estimator, sep="\n")
+assert isinstance(controller.tuner, st.GaussNewton) and isinstance(controller.estimator, st.AutoEstimator)
 
 # %% [markdown]
 # You gave a plant, a policy and a reference. The loop chose the rest:

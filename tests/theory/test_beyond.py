@@ -221,7 +221,9 @@ class TestGeneralSystems:
 
     def test_refusals(self, as_a_user):
         controller, scenario, run, sets = half_cancelled_run()
-        with pytest.raises(ValueError, match=r"system is a System; for any other System, give joint=Joint"):
+        with pytest.raises(
+            ValueError, match=r"system is a System; write the system as a MatchedSystem if .* give joint=Joint"
+        ):
             st.certify(controller, scenario, run, sets)
         with pytest.raises(ValueError, match="joint: expected Joint"):
             st.certify(controller, scenario, run, sets, joint=3)

@@ -2,6 +2,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ..foundation import arguments
@@ -65,7 +66,7 @@ class FirstOrder(AbstractContinuousModel):
         self.gain = arguments.number("gain", gain, lambda v: v != 0 and abs(v) < jnp.inf, "a finite number, not 0")
         self.time_constant = arguments.positive("time_constant", time_constant)
         self.rated_input = arguments.positive("rated_input", rated_input)
-        self.rest = arguments.number("rest", rest, jnp.isfinite, "a finite number")
+        self.rest = arguments.number("rest", rest, np.isfinite, "a finite number")
         self.dt = sampling_period(dt)
         if not (isinstance(units, tuple) and len(units) == 2 and all(isinstance(unit, str) for unit in units)):
             raise ArgumentError("units", 'the units of u and of the output, such as ("%", "°C")', f"{units!r}")

@@ -147,7 +147,7 @@ class Agent:
         self._context = Context(state.t)
         self._q, self._k = self._engine.q, self._engine.k
         self._dtype = np.dtype(state.x.dtype)
-        self._constants = constants_of(controller, guard, state.x.dtype)
+        self._constants = constants_of(controller, state.x.dtype)
         """What the state of another agent must agree with; see `load`."""
         self._begins_unlimited = [not np.isfinite(leaf).all() for leaf in jax.tree.leaves(_parts(state))]
         """For each part of the state, whether an agent begins with NaN or infinity there."""

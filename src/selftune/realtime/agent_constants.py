@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from ..control.controller import Controller
-from ..control.guard import Guard
 from ..problem.constraints import AbstractConstraint
 
 MOST = 64
@@ -24,15 +23,16 @@ FREE = (
 """Fields that may differ, or that follow from other fields. `load` checks by itself that θ is inside Θ."""
 
 
-def constants_of(controller: Controller, guard: Guard, dtype: Any) -> dict[str, Any]:
-    """Return the constants of the system and the limits of the control by name, as plain values for JSON.
+def constants_of(controller: Controller, dtype: Any) -> dict[str, Any]:
+    """Return the constants of the system by name, as plain values for JSON.
 
-    The functions of a `Loop` are modules, and their fields are listed: the model, the policy, the observer, the cost.
-    The inside of plain functions is not known. Tuner, estimator and the other settings of the guard may differ.
+    The functions of a `Loop` are modules, and their fields are listed: the model, the policy with its limits of the
+    control, the observer, the cost. The inside of plain functions is not known. Tuner, estimator and guard may differ:
+    the guard clips a stored control to its own limits.
     """
     found: dict[str, Any] = {"dtype": np.dtype(dtype).name}
     _collect(controller.system, "", found)
-    return found | {f"guard.{name}": _plain(getattr(guard, name)) for name in ("u_low", "u_high")}
+    return found
 
 
 def first_difference(theirs: Any, mine: dict[str, Any]) -> tuple[str, Any, Any] | None:
