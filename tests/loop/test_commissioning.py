@@ -440,6 +440,7 @@ def test_a_plant_that_runs_away_without_control_is_predicted_as_far_as_it_can_be
     assert found["estimator"].numbers["after"]["unexplained"] < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong", [pytest.param({"gain": -1.0}, id="sign"), pytest.param({"gain": 1 / 3}, id="gain / 3"),
               pytest.param({"delay": 6}, id="dead time")]
@@ -448,6 +449,7 @@ def test_a_wrong_model_of_a_plant_that_runs_away_is_a_no_go(runaway, wrong):
     assert not st.commission(runaway, RunawayPlant(**wrong), steps=STEPS).ok
 
 
+@pytest.mark.slow
 def test_three_times_the_gain_is_a_warning(runaway):
     found = st.commission(runaway, RunawayPlant(gain=3.0), steps=STEPS)
     assert found["control effect"].verdict == "warning"
