@@ -14,7 +14,7 @@ import argparse
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ class Plant:
     """A loop, the true plants, the state that must not exceed a limit, and the random push at every step."""
 
     loop: st.Loop
-    others: dict[str, models.AbstractModel]
+    others: Mapping[str, models.AbstractModel]
     watched: int
     limit: float
     push: tuple[float, ...]
@@ -165,7 +165,7 @@ def main() -> None:
             margins = plant.loop.margins()
             print(f"{name}: {margins}; τ = {time_constant(margins.spectral_radius):.3g} steps", flush=True)
             tuned = dict(controllers(plant.loop, options.rests))
-            for title, true in ({"the model": plant.loop.plant} | plant.others).items():
+            for title, true in {"the model": plant.loop.plant, **plant.others}.items():
                 for strong in (False, True):
                     made = [scenario(plant, true, seed, options.steps, strong) for seed in seeds]
                     cells = []
