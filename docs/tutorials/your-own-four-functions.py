@@ -86,6 +86,7 @@ assert contraction.ok
 # ## Tune
 # The bounds say in which range you accept gains and parameters. There is no learning rate: `GaussNewton` takes its steps as shares of the
 # bounds, and `AutoEstimator` chooses an estimator for your residual.
+# If your plant falls without control, such as a pole on a cart, also give `GaussNewton` a [rest](../no-knobs.md#plants-that-can-fall).
 
 # %%
 controller = st.Controller(

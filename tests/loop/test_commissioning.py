@@ -407,6 +407,54 @@ def test_models_as_plants_and_loops_with_an_observer():
     assert st.commission(loop, other, steps=STEPS).ok
 
 
+class RunawayPlant:
+    """x' = rate · x + gain · (u + load), sampled exactly, with a dead time in steps."""
+
+    def __init__(self, rate=5.0, gain=1.0, delay=0):
+        self.decay, self.gain = math.exp(0.02 * rate), gain * math.expm1(0.02 * rate) / rate
+        self.x, self.queue, self.rng = 0.0, [0.0] * delay, np.random.default_rng(0)
+
+    def measure(self):
+        return np.array([self.x + 1e-3 * self.rng.normal()])
+
+    def step(self, u):
+        self.queue.append(float(u[0]))
+        self.x = self.decay * self.x + self.gain * (self.queue.pop(0) + 0.05)
+        return self.measure()
+
+
+@pytest.fixture(scope="module")
+def runaway():
+    model = models.StateSpace([[5.0]], [[1.0]], [[1.0]], dt=0.02)
+    policy = policies.PID(kp=12.0, ki=12.0, u_min=-20.0, u_max=20.0)
+    return st.Loop(model, policy, reference=references.Steps(2.0, low=0.0, high=0.5))
+
+
+def test_a_plant_that_runs_away_without_control_is_predicted_as_far_as_it_can_be(runaway):
+    """A deviation grows e-fold in 1 / log(exp(5 · 0.02)) = 10 steps. Over 50 steps it grows 150-fold, so that the
+    prediction errors of a plant whose pole is 25 % faster were many times larger than its motion, a false no-go."""
+    found = st.commission(runaway, RunawayPlant(rate=6.25), steps=STEPS)
+    assert found["stability"].numbers["growth_time"] == pytest.approx(10.0, rel=1e-9)
+    assert 9 <= found["model"].numbers["horizon"] <= 10  # 10 but for rounding
+    assert found.ok, found.reasons
+    assert found["estimator"].numbers["after"]["unexplained"] < 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "wrong", [pytest.param({"gain": -1.0}, id="sign"), pytest.param({"gain": 1 / 3}, id="gain / 3"),
+              pytest.param({"delay": 6}, id="dead time")]
+)  # fmt: skip
+def test_a_wrong_model_of_a_plant_that_runs_away_is_a_no_go(runaway, wrong):
+    assert not st.commission(runaway, RunawayPlant(**wrong), steps=STEPS).ok
+
+
+@pytest.mark.slow
+def test_three_times_the_gain_is_a_warning(runaway):
+    found = st.commission(runaway, RunawayPlant(gain=3.0), steps=STEPS)
+    assert found["control effect"].verdict == "warning"
+
+
 def test_the_page_is_drawn_in_a_browser_without_a_complaint(good, tmp_path):
     page = good.report(tmp_path / "report")
     assert sorted(path.name for path in page.parent.iterdir()) == [

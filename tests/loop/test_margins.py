@@ -14,7 +14,7 @@ import scipy.optimize
 
 import selftune as st
 from selftune import models, policies
-from selftune.loop.stability import Linear, margins_of
+from selftune.loop.stability import Linear, growth_time, margins_of
 
 from ..models import robot_texts
 
@@ -247,6 +247,12 @@ def test_an_unstable_loop():
     assert not found.is_stable
     assert str(found).startswith("UNSTABLE")
     assert (found.gain_margin, found.delay_margin) == (1.0, 0.0)
+
+
+def test_the_time_in_which_a_deviation_grows():
+    assert growth_time(np.diag([0.5, -math.exp(0.1)])) == pytest.approx(10.0, rel=1e-12)
+    assert growth_time(np.diag([0.5, 1.0])) == math.inf
+    assert growth_time(np.empty((0, 0))) == math.inf
 
 
 class TestRest:

@@ -37,6 +37,7 @@ from ._replay import Forecast, Replay, forecast, replay
 from .control_loop import Loop, _check_alike
 from .dry_run import DryRun, Plant, SimulatedPlant, Watch, check_log, cost_of_scale, drive, first_measurement
 from .references import as_reference
+from .stability import growth_time, margins_of
 
 Verdict = Literal["ok", "warning", "no-go"]
 
@@ -58,7 +59,9 @@ UNUSABLE = 3.0
 motions that are not there gives wrong gradients."""
 NOISE = "_over_noise"
 HORIZON = (10, 50)
-"""The shortest and the longest prediction, in steps; between them, it is one time constant of the closed loop."""
+"""The shortest and the longest prediction, in steps; between them, it is one time constant of the closed loop. If the
+plant is unstable without control, a prediction is at most as long as a small deviation takes to grow by a factor e.
+Longer predictions with the recorded controls diverge, however good the model is."""
 GAIN_RATIO = (0.5, 2.0)
 """A warning is given if the control's effect, relative to the model's, is outside this range."""
 SURE = 0.5
@@ -253,7 +256,9 @@ def commission(
        Ctrl-C. Then nothing more is sent.
     7. **saturation**, **sampling**: the share of steps at the limits of u; the periods, if there are time stamps.
     8. **control effect**: the effect of the control, relative to the model's. A wrong sign is a no-go.
-    9. **model**: prediction errors of the model one step and many steps ahead.
+    9. **model**: prediction errors of the model one step and many steps ahead. If the plant is unstable without
+        control, predictions with the recorded controls diverge by themselves; they then end when a small deviation has
+        grown by a factor e.
     10. **estimator**: a second dry run, in which the estimator learns and θ stays, with prediction errors before and
         after.
     11. **choices**: estimator, box, memory, rate and guard.
@@ -348,7 +353,7 @@ class _Work:
         self.rows: list[CommissioningStep] = []
         self.guard, self.rules = loop.guard() if guard is None else guard, ()
         self.memory: float | None = None
-        self.tau = 0.0
+        self.tau, self.growth = 0.0, math.inf
         self.a_hat = loop.a_hat
         self.first: DryRun | None = None
         self.second_log: PlantLog | None = None
@@ -379,7 +384,8 @@ class _Work:
     def stability(self) -> None:
         loop, dt = self.loop, float(self.loop.plant.dt)
         try:
-            found = loop.margins(self.theta)
+            linear = loop.linearized(self.theta)
+            found = margins_of(linear)
         except np.linalg.LinAlgError:
             self.add("stability", "no-go", "The derivatives of the loop at rest are not finite.")
             return
@@ -388,6 +394,9 @@ class _Work:
             self.add("stability", "no-go", f"{found}. {self._advice()}", **numbers)
             return
         self.tau = time_constant(found.spectral_radius)
+        n = loop.x.size
+        self.growth = growth_time(linear.A[:n, :n])
+        numbers["growth_time"] = self.growth
         faults = []
         if found.gain_margin < GAIN_MARGIN:
             faults.append(f"the gain margin is {found.gain_margin:.3g}")
@@ -579,7 +588,8 @@ class _Work:
 
     def _horizon(self, rows: int) -> int:
         low, high = HORIZON
-        return max(min(max(round(self.tau), low), high, rows // 3), 1)
+        longest = min(high, rows // 3, self.growth)
+        return max(math.floor(min(max(round(self.tau), low), longest)), 1)
 
     def _saturation(self, log: PlantLog) -> None:
         share = _saturation(log.u, self.guard)

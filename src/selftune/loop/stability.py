@@ -134,6 +134,13 @@ def margins_of(loop: Linear) -> Margins:
     return Margins(float(up.min()), float(down.max()), float(phase.min()), float(delay.min()), radius)
 
 
+def growth_time(A: np.ndarray) -> float:
+    """Return the number of steps in which the fastest mode of $x_{t+1} = A x_t$ grows by a factor e; infinity if no
+    mode grows."""
+    radius = float(np.max(np.abs(np.linalg.eigvals(A)), initial=0.0))
+    return 1 / math.log(radius) if radius > 1 else math.inf
+
+
 def _without_constants(loop: Linear) -> Linear:
     """Return the loop without the sums of states that never change, whatever the control is.
 
