@@ -67,7 +67,8 @@ print(mismatch)
 assert mismatch.total > 0
 
 # %% [markdown]
-# ε falls in the second half if the estimator learns. Here a* jumps every 200 steps, so ε falls only a little.
+# If a* is constant, ε falls in the second half if the estimator learns. Here a* jumps every 200 steps, and the estimator must learn again after
+# each jump. So ε does not fall.
 #
 # ## A certificate
 # The theorems hold under conditions on constants: how steep your functions are, and how fast the loop contracts. `certify` measures the
