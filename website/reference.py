@@ -1,4 +1,4 @@
-"""The reference: docs/reference.md lists all public names in tables, and each row of a table becomes a page."""
+"""The reference: docs/reference.md lists all public names in tables, and each table becomes a page."""
 
 import inspect
 import pkgutil
@@ -7,40 +7,40 @@ from pathlib import Path
 
 from .places import DOCS, PAGES, REPOSITORY, ROOT
 
-SECTION = re.compile(r"`selftune\.(\w+)`")
-ROW = re.compile(r"^\| (\*\*.*?) \| (.*) \|$", re.MULTILINE)
+MODULE = re.compile(r"## (selftune(?:\.\w+)?)")
+GROUP = re.compile(r"### (.*)")
+ROW = re.compile(r"\| `(\w+)` \| .* \|")
 
 
 def make() -> tuple[dict[str, str], list[tuple[str, str, str]]]:
     """Write the pages. Return the address of each public name, and the (module, title, file) of each page."""
-    address, titles, module = {}, [], "selftune"
-    listing = (DOCS / "reference.md").read_text(encoding="utf-8")
+    address, titles, module, title = {}, [], "", ""
+    listed: dict[tuple[str, str], list[str]] = {}  # the names of each group
     made = []
     (PAGES / "api").mkdir(parents=True)
-    for part in listing.split("\n\n"):
-        if not part.startswith("|"):
-            found = SECTION.search(part)
-            module = f"selftune.{found[1]}" if found else module
-            made.append(part)
-            continue
-        for title, names in ROW.findall(part):
-            plain = re.sub(r"\*\*|\[|\]\([^)]*\)", "", title)
-            short = plain if module == "selftune" else f"{module.removeprefix('selftune.')}: {plain}"
-            slug = re.sub(r"[^a-z]+", "-", short.lower()).strip("-")
-            listed = re.findall(r"`(\w+)`", names)
-            page = f"api/{slug}.md"
-            (PAGES / page).write_text(page_of(plain, module, listed), encoding="utf-8")
-            address.update({f"{module}.{name}": f"{page}#{module}.{name}" for name in listed})
-            titles.append((module, plain[0].upper() + plain[1:], page))
-        made.append(
-            re.sub(r"`(\w+)`", lambda name, module=module: f"[{name[0]}]({address[f'{module}.{name[1]}']})", part)
-        )
-    (PAGES / "reference.md").write_text("\n\n".join(made), encoding="utf-8")
+    for line in (DOCS / "reference.md").read_text(encoding="utf-8").splitlines():
+        if found := MODULE.fullmatch(line):
+            module = found[1]
+        elif found := GROUP.fullmatch(line):
+            title = found[1]
+        elif found := ROW.fullmatch(line):
+            short = title if module == "selftune" else f"{module.removeprefix('selftune.')}: {title}"
+            page = f"api/{re.sub(r'[^a-z]+', '-', short.lower()).strip('-')}.md"
+            names = listed.setdefault((module, title), [])
+            if not names:
+                titles.append((module, title, page))
+            names.append(found[1])
+            address[f"{module}.{found[1]}"] = place = f"{page}#{module}.{found[1]}"
+            line = line.replace(f"`{found[1]}`", f"[`{found[1]}`]({place})", 1)
+        made.append(line)
+    for module, title, page in titles:
+        (PAGES / page).write_text(page_of(title, module, listed[module, title]), encoding="utf-8")
+    (PAGES / "reference.md").write_text("\n".join(made) + "\n", encoding="utf-8")
     return address, titles
 
 
 def page_of(title: str, module: str, names: list[str]) -> str:
-    blocks = [f"# {title[0].upper() + title[1:]}"]
+    blocks = [f"# {title}"]
     for name in names:
         blocks.append(f"::: {module}.{name}")
         if (place := source(module, name)) is not None:

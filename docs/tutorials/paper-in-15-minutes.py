@@ -38,7 +38,8 @@ system = st.MatchedSystem(
 #   differentiation updates. It gives the gradient $G_t = \frac{\partial h}{\partial x} y_t + \frac{\partial h}{\partial \theta}$, and
 #   $\theta_{t+1} = \Pi_\Theta(\theta_t - \eta G_t)$. Here η is the learning rate, and $\Pi_\Theta$ moves θ back into the set Θ of allowed
 #   gains, which is the `Box` below. A step takes constant time and memory, however long the run is.
-# - **EST**, the estimator. Gradient descent on the error $|\tilde f_t - f_t(x_t, \hat a_t)|^2$ of the predicted residual.
+# - **EST**, the estimator. Gradient descent on the error $|\tilde f_t - f_t(x_t, \hat a_t)|^2$ of the predicted residual. The paper's step is Δ.
+#   The loss here is the plain square, whose gradient has a factor 2, so the learning rate is `dt / 2`.
 #
 # The `Scenario` is what nature decides: the first state, the true parameters $a^*_t$ of every step, and the disturbances $w_t$.
 
@@ -73,8 +74,12 @@ _ = right.legend()
 # ## What is promised?
 # The paper compares with the *surrogate cost* $F_t(\theta)$: the cost of step t if θ had been used from the beginning, with the true
 # parameters. The **local regret** is the sum of $|\nabla_{\Theta,\eta} F_t(\theta_t)|^2$, the squared lengths of projected gradients. It is
-# small if θ stays near points where no direction improves the surrogate cost. The functions of the library compute it with the true
-# parameters, which the controller never saw:
+# small if θ stays near points where no direction improves the surrogate cost. The main theorem bounds its expectation by
+# $O((1 + V_{sys} + \bar\epsilon T)/\eta + \eta T + \sqrt{\bar\epsilon}\,T)$, where $\bar\epsilon$ is the size of the noise and $V_{sys}$ says how much
+# the system changes.
+#
+# The functions of the library compute the local regret with the true parameters, which the controller never saw. `window=400` saves time:
+# each rollout begins only 400 steps back.
 
 # %%
 short = scenario[:2_000]
@@ -100,7 +105,8 @@ unlearned = st.model_mismatch(
 assert mismatch.total < 0.5 * unlearned.total  # against a model that never learns
 
 # %% [markdown]
-# Both numbers are sums over the run. The *mismatch* ε is the error of the estimated residual, and the *gap* is the distance of the two runs.
+# The *mismatch* ε is the error of the estimated residual at each step: it is printed as a sum and as means of the two halves. The *gap* is
+# the distance between the two runs at each step: it is printed as means and as the largest value.
 #
 # ## What next?
 # - [Reading regret and certificates](regret-and-certificates.py) checks the theorems on a run.

@@ -45,7 +45,7 @@ _ = axes.legend()
 
 # %% [markdown]
 # **Do not conclude from one start that the regret is sublinear.** If θ starts far from the optimum, the first gradients are large, and
-# any tuner shows a falling regret per step. [Measuring a run](../regret.md#what-to-expect-of-the-local-regret) has an example, with
+# even a poor tuner shows a regret per step that falls. [Measuring a run](../regret.md#what-to-expect-of-the-local-regret) has an example, with
 # confidence intervals.
 #
 # ## Static regret
@@ -67,6 +67,9 @@ print(mismatch)
 assert mismatch.total > 0
 
 # %% [markdown]
+# If a* is constant, ε falls in the second half if the estimator learns. Here a* jumps every 200 steps, and the estimator must learn again after
+# each jump. So ε does not fall.
+#
 # ## A certificate
 # The theorems hold under conditions on constants: how steep your functions are, and how fast the loop contracts. `certify` measures the
 # left side of each inequality on the run, computes the right side, and says whether the conditions are met. Constants that you do not
@@ -115,7 +118,7 @@ assert certificate.ok
 # |---|---|---|
 # | holds | both | the left side is at most the right side. A large distance is usual for worst-case bounds |
 # | fails | a hypothesis | the theorems that need it say nothing about this run. The notes of the other rows name it |
-# | vacuous | an inequality | the bound is larger than what follows from the sets alone, so the row tells you nothing. This is usual; it is not an error |
+# | vacuous | an inequality | the row tells you nothing; the notes say why: the bound is larger than what follows from the sets alone, or infinite, or below rounding. This is usual; it is not an error |
 # | does not hold | an inequality | the left side is above the bound, but nothing is wrong: a hypothesis fails, or a constant is sampled and too small |
 # | VIOLATED | an inequality | it must hold and does not: a constant that you gave is wrong, or there is a bug. Only this makes `ok` false |
 # | not applicable | an inequality | the theorem is about another controller or system |

@@ -120,6 +120,9 @@ _ = right.legend()
 # Each period has two calls, always in this order. `u = agent.act(x, t)` takes the measurement and returns the control. After the robot has
 # moved, `agent.observe_state(x)` takes the next measurement: from it the agent learns the unknown force. An agent that you make from a
 # [`Loop`](../loops.md), with `loop.agent()`, observes by itself: there you call only `act`. An `st.Agent` and the exported C do not.
+#
+# The guard gets the limits of this arm: `x_limit` for angle and speed, `u_low` and `u_high` for the torque, `rate` for how far θ may move in
+# one step, as a share of its box, and `window`, the number of steps of one period of the path: 2π / (2 · DT) ≈ 157.
 
 
 # %%

@@ -23,7 +23,7 @@ from selftune.experiments import paper
 from selftune.experiments.paper import figures, page, theory
 from selftune.experiments.paper import run as paper_run
 from selftune.experiments.paper.summary import summarize
-from selftune.reporting.statistics import interval
+from selftune.reporting.statistics import Interval, interval
 from selftune.storage.manifest import StoreError
 from selftune.storage.store import RunStore, open_run
 from tests.test_store import contents
@@ -126,9 +126,25 @@ def test_an_empty_column_has_its_reason(dataset):
     assert isinstance(note, str)
     assert "–: the ratio leaves out the first period, and this run has only one period; give --periods 2" in note
     assert "not judged: the checks are for the paper's settings and at least two periods" in note
-    *_, note = tables.paper(summarize(dataset, settings | {"periods": 2}))
+    assert "intervals over fewer than 8 seeds mean little; this run has 2" in note
+    _, ratios, *_, note = tables.paper(summarize(dataset, settings | {"periods": 2}))
     assert isinstance(note, str)
+    assert not isinstance(ratios, str)
     assert "only one period" not in note
+    cells = [cell for column in ratios.columns[2:] for cell in column.cells]
+    assert sum(cell == "" for cell in cells) == 4  # η/Δ² is for the noise inside
+    assert "–" not in cells
+
+
+def test_a_tight_interval_has_at_most_four_decimals():
+    assert tables._ratio(Interval(mean=0.99999857, low=0.99999814, high=0.99999899)) == "1.0000 [1.0000, 1.0000]"
+    assert tables._ratio(Interval(mean=0.192, low=0.189, high=0.195)) == "0.192 [0.189, 0.195]"
+    assert tables._ratio(Interval(mean=0.99999857, low=None, high=None)) == "1"
+
+
+def test_a_run_of_few_seeds_has_no_more_regrets_than_seeds():
+    assert _paper_settings(seeds=2, periods=1, period=None).regret_seeds == 2
+    assert _paper_settings(seeds=None, periods=None, period=None) == paper.Settings()
 
 
 def test_a_complete_run_is_reused_and_another_is_refused(folder):

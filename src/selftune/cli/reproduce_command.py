@@ -91,7 +91,8 @@ def _paper_settings(seeds: int | None, periods: int | None, period: int | None) 
     horizons = tuple(horizon for horizon in Settings.horizons if horizon <= steps)
     if len(horizons) < 3:  # too few to fit a slope
         horizons = tuple(sorted({max(2, steps // part) for part in (4, 2, 1)}))
-    return Settings(**chosen, horizons=horizons)
+    regret_seeds = min(Settings.regret_seeds, chosen.get("seeds", Settings.seeds))
+    return Settings(**chosen, horizons=horizons, regret_seeds=regret_seeds)
 
 
 def _describe_settings(settings: Any) -> str:

@@ -1,6 +1,7 @@
 """The tables that the commands print."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -14,28 +15,44 @@ if TYPE_CHECKING:
     from ..experiments.rates.finding import Finding
     from ..experiments.robots.summary import RobotsSummary
     from ..loop.commissioning import CommissioningStep
-    from ..reporting.statistics import Check
+    from ..reporting.statistics import Check, Interval
     from ..sweeps.summary import Best, Comparison, Standing
 
 
 def paper(summary: "Summary") -> list[Table | str]:
     """Two tables of costs, the checks, and the reasons for empty cells and for checks that are not judged."""
+    from ..sweeps.summary import FEW
+
     names = ("M-GAPS", "fixed gain", "exact model", "GAPS")
     costs = new_table("total cost, mean over seeds", "noise", "θ₀", *names, "best static")
     ratios = new_table(
         "paired ratios of costs, with 95 % bootstrap intervals",
-        *("noise", "θ₀ = θ_a", "M-GAPS / fixed gain", "M-GAPS / best static *"),
+        *("noise", "θ₀ = θ_a", "M-GAPS / fixed gain", "M-GAPS / best static *", "the same, η/Δ²"),
     )
     for row in summary.rows:
         start = (row.noise, f"{row.gain:g}")
         costs.add_row(*start, *(f"{row.cost[name].mean:.4g}" for name in names), f"{row.static_cost.mean:.4g}")
-        ratios.add_row(*start, *("–" if one is None else escape(str(one)) for one in (row.ratio, row.after)))
+        compared = [_ratio(row.ratio), _ratio(row.after)]
+        ratios.add_row(*start, *compared, _ratio(row.rescaled) if row.noise == "inside" else "")
     note = ""
+    if summary.seeds < FEW:
+        note += f"intervals over fewer than {FEW} seeds mean little; this run has {summary.seeds}\n"
     if any(row.after is None for row in summary.rows):
         note += "–: the ratio leaves out the first period, and this run has only one period; give --periods 2 or more\n"
     if any(check.holds is None for check in summary.checks):
         note += "not judged: the checks are for the paper's settings and at least two periods\n"
-    return [costs, ratios, _checks(summary.checks), note + _NOTE]
+    return [costs, ratios, _checks(summary.checks, _ratio), note + _NOTE]
+
+
+def _ratio(one: "Interval | None") -> str:
+    """With at most four decimals: a tighter interval, such as [0.99999814, 0.99999899], is hard to read."""
+    if one is None:
+        return "–"
+    text = str(one)
+    if max((len(number) for number in re.findall(r"\.(\d+)", text)), default=0) > 4:
+        ends = "" if one.low is None or one.high is None else f" [{one.low:.4f}, {one.high:.4f}]"
+        text = f"{one.mean:.4f}{ends}"
+    return escape(text)
 
 
 def of_checks(title: str, rows: "Sequence[CommissioningStep]") -> Table:
@@ -47,11 +64,11 @@ def of_checks(title: str, rows: "Sequence[CommissioningStep]") -> Table:
     return table
 
 
-def _checks(found: "list[Check]") -> Table:
+def _checks(found: "list[Check]", measured: "Callable[[Interval], str]" = lambda one: escape(str(one))) -> Table:
     table = new_table("checks", "quantity", "expected", "measured", "")
     words = {True: "[green]holds[/]", False: "[red]FAILS[/]", None: "not judged"}
     for check in found:
-        table.add_row(escape(check.name), check.expected, escape(str(check.measured)), words[check.holds])
+        table.add_row(escape(check.name), check.expected, measured(check.measured), words[check.holds])
     return table
 
 

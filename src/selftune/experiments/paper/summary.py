@@ -27,6 +27,7 @@ class CostRow(BaseModel):
 
 
 class Summary(BaseModel):
+    seeds: int
     rows: list[CostRow]
     checks: list[Check]
 
@@ -42,7 +43,7 @@ def summarize(dataset: xr.Dataset, settings: Mapping[str, Any]) -> Summary:
             _row(dataset, str(noise), float(gain)) for noise in dataset.noise.values for gain in dataset.gain.values
         ]
     same = len(given(settings)) == len(GIVEN) and settings["periods"] > 1
-    return Summary(rows=rows, checks=_checks(dataset, rows, same))
+    return Summary(seeds=dataset.sizes["seed"], rows=rows, checks=_checks(dataset, rows, same))
 
 
 def _row(dataset: xr.Dataset, noise: str, gain: float) -> CostRow:
