@@ -147,3 +147,11 @@ class TestMeasurements:
         state = self.controller.observe(state, np.array([0.3, -0.2]), [0.1, 0.2], 0)
         assert u.dtype == jnp.float32
         assert state.theta.dtype == state.a_hat.dtype == jnp.float32
+
+
+def test_a_class_or_an_exchanged_part_is_refused_with_what_to_write():
+    system = scalar_system()
+    with pytest.raises(ValueError, match=r"tuner: .*did you mean MGAPS\(\.\.\.\)\?"):
+        st.Controller(system, tuner=st.MGAPS)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"the order is Controller\(system, tuner, estimator\)$"):
+        st.Controller(system, st.GradientEstimator(0.1), st.MGAPS(0.1))  # type: ignore[arg-type]
