@@ -78,7 +78,7 @@ def test_plain_lists_and_integers_are_taken():
     [
         (lambda: st.Controller(None, st.Fixed(), st.Known()), "system: expected a selftune system, got None"),
         (lambda: st.Controller(scalar_system(), st.Known(), st.Known()), "tuner: expected a selftune tuner"),
-        (lambda: st.Controller(scalar_system(), st.Fixed, st.Known()), r"did you mean Fixed\(\)\?"),
+        (lambda: st.Controller(scalar_system(), st.Fixed, st.Known()), r"did you mean Fixed\(\.\.\.\)\?"),
         (lambda: st.Controller(scalar_system(), st.Fixed(), None), "estimator: expected a selftune estimator"),
         (lambda: st.MGAPS(0.0), "learning_rate: expected a finite number > 0, an optax .*got 0.0"),
         (lambda: st.MGAPS(-1e-3), "learning_rate: .*got -0.001"),
