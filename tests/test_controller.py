@@ -149,6 +149,7 @@ class TestMeasurements:
         assert state.theta.dtype == state.a_hat.dtype == jnp.float32
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_a_class_or_an_exchanged_part_is_refused_with_what_to_write():
     system = scalar_system()
     with pytest.raises(ValueError, match=r"tuner: .*did you mean MGAPS\(\.\.\.\)\?"):
