@@ -278,3 +278,19 @@ def test_the_file_of_another_loop_is_refused_and_the_message_names_the_constant(
         refused(other.agent(engine="xla"), tmp_path / "tank", message)
     same = tank(reference=3.0).agent(engine="xla", theta={"log_kp": np.log(3.0), "log_ki": np.log(0.01)})
     assert same.load(tmp_path / "tank").act(21.0, reference=30.0) == first.act(21.0, reference=30.0)
+
+
+def test_a_guard_with_other_parts_is_refused_by_the_name_of_its_setting(tmp_path):
+    g = golden("planar")
+
+    def make(**options):
+        return st.Agent(
+            golden_controller("planar"), x=g["x0"], theta=g["theta0"], a_hat=g["a0"], guard=st.Guard(**options)
+        )
+
+    make(stuck=3).save(tmp_path / "stuck.npz")
+    make().save(tmp_path / "plain.npz")
+    refused(make(), tmp_path / "stuck.npz", r"saved with a guard that has `stuck`: give this agent such a guard, too$")
+    refused(make(stuck=3), tmp_path / "plain.npz", "saved with a guard without `stuck`: give")
+    refused(make(stuck=3, gate=None), tmp_path / "plain.npz", "guard that has `gate`; .* a guard without `stuck`: give")
+    assert make(stuck=9).load(tmp_path / "stuck.npz").guard.stuck == 9

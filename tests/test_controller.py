@@ -78,7 +78,7 @@ def test_plain_lists_and_integers_are_taken():
     [
         (lambda: st.Controller(None, st.Fixed(), st.Known()), "system: expected a selftune system, got None"),
         (lambda: st.Controller(scalar_system(), st.Known(), st.Known()), "tuner: expected a selftune tuner"),
-        (lambda: st.Controller(scalar_system(), st.Fixed, st.Known()), r"did you mean Fixed\(\)\?"),
+        (lambda: st.Controller(scalar_system(), st.Fixed, st.Known()), r"did you mean Fixed\(\.\.\.\)\?"),
         (lambda: st.Controller(scalar_system(), st.Fixed(), None), "estimator: expected a selftune estimator"),
         (lambda: st.MGAPS(0.0), "learning_rate: expected a finite number > 0, an optax .*got 0.0"),
         (lambda: st.MGAPS(-1e-3), "learning_rate: .*got -0.001"),
@@ -147,3 +147,12 @@ class TestMeasurements:
         state = self.controller.observe(state, np.array([0.3, -0.2]), [0.1, 0.2], 0)
         assert u.dtype == jnp.float32
         assert state.theta.dtype == state.a_hat.dtype == jnp.float32
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_a_class_or_an_exchanged_part_is_refused_with_what_to_write():
+    system = scalar_system()
+    with pytest.raises(ValueError, match=r"tuner: .*did you mean MGAPS\(\.\.\.\)\?"):
+        st.Controller(system, tuner=st.MGAPS)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"the order is Controller\(system, tuner, estimator\)$"):
+        st.Controller(system, st.GradientEstimator(0.1), st.MGAPS(0.1))  # type: ignore[arg-type]

@@ -461,3 +461,10 @@ class TestInferResidual:
         good = dict(x=jnp.zeros(1), u=jnp.zeros(1), x_next=jnp.zeros(1), t=0)
         with pytest.raises(ValueError, match=message):
             st.infer_residual(scalar_system(), **(good | changes))
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_a_key_that_theta_has_not_is_named():
+    tried = system(policy=lambda x, theta, f, t: -theta["kp"] * x[:1] - f)
+    with pytest.raises(ValueError, match=r"^policy: KeyError: theta has no key 'kp'; its keys are 'k'\. The function"):
+        tried.check(X, {"k": jnp.ones(1)}, A, jnp.int32(0))

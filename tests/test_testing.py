@@ -324,7 +324,7 @@ def test_a_problem_of_your_own():
 
 @pytest.mark.parametrize(("check", "part"), [(testing.check_tuner, Tuner), (testing.check_estimator, Estimator)])
 def test_a_class_in_place_of_an_instance(check, part):
-    with pytest.raises(ValueError, match=rf"did you mean {part.__name__}\(\)\?$"):
+    with pytest.raises(ValueError, match=rf"did you mean {part.__name__}\(\.\.\.\)\?$"):
         check(part)
 
 

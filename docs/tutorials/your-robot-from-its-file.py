@@ -178,12 +178,15 @@ assert "arm_act(" in (exported / "arm.h").read_text()
 
 # %% [markdown]
 # ## On the real robot
-# 1. Replace `plant` by an object with `measure` and `step` of your robot, and commission again.
-# 2. Hold the gains for the first laps: `agent.pause()`. Then `agent.resume()`.
-# 3. Keep an emergency stop within reach that does not depend on this software. [Safety](../safety.md) lists the promises of the guard, and
+# 1. Set `safe_u` first: with the default, a failed sensor ends in a torque of 0, and the arm falls
+#    ([robots from files](../robots-from-files.md#the-same-in-python)).
+# 2. Replace `plant` by an object with `measure` and `step` of your robot, and commission again. Start with the gains with margins:
+#    `st.commission(loop, your_robot, theta=safe)`.
+# 3. Hold the gains for the first laps: `agent.pause()`. Then `agent.resume()`.
+# 4. Keep an emergency stop within reach that does not depend on this software. [Safety](../safety.md) lists the promises of the guard, and
 #    their limits.
-# 4. [Watch the agent](../watch-an-agent.md) while it learns.
-# 5. `agent.save("arm.npz")` writes the gains and the learned parameters; [saving and resuming](../recipes.md#saving-and-resuming) shows how
+# 5. [Watch the agent](../watch-an-agent.md) while it learns.
+# 6. `agent.save("arm.npz")` writes the gains and the learned parameters; [saving and resuming](../recipes.md#saving-and-resuming) shows how
 #    to continue.
 #
 # ## Next

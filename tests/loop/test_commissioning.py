@@ -193,6 +193,8 @@ def test_it_tells_what_it_will_do_and_takes_over_a_plant_that_runs(caplog):
     assert abs(plant.sent[0] - 1.1) < 1e-9
     assert len(plant.sent) == 300
     assert (made.guard.x_low, made.guard.stuck) == (-1.0, 50)
+    own = {rule.setting for rule in made.guard_rules if rule.rule == "your own setting, from guard="}
+    assert own == {"x_low", "stuck"}
 
 
 def test_the_choices(good, loop):

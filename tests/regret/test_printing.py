@@ -132,3 +132,13 @@ def test_one_step_and_numbers_that_are_not_finite(one):
     wild = jax.tree.map(lambda leaf: jnp.where(leaf > 0, jnp.inf, jnp.nan) if leaf.dtype == float else leaf, one)
     assert "nan" in str(wild["local"])
     assert all(str(result) for result in wild.values())
+
+
+def test_a_run_in_place_of_its_thetas_is_refused():
+    controller = st.Controller(scalar_system(), st.MGAPS(0.01), st.GradientEstimator(0.1))
+    scenario = paper_scenario(0, 20)
+    run = st.simulate(controller, scenario, theta=jnp.ones(1), a_hat=jnp.zeros(scenario.a_star.shape[1:]))
+    with pytest.raises(ValueError, match=r"thetas: expected 20 rows, .* got a Run; did you mean run\.theta\?"):
+        st.local_regret(scalar_system(), scenario, run, learning_rate=0.1, constraint=st.Box(0.0, 2.0))
+    with pytest.raises(ValueError, match=r"a_hat: .* such as a_hat=jnp\.zeros\(1\), got None"):
+        st.simulate(controller, scenario, theta=jnp.ones(1))

@@ -122,7 +122,9 @@ class Controller(eqx.Module):
         for name, kind in {"system": AbstractSystem, "tuner": AbstractTuner, "estimator": AbstractEstimator}.items():
             value = getattr(self, name)
             if not isinstance(value, kind):
-                hint = f" (did you mean {value.__name__}()?)" if isinstance(value, type) else ""
+                hint = f" (did you mean {value.__name__}(...)?)" if isinstance(value, type) else ""
+                if isinstance(value, AbstractSystem | AbstractTuner | AbstractEstimator):
+                    hint = "; the order is Controller(system, tuner, estimator)"
                 raise ArgumentError(name, f"a selftune {name}", f"{value!r}{hint}")
 
     # `jax.jit` hashes the bound method. Hashing by identity makes `jax.jit(controller.act)` work like `eqx.filter_jit`.

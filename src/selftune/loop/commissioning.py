@@ -93,6 +93,8 @@ LOOP_RULES = {
     "burst": "the largest reserve of steps of θ: a tenth of Θ",
 }
 """The rules of `Loop.guard` for settings that do not come from the dry run."""
+GIVEN_RULE = "your own setting, from guard="
+"""The rule of a setting that differs from that of `Loop.guard`."""
 
 
 @dataclass(frozen=True)
@@ -777,9 +779,11 @@ class _Work:
         load = [s.scale for s in loop.plant.controls]
         f_scale = [*load, *[1.0] * (made.f_hat.shape[1] - m)]
         found = suggest_guard(record, base=self.guard, x_scale=self._scales(), f_scale=f_scale, time_constant=self.tau)
-        self.guard = found.guard
+        self.guard, usual = found.guard, loop.guard()
         self.rules = tuple(
-            rule._replace(rule=LOOP_RULES[rule.setting]) if rule.rule.startswith("given") else rule
+            rule._replace(rule=LOOP_RULES[rule.setting] if rule.value == getattr(usual, rule.setting) else GIVEN_RULE)
+            if rule.rule.startswith("given")
+            else rule
             for rule in found.rules
         )
         estimator = loop.controller().estimator

@@ -50,7 +50,7 @@ def traced(
     except Exception as error:
         given = ", ".join(f"{key} {arguments.describe_tree(value)}" for key, value in inputs.items())
         failed = f"failed when traced with ({given}){_place(error)}: {_first_line(error)}"
-        advice = _advice(error, list(inputs))
+        advice = _advice(error, inputs)
         raise ValueError(f"{name}: {f'{advice}. The function ' if advice else ''}{failed}") from error
     if len(set(map(jaxprs.digest, programs))) > 1:
         raise ImpureError(f"{name}: {_IMPURE}")
@@ -224,10 +224,15 @@ _ADVICE: tuple[tuple[type[Exception], str, str], ...] = (
 """The type of an error, a part of its text, and what to write instead."""
 
 
-def _advice(error: Exception, names: list[str]) -> str:
+def _advice(error: Exception, inputs: dict[str, Any]) -> str:
     """Return what to write instead, for the typical errors of a function written for Python or NumPy."""
     if isinstance(error, TypeError) and "positional argument" in str(error):
-        return f"expected a function of {len(names)} arguments, ({', '.join(names)})"
+        return f"expected a function of {len(inputs)} arguments, ({', '.join(inputs)})"
+    if isinstance(error, KeyError) and error.args:
+        lacking = {k: v for k, v in inputs.items() if isinstance(v, dict) and error.args[0] not in v}
+        if len(lacking) == 1:  # otherwise it could be the key of any of them
+            ((name, value),) = lacking.items()
+            return f"KeyError: {name} has no key {error}; its keys are {', '.join(map(repr, value))}"
     for kind, text, advice in _ADVICE:
         if isinstance(error, kind) and text in str(error):
             return advice

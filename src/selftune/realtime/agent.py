@@ -449,8 +449,9 @@ class Agent:
           another constant of model, policy, observer or cost differs. The message names it.
 
         Settings of the tuner, the estimator and the guard may differ, and so may the start gains and the reference:
-        those of this agent count. To continue with another model or another cost, start a new agent from the gains:
-        `loop.agent(theta=old.theta)`. The constants of a `Loop` are known; those inside your own functions are not.
+        those of this agent count. But the guard must have the same parts: with `stuck`, if the saved agent had `stuck`.
+        To continue with another model or another cost, start a new agent from the gains: `loop.agent(theta=old.theta)`.
+        The constants of a `Loop` are known; those inside your own functions are not.
         """
         mine = self._engine.state()
         about, leaves = _read(Path(path), _description(mine), self._constants)
@@ -553,7 +554,34 @@ def _compare(path: Any, theirs: list[list[Any]], mine: list[list[Any]]) -> None:
     for there, here in itertools.zip_longest(theirs, mine):
         if there != here:
             got, expected = (f"{leaf[0]}, {leaf[2]}{leaf[1]}" if leaf else "no more" for leaf in (there, here))
-            raise StoreError(f"{path}: the state of another agent: expected {expected}, got {got}")
+            other = _other_guard(theirs, mine)
+            raise StoreError(f"{path}: the state of another agent: expected {expected}, got {got}{other}")
+
+
+_GUARD_PARTS = {
+    "saturated": "`authority` with `u_low` or `u_high`",
+    "reserve": "`burst`",
+    "window": "`rollback`",
+    "failsafe": "`safe_u`",
+    "gate": "`gate`",
+    "repeats": "`stuck`",
+    "swings": "`swing`",
+}
+"""The parts of a guard's state, and the settings that switch each of them on."""
+
+
+def _other_guard(theirs: list[list[Any]], mine: list[list[Any]]) -> str:
+    """Say which settings of the guard one of the two agents has and the other has not; empty if there are none."""
+    there, here = (
+        {part for part in _GUARD_PARTS for leaf in one if f"{leaf[0]}_".startswith(f"guard_{part}_")}
+        for one in (theirs, mine)
+    )
+    texts = [
+        f"the file was saved with a guard {word} {_GUARD_PARTS[part]}"
+        for word, parts in (("that has", there - here), ("without", here - there))
+        for part in sorted(parts)
+    ]
+    return f". {'; '.join(texts)}: give this agent such a guard, too" if texts else ""
 
 
 def _checksum(about: dict[str, Any], leaves: list[np.ndarray]) -> str:

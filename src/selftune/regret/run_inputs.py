@@ -26,6 +26,9 @@ def problem(system: Any, scenario: Any) -> Scenario:
 
 def rows(name: str, tree: Any, scenario: Scenario) -> PyTree:
     """A pytree whose leaves have one row for each step of the scenario."""
+    if isinstance(tree, Run):
+        expected = f"{len(scenario)} rows, one for each step of the scenario"
+        raise ArgumentError(name, expected, "a Run", "did you mean run.theta?")
     tree = arguments.real_tree(name, tree, dtype=scenario.x0.dtype)
     for leaf in jax.tree.leaves(tree):
         if leaf.ndim == 0 or leaf.shape[0] != len(scenario):

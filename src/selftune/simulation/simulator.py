@@ -389,7 +389,7 @@ def _first_values(
     if a_hat is None and controller.estimator.is_oracle:
         a_hat = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), scenario.row_shapes().a_star)
     if a_hat is None:
-        raise ArgumentError("a_hat", "the first model parameters", "None")
+        raise ArgumentError("a_hat", "the first model parameters, such as a_hat=jnp.zeros(1)", "None")
     if x_hat is not None and controller.system.measure is None:
         raise ArgumentError("x_hat", "None, because the controller sees the whole state", arguments.describe(x_hat))
     x, theta, a_hat = controller.check_values(scenario.x0 if x_hat is None else x_hat, theta, a_hat)

@@ -284,7 +284,7 @@ class PolicyCase(AbstractCase):
 
 def _check_part(name: str, part: Any, kind: type) -> None:
     if not isinstance(part, kind):
-        hint = f"did you mean {part.__name__}()?" if isinstance(part, type) and issubclass(part, kind) else ""
+        hint = f"did you mean {part.__name__}(...)?" if isinstance(part, type) and issubclass(part, kind) else ""
         expected = f"an instance of a subclass of selftune.{kind.__name__}"
         raise ArgumentError(name, expected, arguments.describe(part), hint)
 
