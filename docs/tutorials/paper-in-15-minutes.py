@@ -7,7 +7,7 @@
 # ## The problem
 # The state moves as $x_{t+1} = g_t(x_t, u_t, f_t(x_t, a^*_t)) + w_t$. You know $g$ and the form of $f$, but neither the parameters
 # $a^*_t$ nor the disturbance $w_t$. The policy $u_t = \pi_t(x_t, \theta_t, f_t(x_t, \hat a_t))$ has parameters $\theta_t$, and each step
-# costs $h_t(x_t, u_t, \theta_t)$. Four functions say all of this.
+# costs $h_t(x_t, u_t, \theta_t)$. The four functions g, f, π and h describe the whole problem.
 #
 # In the paper's example the unknown part f acts at the same place as the control, $x_{t+1} = \phi(x_t, u_t + f_t) + w_t$, and the policy cancels
 # the estimate of f: $u_t = -f_t(x_t, \hat a_t) + \psi(x_t, \theta_t)$. This form is a `MatchedSystem`. You write $\phi$ (`dynamics`, with $v = u + f$)
@@ -38,8 +38,9 @@ system = st.MatchedSystem(
 #   differentiation updates. It gives the gradient $G_t = \frac{\partial h}{\partial x} y_t + \frac{\partial h}{\partial \theta}$, and
 #   $\theta_{t+1} = \Pi_\Theta(\theta_t - \eta G_t)$. Here η is the learning rate, and $\Pi_\Theta$ moves θ back into the set Θ of allowed
 #   gains, which is the `Box` below. A step takes constant time and memory, however long the run is.
-# - **EST**, the estimator. Gradient descent on the error $|\tilde f_t - f_t(x_t, \hat a_t)|^2$ of the predicted residual. The paper's step is Δ.
-#   The loss here is the plain square, whose gradient has a factor 2, so the learning rate is `dt / 2`.
+# - **EST**, the estimator. Here it is gradient descent on the squared error $|\tilde f_t - f_t(x_t, \hat a_t)|^2$ of the predicted residual,
+#   where $\tilde f_t$ is the observed residual. The paper uses the step length Δ, which is `dt` in the code. The gradient of a square has a
+#   factor 2, so the same step needs the learning rate `dt / 2`.
 #
 # The `Scenario` is what nature decides: the first state, the true parameters $a^*_t$ of every step, and the disturbances $w_t$.
 
@@ -105,8 +106,8 @@ unlearned = st.model_mismatch(
 assert mismatch.total < 0.5 * unlearned.total  # against a model that never learns
 
 # %% [markdown]
-# The *mismatch* ε is the error of the estimated residual at each step: it is printed as a sum and as means of the two halves. The *gap* is
-# the distance between the two runs at each step: it is printed as means and as the largest value.
+# The *mismatch* ε is the error of the estimated residual at each step. The printed text has its sum, and its mean in each half of the run.
+# The *gap* is the distance between the two runs at each step. The printed text has its means and its largest value.
 #
 # ## What next?
 # - [Reading regret and certificates](regret-and-certificates.py) checks the theorems on a run.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Reading regret and certificates
 # You have a run. Was the tuner good? This tutorial computes the numbers that answer this question, and shows which conclusions they
-# allow. All of them use the true parameters, so they are for simulations.
+# allow. All of these numbers need the true parameters, so you can compute them only in simulations.
 
 # %%
 import jax
@@ -49,8 +49,8 @@ _ = axes.legend()
 # confidence intervals.
 #
 # ## Static regret
-# The cost of the run, minus the cost of the best θ that is held fixed for the whole run. It may be negative: the tuner may follow a
-# changing plant, and a fixed θ may not.
+# The static regret is the cost of the run minus the cost of the best θ that is held fixed for the whole run. It can be negative, because
+# the tuner can follow a plant that changes, and a fixed θ cannot.
 
 # %%
 static = st.static_regret(system, scenario, run, constraint=box, key=jax.random.key(1))
@@ -73,7 +73,7 @@ assert mismatch.total > 0
 # ## A certificate
 # The theorems hold under conditions on constants: how steep your functions are, and how fast the loop contracts. `certify` measures the
 # left side of each inequality on the run, computes the right side, and says whether the conditions are met. Constants that you do not
-# give are sampled, and labelled so.
+# give are estimated by a search, and the table labels them `sampled`.
 
 # %%
 linear = st.MatchedSystem(

@@ -84,8 +84,8 @@ assert contraction.ok
 # memory of 2,000 steps, here 40 s, is long enough.
 #
 # ## Tune
-# The bounds say in which range you accept gains and parameters. There is no learning rate: `GaussNewton` takes its steps as shares of the
-# bounds, and `AutoEstimator` chooses an estimator for your residual.
+# The bounds say in which range you accept gains and parameters. There is no learning rate: `GaussNewton` measures its steps as shares of
+# the range between the bounds. `AutoEstimator` chooses an estimator for your residual.
 # If your plant falls without control, such as a pole on a cart, also give `GaussNewton` a [rest](../no-knobs.md#plants-that-can-fall).
 
 # %%
@@ -112,17 +112,21 @@ _ = right.legend()
 
 # %% [markdown]
 # ω ends at the upper bound of its box, and ζ near the lower bound: the cost would fall further outside the box. The reason is the small weight
-# of the control in the cost. If you do not want such gains, give the control more weight in the cost. The bounds only stop the gains.
+# of the control in the cost. If you do not want such gains, give the control more weight in the cost. The bounds only stop the gains; they do not change what the cost prefers.
 #
 # ## On the robot
 # The agent runs the same controller, one measurement at a time. Replace the function `robot` by yours.
 #
 # Each period has two calls, always in this order. `u = agent.act(x, t)` takes the measurement and returns the control. After the robot has
 # moved, `agent.observe_state(x)` takes the next measurement: from it the agent learns the unknown force. An agent that you make from a
-# [`Loop`](../loops.md), with `loop.agent()`, observes by itself: there you call only `act`. An `st.Agent` and the exported C do not.
+# [`Loop`](../loops.md), with `loop.agent()`, observes by itself: there you call only `act`. An agent that you make with `st.Agent`, as below, does not, and exported C does not either: there you need both calls.
 #
-# The guard gets the limits of this arm: `x_limit` for angle and speed, `u_low` and `u_high` for the torque, `rate` for how far θ may move in
-# one step, as a share of its box, and `window`, the number of steps of one period of the path: 2π / (2 · DT) ≈ 157.
+# The guard gets the limits of this arm:
+#
+# - `x_limit`: the limits of angle and speed;
+# - `u_low` and `u_high`: the limits of the torque;
+# - `rate`: how far θ may move in one step, as a share of its box;
+# - `window`: the number of steps in one period of the path, 2π / (2 · DT) ≈ 157.
 
 
 # %%
