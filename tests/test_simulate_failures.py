@@ -120,7 +120,7 @@ class TestRefused:
             (dict(scenario={}), "scenario: expected a Scenario"),
             (dict(plant=3), "plant: expected a System or None, got 3"),
             (dict(theta=None), "theta: expected the first policy parameters, got None"),
-            (dict(a_hat=None), "a_hat: expected the first model parameters, got None"),
+            (dict(a_hat=None), r"a_hat: expected the first model parameters, such as a_hat=jnp.zeros\(1\), got None"),
             (
                 dict(theta=jnp.ones(3)),
                 r"theta: expected a value that fits its .*Box, got .*; low: .*\(3,\), got .*\[4\]",
