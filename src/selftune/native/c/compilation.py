@@ -5,7 +5,6 @@ import ctypes
 import hashlib
 import importlib.util
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -14,14 +13,15 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from ...foundation.errors import InputError
 from ...storage import files
+from . import stored
 from .parts import ATTRIBUTES
 from .sign_of_life import spinner
+from .stored import CPU_INFO
 
 FLAGS = (
     *("-std=c99", "-O2", "-ffp-contract=off"),
@@ -42,7 +42,6 @@ LEVELS = {
     "x86-64-v2": ("sse4_1", "sse4_2", "ssse3", "popcnt"),
 }
 """The levels of x86-64 processors, the highest first, and the instructions that each adds."""
-CPU_INFO = Path("/proc/cpuinfo")
 LARGE = 300_000
 """A source with more characters than this is optimized less, because the compiler's time grows faster than the size.
 Least of all if its loops are functions that have their own level."""
@@ -108,11 +107,7 @@ def vector_flags() -> tuple[str, ...]:
 @cache
 def _level(cpu_info: Path) -> str | None:
     """Return the level of the processor; None for the lowest level, and for other processors."""
-    try:
-        found = re.search(r"^flags\s*:(.*)$", cpu_info.read_text(), re.M)
-    except OSError:
-        return None
-    words = set(found[1].split()) if found else set()
+    words = set(stored.processor(cpu_info).get("flags", "").split())
     reached = None
     for level, needed in reversed(LEVELS.items()):
         if not words.issuperset(needed):
@@ -124,28 +119,29 @@ def _level(cpu_info: Path) -> str | None:
 @cache
 def _accepts(command: tuple[str, ...], flag: str) -> bool:
     """Return whether the compiler knows a flag."""
-    # Zig's compiler leaves a file in its working folder.
-    with tempfile.TemporaryDirectory(prefix="selftune-") as work:
-        asked = [*command, flag, "-x", "c", "-c", "-", "-o", os.devnull]
-        done = subprocess.run(asked, cwd=work, input="", capture_output=True, text=True, check=False)
-    return done.returncode == 0
+
+    def ask() -> tuple[str, bool]:
+        # Zig's compiler leaves a file in its working folder.
+        with tempfile.TemporaryDirectory(prefix="selftune-") as work:
+            asked = [*command, flag, "-x", "c", "-c", "-", "-o", os.devnull]
+            done = subprocess.run(asked, cwd=work, input="", capture_output=True, text=True, check=False)
+        return ("no", False) if done.returncode else ("yes", True)  # a full disk is another reason for a "no"
+
+    return stored.answer(command, f"accepts {flag}", ask) == "yes"
 
 
 @cache
 def _identity(command: tuple[str, ...]) -> str:
-    """Return the version of a compiler, and its predefined macros: with `-march=native` they depend on the CPU."""
-    asked = (["--version"], ["-dM", "-E", "-x", "c", os.devnull])
-    return "\0".join(
-        subprocess.run([*command, *arguments], capture_output=True, text=True, check=False).stdout
-        for arguments in asked
-    )
+    """Return a checksum of the compiler's version and of its predefined macros: with `-march=native` these depend on
+    the CPU."""
 
+    def ask() -> tuple[str, bool]:
+        questions = (["--version"], ["-dM", "-E", "-x", "c", os.devnull])
+        done = [subprocess.run([*command, *each], capture_output=True, text=True, check=False) for each in questions]
+        told = "\0".join(each.stdout for each in done)
+        return hashlib.sha256(told.encode()).hexdigest(), not any(each.returncode for each in done)
 
-def cache_folder() -> Path:
-    """Return the folder of compiled programs: `SELFTUNE_CACHE`, or `selftune/native` in the user's cache folder."""
-    if chosen := os.environ.get("SELFTUNE_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selftune" / "native"
+    return stored.answer(command, "identity", ask)
 
 
 def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
@@ -162,10 +158,10 @@ def build(source: str, *, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     parts = [source, _identity(tuple(command)), *command, *flags]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     folder = _trusted_folder()
-    library = None if folder is None else _cached(folder, key)
+    library = None if folder is None else stored.library(folder, key)
     if library is None:
         place = _temporary_folder() if folder is None or not os.access(folder, os.W_OK) else folder
-        library = _cached(place, key) or _compiled(source, command, flags, place, key)
+        library = stored.library(place, key) or _compiled(source, command, flags, place, key)
     try:
         return _load(str(library))
     except OSError as error:  # for example, the folder is on a disk from which nothing may be executed
@@ -214,13 +210,11 @@ def _rejection(command: Sequence[str], messages: str) -> str:
 
 
 def _trusted_folder() -> Path | None:
-    """Return the cache folder, made if it is missing; None if it cannot be made, or if others can write to it."""
-    folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fault = _fault(folder.stat())
-    except OSError:
+    """Return the cache folder; None if it cannot be made, or, with a warning, if others can write to it."""
+    made = stored.made_folder()
+    if made is None:
         return None
+    folder, fault = made
     if not fault:
         return folder
     warnings.warn(
@@ -237,32 +231,6 @@ def _temporary_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="selftune-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-def _fault(about: os.stat_result) -> str:
-    """Return why other users could have written a file or a folder; empty if only this user and root can write to it.
-    Windows has other permissions, which are not checked."""
-    if not hasattr(os, "geteuid"):
-        return ""
-    if about.st_uid not in (os.geteuid(), 0):
-        return f"belongs to another user ({about.st_uid})"
-    return "is writable for other users" if about.st_mode & 0o022 else ""
-
-
-def _cached(folder: Path, key: str) -> Path | None:
-    """Return the compiled library of a key. Its name contains the checksum of its content."""
-    for library in folder.glob(f"{key}-*.so"):
-        try:
-            with library.open("rb") as file:
-                is_safe = not _fault(os.fstat(file.fileno()))
-                checksum = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError:
-            continue
-        if is_safe and library.stem == f"{key}-{checksum}":
-            return library
-        with suppress(OSError):
-            library.unlink()  # the compiler makes it again
-    return None
 
 
 def _compiled(source: str, command: list[str], flags: tuple[str, ...], folder: Path, key: str) -> Path:
