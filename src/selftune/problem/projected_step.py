@@ -26,7 +26,6 @@ A tuner or an estimator of your own uses the step in this way:
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +35,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..foundation.small_programs import small_program
 from .constraints import AbstractConstraint
 
 LearningRate: TypeAlias = Array | Callable[..., Any] | optax.GradientTransformation
@@ -89,7 +89,7 @@ def check_inside(name: str, value: PyTree, constraint: AbstractConstraint) -> No
         raise ArgumentError(name, f"a point of its constraint, {constraint!r}", f"{value}")
 
 
-@eqx.filter_jit
+@small_program
 def _contains(constraint: AbstractConstraint, value: PyTree) -> Array:
     return constraint.contains(value)
 

@@ -17,6 +17,7 @@ from ..control.guard import Guard
 from ..control.run_fields import CHECKED, FIELDS
 from ..foundation import arguments, suggestions
 from ..foundation.errors import ArgumentError
+from ..foundation.small_programs import small_program
 from ..native.choice import Engine, check_engine, run_with
 from ..problem.noise import Stream, is_stream
 from ..problem.projected_step import constraint_of
@@ -167,8 +168,7 @@ class _Loop(eqx.Module):
 def _simulate_by_xla(problem: _SimulationProblem, fields: tuple[str, ...], stride: int) -> "_Outcome":
     controller, guard, plant, scenario, start, limit, infer = problem
     # Shapes are checked here, inside the trace, so that they are checked only once per compilation.
-    start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
-    _check_shapes(controller, guard, scenario, plant, start, infer)
+    start = _begun(controller, guard, plant, scenario, start, infer)
     dtype = start.x.dtype
     stored, streamed = eqx.partition(scenario.sources, lambda node: not is_stream(node), is_leaf=is_stream)
 
@@ -312,13 +312,11 @@ def _plus(t: Array, steps: int) -> Array:
 _STREAMED = 1 << 16
 
 
-@eqx.filter_jit
+@small_program
 def _checked_start(
     controller: Controller, guard: Guard | None, plant: AbstractSystem, scenario: Scenario, start: Any, infer: bool
 ) -> Final:
-    start = start if isinstance(start, Final) else _start(controller, guard, scenario, *start)
-    _check_shapes(controller, guard, scenario, plant, start, infer)
-    return start
+    return _begun(controller, guard, plant, scenario, start, infer)
 
 
 @eqx.filter_jit
@@ -409,6 +407,19 @@ def _start(
     return Final(scenario.x0, state, jnp.zeros((), jnp.int32), [stream.start(x.dtype) for stream in _streams(scenario)])
 
 
+def _begun(
+    controller: Controller, guard: Guard | None, plant: AbstractSystem, scenario: Scenario, start: Any, infer: bool
+) -> Final:
+    """Return the state at the first step, checked against the functions and the scenario."""
+    resumed = isinstance(start, Final)
+    if not resumed:
+        start = _start(controller, guard, scenario, *start)
+    _check_shapes(controller, guard, scenario, plant, start, infer)
+    if resumed:
+        _check_resumed(controller, guard, scenario, start)
+    return start
+
+
 def _streams(scenario: Scenario) -> list[Stream]:
     return [leaf for leaf in jax.tree.leaves(scenario.sources, is_leaf=is_stream) if is_stream(leaf)]
 
@@ -437,6 +448,12 @@ def _check_shapes(
         given, expected = _shapes(a_star), _shapes(state.a_hat)
         if given != expected:
             raise ArgumentError("a_star", f"rows like a_hat, {expected}, as the oracle reveals them", f"{given}")
+
+
+def _check_resumed(controller: Controller, guard: Guard | None, scenario: Scenario, start: Final) -> None:
+    state = start.state
+    model_x = state.predicted if isinstance(state, guarded_step.GuardedState) else start.x
+    t = scenario.row_shapes().t
     fresh = eqx.filter_eval_shape(_init, controller, guard, model_x, state.theta, state.a_hat, t)
     if jax.tree.structure(fresh) != jax.tree.structure(state) or _shapes(fresh) != _shapes(state):
         raise ArgumentError(

@@ -18,13 +18,13 @@ from jax.extend.source_info_util import summarize
 from jaxtyping import PyTree
 
 from ...foundation import arguments
+from ...foundation.small_programs import RULES as KNOWN
 from .. import reserved_names
 from . import _arrays as _arrays  # each fills RULES
 from . import _elementwise as _elementwise
 from . import _indexing as _indexing
 from . import _linear as _linear
 from . import _random, _whole, jax_versions
-from ._constant_folding import KNOWN
 from .graph import BOOL, Graph
 from .values import (
     RULES,

@@ -6,21 +6,17 @@ from typing import Any, no_type_check
 
 import numpy as np
 
+from ...foundation.small_programs import EXACT
+
 BOOL = np.dtype(bool)
 
 # Operations of nodes, with their NumPy functions for constants. C, NumPy and JAX all follow IEEE 754 for them, except
 # that transcendental functions may differ in the last digit.
 EVALUATE: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
+    **EXACT,
     "pow": np.power,
     "atan2": np.arctan2,
     "nextafter": np.nextafter,
-    "neg": np.negative,
-    "abs": np.abs,
     "sign": np.sign,
     "floor": np.floor,
     "ceil": np.ceil,
@@ -45,16 +41,6 @@ EVALUATE: dict[str, Callable[..., Any]] = {
     "asinh": np.arcsinh,
     "acosh": np.arccosh,
     "atanh": np.arctanh,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "is_finite": np.isfinite,
 }
 _COMMUTE = {"add", "mul", "eq", "ne", "and", "or", "xor"}
 COMPARE = {"eq", "ne", "lt", "le", "gt", "ge"}

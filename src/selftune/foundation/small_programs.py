@@ -1,0 +1,239 @@
+"""Small programs without XLA, which takes some 30 ms to compile even one operation.
+
+`RULES` has frequent operations on known arrays, computed by NumPy. It contains only operations for which NumPy and JAX
+agree in every bit.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from . import arguments, jax_settings
+
+
+def small_program(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """Return a function that is compiled like `equinox.filter_jit(function)`, but only if this is necessary: it is
+    traced once, and if its operations only move and compare known numbers, NumPy computes the results."""
+
+    def program(fixed: _Fixed, arrays: list[Any]) -> Any:
+        parts = iter(arrays)
+        leaves = [next(parts) if leaf is _ARRAY else leaf for leaf in fixed.leaves]
+        results, rest = eqx.partition(function(*jax.tree.unflatten(fixed.structure, leaves)), eqx.is_array)
+        return results, _Rest(rest)
+
+    program.__name__ = program.__qualname__ = function.__name__
+    jitted = jax.jit(program, static_argnums=0)
+
+    @functools.lru_cache(maxsize=256)
+    def moved(fixed: _Fixed, shapes: tuple[Any, ...], settings: Any) -> tuple[Any, Any] | None:
+        """Return the program and the structure of its results if NumPy can compute them."""
+        traced = jitted.trace(fixed, [jax.ShapeDtypeStruct(*shape, weak_type=weak) for *shape, weak in shapes])
+        return (traced.jaxpr, jax.tree.structure(traced.out_info)) if _only_moves(traced.jaxpr) else None
+
+    @functools.wraps(function)
+    def call(*given: PyTree) -> PyTree:
+        leaves, structure = jax.tree.flatten(given)
+        are_arrays = list(map(eqx.is_array, leaves))
+        arrays = [leaf for leaf, is_array in zip(leaves, are_arrays, strict=True) if is_array]
+        rest = (_ARRAY if is_array else leaf for leaf, is_array in zip(leaves, are_arrays, strict=True))
+        fixed = _Fixed(structure, tuple(rest))
+        if all(map(arguments.is_known, arrays)):
+            arrays = [leaf if isinstance(leaf, jax.Array) else jnp.array(leaf) for leaf in arrays]
+            shapes = tuple((leaf.shape, leaf.dtype, leaf.aval.weak_type) for leaf in arrays)
+            if (found := moved(fixed, shapes, tuple(jax_settings.current().values()))) is not None:
+                return _combined(jax.tree.unflatten(found[1], _computed(found[0], arrays)))
+        return _combined(jitted(fixed, arrays))
+
+    return call
+
+
+class _Fixed:
+    """The structure and the leaves of arguments that are not arrays; equal ones give the same program."""
+
+    def __init__(self, structure: Any, leaves: tuple[Any, ...]):
+        self.structure, self.leaves = structure, leaves
+        self._key = (structure, leaves, tuple(map(type, leaves)))  # 1 is not 1.0, nor True
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Fixed) and self._key == other._key
+
+
+class _Rest(eqx.Module):
+    """The results of a function that are not arrays."""
+
+    tree: PyTree = eqx.field(static=True)
+
+
+_ARRAY = object()
+
+
+def _combined(results: tuple[PyTree, _Rest]) -> PyTree:
+    return eqx.combine(results[0], results[1].tree)
+
+
+def _only_moves(closed: Any) -> bool:
+    """Return whether a program only moves and compares numbers."""
+    jaxpr = getattr(closed, "jaxpr", closed)
+    # NumPy's arrays cannot say that their dtype is weak.
+    is_weak = any(getattr(atom.aval, "weak_type", False) for atom in jaxpr.outvars)
+    return not is_weak and not jaxpr.effects and all(map(_moves, _needed(jaxpr)))
+
+
+def _moves(equation: Any) -> bool:
+    name, params = equation.primitive.name, equation.params
+    if name in CALLS:
+        return _only_moves(params["jaxpr"])
+    (out, *others), unknown = equation.outvars, params.keys() - PARAMETERS
+    if name not in RULES or others or any(params[key] is not None for key in unknown):
+        return False
+    # XLA may compute a product and a sum of real numbers as one operation.
+    if name in ROUNDING and out.aval.dtype.kind not in "iu":
+        return False
+    return not any(jnp.issubdtype(atom.aval.dtype, jax.dtypes.extended) for atom in equation.invars)
+
+
+def _computed(closed: Any, inputs: Sequence[Any]) -> list[jax.Array]:
+    """Return the results of a program that only moves and compares numbers."""
+    results = _evaluated(closed, inputs)
+    made = [i for i, value in enumerate(results) if not isinstance(value, jax.Array)]
+    for i, value in zip(made, jax.device_put([np.array(results[i]) for i in made]), strict=True):
+        results[i] = value
+    return results
+
+
+def _evaluated(closed: Any, inputs: Sequence[Any]) -> list[Any]:
+    jaxpr = getattr(closed, "jaxpr", closed)
+    values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    values.update(zip(jaxpr.invars, inputs, strict=True))
+
+    def value(atom: Any) -> Any:
+        return np.asarray(atom.val, atom.aval.dtype) if hasattr(atom, "val") else values[atom]
+
+    for equation in _needed(jaxpr):
+        held = [value(atom) for atom in equation.invars]
+        if equation.primitive.name in CALLS:
+            results = _evaluated(equation.params["jaxpr"], held)
+        else:
+            results = [RULES[equation.primitive.name](equation.params, *map(np.asarray, held))]
+        values.update(zip(equation.outvars, results, strict=True))
+    return [value(atom) for atom in jaxpr.outvars]
+
+
+def _needed(jaxpr: Any) -> list[Any]:
+    """Return the equations on which the results depend."""
+    wanted = {atom for atom in jaxpr.outvars if not hasattr(atom, "val")}
+    kept = []
+    for equation in reversed(jaxpr.eqns):
+        if not wanted.isdisjoint(equation.outvars):
+            kept.append(equation)
+            wanted.update(atom for atom in equation.invars if not hasattr(atom, "val"))
+    return kept[::-1]
+
+
+def _broadcast_in_dim(params, x, *dynamic_shape):
+    spread = [1] * len(params["shape"])
+    for axis, target in enumerate(params["broadcast_dimensions"]):
+        spread[target] = x.shape[axis]
+    return np.broadcast_to(x.reshape(spread), params["shape"])
+
+
+def _iota(params, *dynamic_shape):
+    shape, axis = params["shape"], params["dimension"]
+    along = np.arange(shape[axis], dtype=params["dtype"])
+    return np.broadcast_to(along.reshape([-1 if i == axis else 1 for i in range(len(shape))]), shape)
+
+
+def _reshape(params, x, *dynamic_shape):
+    order = params.get("dimensions")
+    return (x if order is None else x.transpose(order)).reshape(params["new_sizes"])
+
+
+def _slice(params, x):
+    strides = params["strides"] or (1,) * x.ndim
+    return x[
+        tuple(slice(*part) for part in zip(params["start_indices"], params["limit_indices"], strides, strict=True))
+    ]
+
+
+def _reduced(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda params, x: np.asarray(function(x, axis=tuple(params["axes"])))
+
+
+def _same_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(params, *inputs):
+        with np.errstate(all="ignore"):
+            return np.asarray(function(*inputs))
+
+    return apply
+
+
+def _convert(params, x):
+    dtype = np.dtype(params["new_dtype"])
+    if x.dtype.kind == "f" and dtype.kind in "iu":
+        with np.errstate(all="ignore"):
+            limits = np.iinfo(dtype)
+            inside = (x > limits.min) & (x < 2.0 ** (8 * dtype.itemsize - (dtype.kind == "i")))
+            ends = np.where(x > 0, limits.max, np.where(np.isnan(x), 0, limits.min)).astype(dtype)
+            return np.where(inside, np.where(inside, x, 0).astype(dtype), ends)
+    with np.errstate(all="ignore"):
+        return x.astype(dtype)
+
+
+EXACT: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "neg": np.negative,
+    "abs": np.abs,
+    "max": np.maximum,
+    "min": np.minimum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "is_finite": np.isfinite,
+}
+"""Operations of numbers."""
+
+RULES: dict[str, Callable[..., Any]] = {
+    "broadcast_in_dim": _broadcast_in_dim,
+    "iota": _iota,
+    "reshape": _reshape,
+    "slice": _slice,
+    "convert_element_type": _convert,
+    "squeeze": lambda params, x: np.squeeze(x, axis=tuple(params["dimensions"])),
+    "transpose": lambda params, x: x.transpose(params["permutation"]),
+    "concatenate": lambda params, *parts: np.concatenate(parts, axis=params["dimension"]),
+    "stack": lambda params, *parts: np.stack(parts, axis=params["axis"]),
+    "select_n": lambda params, which, *cases: (
+        np.where(which, cases[1], cases[0]) if which.dtype == bool else np.choose(which, cases)
+    ),
+    "add_any": _same_dtype(np.add),
+    "not": _same_dtype(np.bitwise_not),
+    "reduce_and": _reduced(np.all),
+    "reduce_or": _reduced(np.any),
+    **{name: _same_dtype(function) for name, function in EXACT.items()},
+}
+"""The operations, `rule(parameters, *inputs) -> output`."""
+CALLS = {"jit", "pjit"}
+"""Operations that contain a program."""
+ROUNDING = {"add", "sub", "mul", "add_any"}
+PARAMETERS = {
+    *("shape", "broadcast_dimensions", "dimension", "dtype", "dimensions", "new_sizes", "permutation", "axes", "axis"),
+    *("start_indices", "limit_indices", "strides", "new_dtype", "weak_type", "sharding", "out_sharding"),
+}
+"""The parameters that the rules read, and those that change no number."""
