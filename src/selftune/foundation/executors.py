@@ -7,13 +7,12 @@ have begun in threads or processes are finished, and their values are received; 
 one worker, each call runs in the calling thread inside `result()`, and Ctrl-C stops it.
 """
 
-import multiprocessing
 import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -87,6 +86,9 @@ class Processes:
             for item in items:
                 receive(item, partial(function, item))
             return
+        import multiprocessing  # loaded here, because `simulate` needs only threads
+        from concurrent.futures import ProcessPoolExecutor
+
         spawn, settings = multiprocessing.get_context("spawn"), jax_settings.current()
         with ProcessPoolExecutor(self.workers, spawn, initializer=_start_process, initargs=(settings,)) as pool:
             run_in_pool(partial(pool.submit, function), items, receive, room=lambda: self.workers)
@@ -145,6 +147,8 @@ class Meter:
 
 def _start_process(settings: Mapping[str, Any]) -> None:
     """Set up a worker process: the owner's settings of JAX, no reaction to Ctrl-C, and an end when the owner ends."""
+    import multiprocessing
+
     for name, value in settings.items():
         jax.config.update(name, value)
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # faster for many small calls
