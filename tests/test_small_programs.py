@@ -147,3 +147,23 @@ def test_a_constraint_is_checked_without_xla(constraint):
     got, is_numpy = without_xla(lambda constraint, value: constraint.contains(value), constraint, value)
     assert bool(got)
     assert is_numpy
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("exponent", [-3, -1, 0, 1, 2, 3, 5, 8])
+def test_operations_of_reals_have_the_bits_of_jax(dtype, exponent):
+    random = np.random.default_rng(0)
+    # No result is subnormal: XLA computes with such numbers as with zeros.
+    x, y = (random.normal(size=200).astype(dtype) * 2.0 ** random.integers(-5, 5, 200) for _ in range(2))
+    x, y = (np.append(each, [0.0, -0.0, np.inf, -np.inf, np.nan]).astype(dtype) for each in (x, y))
+    rules, params = small_programs.OF_REALS, {"y": exponent}
+    pairs = [
+        (rules["div"]({}, x, y), jax.lax.div(x, y)),
+        (rules["sqrt"]({}, abs(x)), jax.lax.sqrt(abs(x))),
+        (rules["integer_pow"](params, x), jax.lax.integer_pow(x, exponent)),
+    ]
+    for own, expected in pairs:
+        assert own.dtype == expected.dtype
+        np.testing.assert_array_equal(np.where(np.isnan(own), 0, own), np.where(np.isnan(expected), 0, expected))
+        np.testing.assert_array_equal(np.isnan(own), np.isnan(expected))

@@ -1,7 +1,7 @@
 """Small programs without XLA, which takes some 30 ms to compile even one operation.
 
 `RULES` has frequent operations on known arrays, computed by NumPy. It contains only operations for which NumPy and JAX
-agree in every bit.
+agree in every bit, apart from subnormal numbers, which XLA takes as zeros.
 """
 
 import functools
@@ -188,6 +188,18 @@ def _convert(params, x):
         return x.astype(dtype)
 
 
+def _power(x: np.ndarray, exponent: int) -> np.ndarray:
+    """Return a power, with the products of JAX in their order."""
+    result, left = None, abs(exponent)
+    while left:
+        if left & 1:
+            result = x if result is None else result * x
+        left >>= 1
+        x = x * x if left else x
+    result = np.ones_like(x) if result is None else result
+    return 1 / result if exponent < 0 else result
+
+
 EXACT: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -229,6 +241,12 @@ RULES: dict[str, Callable[..., Any]] = {
     **{name: _same_dtype(function) for name, function in EXACT.items()},
 }
 """The operations, `rule(parameters, *inputs) -> output`."""
+OF_REALS: dict[str, Callable[..., Any]] = {
+    "div": _same_dtype(np.divide),
+    "sqrt": _same_dtype(np.sqrt),
+    "integer_pow": lambda params, x: _same_dtype(_power)(params, x, params["y"]),
+}
+"""Operations of real numbers. For whole numbers, they are others, or there are none."""
 CALLS = {"jit", "pjit"}
 """Operations that contain a program."""
 ROUNDING = {"add", "sub", "mul", "add_any"}

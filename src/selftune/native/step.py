@@ -54,15 +54,29 @@ def lower_step(
     numbers = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(inputs))
     if numbers > MANY_INPUTS:
         return _with_loops(make, inputs, in_memory)
-    if numbers <= FEW_INPUTS:
-        program = lower(make(_with(linearize_step)), inputs)
-        if _size(program) <= SMALL:  # so the loop alone is small, too
-            return program
+    program = None
     try:
-        program = lower(make(_with(_by_smallest_program)), inputs)
+        if numbers <= FEW_INPUTS:
+            program = _one_by_one(make, inputs)
+        if program is None:
+            program = lower(make(_with(_by_smallest_program)), inputs)
     except (TooLargeError, _LargeError):
         return _with_loops(make, inputs, in_memory)
     return program if _size(program) <= unrolled else _with_loops(make, inputs, in_memory)
+
+
+def _one_by_one(make: Callable[..., Any], inputs: dict[str, PyTree]) -> Program | None:
+    """Return the program in which tangents are propagated one by one; None if another way gives a smaller program."""
+    choices = []
+
+    def way(*given: Any) -> Linearization:
+        choices.append(_choice(*given))
+        return linearize_step(*given)
+
+    program = lower(make(_with.__wrapped__(way)), inputs)
+    # If the program is small, so is the loop alone.
+    is_smallest = _size(program) <= SMALL or all(choice() is linearize_step for choice in choices)
+    return program if is_smallest else None
 
 
 def _with_loops(make: Callable[..., Any], inputs: dict[str, PyTree], in_memory: Callable[[str, int], bool]) -> Program:
@@ -155,33 +169,44 @@ def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _by_smallest_program(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:
-    """Propagate tangents in the way that gives the smallest program of the loop with its d sensitivities.
+    """Propagate tangents in the way that gives the smallest program of the loop with its d sensitivities."""
+    return _choice(system, x, theta, a, t)()(system, x, theta, a, t)
 
-    Raises `_LargeError` if tangents must not be unrolled.
+
+def _choice(
+    system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any
+) -> Callable[[], Callable[..., Linearization]]:
+    """Return a function that finds the way that gives the smallest program. It needs no array that JAX is tracing now.
+
+    It raises `_LargeError` if tangents must not be unrolled.
     """
-    d = ravel_pytree(theta)[0].size
+    n, d, dtype = x.shape[0], ravel_pytree(theta)[0].size, x.dtype
     # Known numbers are constants, because zeros cost nothing.
     traced, rest = eqx.partition(system, lambda leaf: not arguments.is_known(leaf))
-    given = {"traced": traced, "x": x, "theta": theta, "a": a, "t": t, "y": jnp.zeros((x.shape[0], d), x.dtype)}
+    given = {"traced": traced, "x": x, "theta": theta, "a": a, "t": t, "y": jnp.zeros((n, d), dtype)}
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), given)
 
     def size(way: Callable[..., Linearization]) -> int:
         def propagate(traced, x, theta, a, t, y):
             out, push = way(eqx.combine(traced, rest), x, theta, a, t)
-            return {"out": out, "pushed": push(y, jnp.eye(d, dtype=x.dtype))}
+            return {"out": out, "pushed": push(y, jnp.eye(d, dtype=dtype))}
 
         return _size(lower(propagate, shapes))
 
-    if x.shape[0] * d >= MANY_SENSITIVITIES:
-        step = lower(lambda traced, x, theta, a, t, y: {"step": eqx.combine(traced, rest).step(x, theta, a, t)}, shapes)
-        if _size(step) * d > MANY_TANGENTS:
+    def step(traced, x, theta, a, t, y):
+        return {"step": eqx.combine(traced, rest).step(x, theta, a, t)}
+
+    def choose() -> Callable[..., Linearization]:
+        if n * d >= MANY_SENSITIVITIES and _size(lower(step, shapes)) * d > MANY_TANGENTS:
             raise _LargeError
-    sizes = {linearize_step: size(linearize_step)}
-    if sizes[linearize_step] > SMALL:
-        for way in (_by_loop_jacobians, _by_function_jacobians):
-            with contextlib.suppress(Exception):  # JAX cannot do it for these functions; the first way has worked
-                sizes[way] = size(way)
-    return min(sizes, key=lambda way: sizes[way])(system, x, theta, a, t)
+        sizes = {linearize_step: size(linearize_step)}
+        if sizes[linearize_step] > SMALL:
+            for way in (_by_loop_jacobians, _by_function_jacobians):
+                with contextlib.suppress(Exception):  # JAX cannot do it for these functions; the first way has worked
+                    sizes[way] = size(way)
+        return min(sizes, key=lambda way: sizes[way])
+
+    return choose
 
 
 def _by_columns(system: AbstractSystem, x: Any, theta: PyTree, a: PyTree, t: Any) -> Linearization:

@@ -17,8 +17,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jax.extend.source_info_util import summarize
 from jaxtyping import PyTree
 
-from ...foundation import arguments
-from ...foundation.small_programs import RULES as KNOWN
+from ...foundation import arguments, small_programs
 from .. import reserved_names
 from . import _arrays as _arrays  # each fills RULES
 from . import _elementwise as _elementwise
@@ -234,8 +233,8 @@ class Lowering:
     def _apply(self, name: str, eqn: Any, inputs: list[Any]) -> list[Any]:
         params = jax_versions.parameters_of(eqn)
         if not any(isinstance(value, Nodes | Whole) for value in inputs) and name not in _CALLS and name not in _KEYS:
-            if name in KNOWN:
-                known = KNOWN[name](params, *inputs)
+            if (compute := _by_numpy(name, inputs)) is not None:
+                known = compute(params, *inputs)
                 params.finish()
                 return [known]
             if name not in _FOLDED or max(np.size(value) for value in inputs) > 256:
@@ -300,6 +299,25 @@ _FOLDED = {
     "copy",
 }
 """Operations that are faster by their rule than compiled by JAX, if all inputs are known and small."""
+
+
+def _platform_index(params: Any) -> Any:
+    """Return the position of the CPU, on which C runs, in a list of platforms."""
+    platforms = params["platforms"]
+    own = [i for i, names in enumerate(platforms) if names is not None and "cpu" in names]
+    return np.asarray(own[-1] if own else platforms.index(None), np.int32)
+
+
+KNOWN = {**small_programs.RULES, "platform_index": _platform_index}
+
+
+def _by_numpy(name: str, inputs: Sequence[Any]) -> Callable[..., Any] | None:
+    """Return the function with which NumPy computes an operation of known arrays; None if JAX must compute it."""
+    if name in small_programs.OF_REALS and all(value.dtype.kind == "f" for value in inputs):
+        return small_programs.OF_REALS[name]
+    return KNOWN.get(name)
+
+
 _KEYS = {"random_fold_in", "random_bits", "random_split", "random_wrap", "random_unwrap"}
 _CALLS: set[str] = set()
 
