@@ -119,6 +119,21 @@ def test_inside_other_programs():
         assert not function(X)
 
 
+def test_known_numbers_inside_other_programs():
+    function = small_program(lambda x: (jnp.clip(x, 0.0, 1.0), x > 0))
+    clipped, positive = jax.jit(lambda y: (y * function(X)[0], function(X)[1]))(2.0)
+    assert clipped.tolist() == [0.0, 2.0, 0.0]
+    assert positive.tolist() == [False, True, False]
+
+
+def test_a_captured_array_that_is_traced():
+    def outer(y):
+        return small_program(lambda x: jnp.where(x > y, x, y))(X)
+
+    assert jax.jit(outer)(1.0).tolist() == [1.0, 1.5, 1.0]
+    assert jax.vmap(outer)(jnp.array([1.0, 2.0])).tolist() == [[1.0, 1.5, 1.0], [2.0, 2.0, 2.0]]
+
+
 def test_numbers_of_numpy_get_the_dtype_of_jax():
     with jax.enable_x64(False):
         got = small_program(lambda x: (x, x[1:], x > 0))(np.array([1.0, 1e-50]))

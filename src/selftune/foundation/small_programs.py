@@ -34,7 +34,10 @@ def small_program(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     def moved(fixed: _Fixed, shapes: tuple[Any, ...], settings: Any) -> tuple[Any, Any] | None:
         """Return the program and the structure of its results if NumPy can compute them."""
         traced = jitted.trace(fixed, [jax.ShapeDtypeStruct(*shape, weak_type=weak) for *shape, weak in shapes])
-        return (traced.jaxpr, jax.tree.structure(traced.out_info)) if _only_moves(traced.jaxpr) else None
+        # A function that has captured an array that JAX is tracing has another input.
+        is_closed = len(traced.jaxpr.in_avals) == len(shapes) and all(map(arguments.is_known, traced.jaxpr.consts))
+        is_moved = is_closed and _only_moves(traced.jaxpr)
+        return (traced.jaxpr, jax.tree.structure(traced.out_info)) if is_moved else None
 
     @functools.wraps(function)
     def call(*given: PyTree) -> PyTree:
