@@ -13,9 +13,10 @@ from jaxtyping import Array, Float, Int, PyTree
 from ..estimators.base import EstimatorInfo
 from ..foundation import arguments
 from ..foundation.errors import ArgumentError
+from ..foundation.small_programs import small_program
 from ..problem.loop_context import LoopContext
 from ..problem.projected_step import constraint_of
-from ..problem.system import AbstractSystem, infer_residual
+from ..problem.system import AbstractSystem, Sizes, infer_residual
 from ..tuners.base import TunerInfo
 from . import (
     failsafe,
@@ -81,6 +82,13 @@ def begin(controller: Controller, guard: Guard, x: Any, theta: Any, a_hat: Any, 
     sizes = controller.system.check(x, theta, a_hat, t)
     guard.check(sizes.q, sizes.m, sizes.k, sizes.d, x.dtype)
     step_limits.check_range(guard, x.dtype)
+    return _first(controller, guard, x, theta, a_hat, t, sizes)
+
+
+@small_program
+def _first(
+    controller: Controller, guard: Guard, x: Array, theta: PyTree, a_hat: PyTree, t: Any, sizes: Sizes
+) -> GuardedState:
     state = controller.init(x, theta=theta, a_hat=a_hat, t=t)
     # In a simulation only the shape of the first context is known; its values are never read.
     t = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if _is_shape(leaf) else leaf, t)
