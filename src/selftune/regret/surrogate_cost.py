@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ from ..native.choice import Engine, run_with
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from . import _text, run_inputs
-from ._lockstep import Lanes, exact_block, lanes_for, lanes_for_window
+from ._lockstep import Lanes, exact_block, lanes_for, lanes_for_window, recorded_by_xla
+from ._nodes import interpolated
 from ._plan import RolloutPlan, fixed, measured, repaired
 from ._window import Errors, Windowed, estimate, windowed_block
 from .companion_trajectory import companion
@@ -194,6 +195,9 @@ def surrogate(
 
 
 def _auto(work: "_Work", tolerance: float) -> Surrogate:
+    found = work.interpolated(tolerance)
+    if found is not None:
+        return found
     plan = measured(work.steps, work.size, tolerance, work.trial)
     while True:
         result, errors = work.windowed(plan)
@@ -243,6 +247,29 @@ class _Work:
             work = [self.native.exact_steps(*block) for block in blocks]
             parts = self._map_natively(self.native.exact, "exact", blocks, work)
         return _place(parts, [(0, count, first) for first, count in blocks], self.steps)
+
+    def interpolated(self, tolerance: float) -> Surrogate | None:
+        """The surrogate between rollouts with constant θ; None if that is not possible."""
+        if run_inputs.width(self.thetas) != 1:
+            return None
+
+        def record(lanes: np.ndarray, size: int) -> Iterator[Lanes]:
+            # One leaf has a number; others may be empty.
+            thetas = jax.tree.map(lambda rows: np.resize(lanes, (len(lanes), *rows.shape[1:])), self.thetas)
+            if self.native is None:
+                return recorded_by_xla(self.system, self.scenario, thetas, size)
+            return self.native.recorded(thetas, size)
+
+        def report(made: int, left: int) -> None:
+            self.meter.total = self.meter.done + made + left
+            self.meter.add(made)
+
+        theta = np.asarray(run_inputs.flat_rows(self.thetas))[:, 0]
+        found = interpolated(theta, tolerance, record, report)
+        if found is None:
+            return None
+        value, gradient, value_error, gradient_error = map(jnp.asarray, found)
+        return Surrogate(value, gradient[:, None], value_error, gradient_error, jnp.arange(self.steps))
 
     def windowed(self, plan: RolloutPlan) -> tuple[Surrogate, Array | None]:
         """The surrogate by the plan, and the larger of the window's errors of value and gradient."""
