@@ -126,7 +126,9 @@ def test_blocks_change_nothing(monkeypatch):
     case = windowed_case("paper")
     whole = st.surrogate(*case, window=st.AutoWindow(1e-3))
     monkeypatch.setattr(_nodes, "BLOCK", 512)  # the last block is shorter than the others
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(st.surrogate(*case, window=st.AutoWindow(1e-3))), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(whole), jax.tree.leaves(st.surrogate(*case, window=st.AutoWindow(1e-3))), strict=True
+    ):
         # Panels may be cut at another step.
         np.testing.assert_allclose(a, b, atol=1e-3, rtol=0)
     for error, estimate in errors(st.surrogate(*case, window=st.AutoWindow(1e-3)), exact("paper")):
@@ -149,9 +151,7 @@ def test_lanes_and_threads_change_no_bit(monkeypatch, workers):
 
 def test_xla_gives_the_same():
     case = windowed_case("paper")
-    by_xla, natively = (
-        st.surrogate(*case, window=st.AutoWindow(1e-3), engine=engine) for engine in ("xla", "native")
-    )
+    by_xla, natively = (st.surrogate(*case, window=st.AutoWindow(1e-3), engine=engine) for engine in ("xla", "native"))
     assert is_interpolated(by_xla)
     for a, b in zip(jax.tree.leaves(by_xla), jax.tree.leaves(natively), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-11)  # rounding of two programs, amplified in the errors

@@ -150,9 +150,7 @@ def _recorded_block(
         now = scenario.row(jnp.minimum(tau, last))  # behind the end, the last row repeats
 
         def lane_step(packed: Array, theta: PyTree) -> tuple[Array, Lanes]:
-            x, y, cost, gradient = system.sensitivity(
-                packed[:n], packed[n:].reshape(n, -1), theta, now.a_star, now.t
-            )
+            x, y, cost, gradient = system.sensitivity(packed[:n], packed[n:].reshape(n, -1), theta, now.a_star, now.t)
             return jnp.concatenate([x + now.w, y.reshape(-1)]), Lanes(cost, gradient)
 
         return jax.vmap(lane_step)(state, thetas)

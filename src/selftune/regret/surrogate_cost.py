@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AutoWindow:
-    """For each part of a run, the smallest window whose estimated errors are at most `tolerance`.
+    """The fastest computation whose estimated errors are at most `tolerance`.
 
-    The rollouts are exact where no window is long enough. The choice needs known numbers, so it does not work under
-    `jit` and `vmap`.
+    If θ is one number, `surrogate` interpolates between rollouts with constant θ. If that is not possible, it takes for
+    each part of a run the smallest window whose estimated errors are at most `tolerance`; the rollouts are exact where
+    no window is long enough. The choice needs known numbers, so it does not work under `jit` and `vmap`.
 
     !!! Example
 
@@ -76,11 +77,11 @@ class Surrogate(eqx.Module):
     gradient: Float[Array, "T d"]
     """Flat in θ."""
     value_error: Float[Array, " T"]
-    """The estimated error of `value`; 0 if the rollout began at step 0, inf if no estimate is possible."""
+    """The estimated error of `value`; 0 if it is the value of a rollout from step 0, inf if no estimate is possible."""
     gradient_error: Float[Array, " T"]
     """The estimated error of `gradient`, in the Euclidean norm."""
     window: Int[Array, " T"]
-    """How many steps before step t the rollout began; t if the rollout began at step 0."""
+    """How many steps before step t its rollouts began; t if they began at step 0."""
 
     @_text.printed
     def __str__(self) -> str:
@@ -121,12 +122,17 @@ def surrogate(
     `gradient_error` estimate how much of it may be left. The estimates come from measurements, not from a proof: how
     much each rollout forgets of a push, and how far it is from the companion. Steps before 2H are exact.
 
+    With an `AutoWindow` and a θ of one number, values at $\theta_t$ are interpolated between rollouts that begin at
+    step 0 and have a constant θ. Chebyshev points in the range of $\theta_{0:T-1}$ are their θ. The estimates of the
+    error come from the coefficients of the polynomials, and from a rollout whose θ is between the points.
+
     Works under `jit` and `vmap`, on one core and without `AutoWindow`.
 
     **Arguments:**
 
     - `thetas`: $\theta_{0:T-1}$, a pytree with a leading axis T, such as `run.theta`.
-    - `window`: None: exact; H: a whole number of steps from 1 to T; or an `AutoWindow`, which chooses H.
+    - `window`: None: exact; H: a whole number of steps from 1 to T; or an `AutoWindow`, which chooses H, or to
+      interpolate.
     - `workers`: the number of threads; None: one for each core.
     - `progress`: called with (done, total), in steps of rollouts, from any thread.
     - `engine`: as in `simulate`. Under `jit` and `vmap` XLA runs.
