@@ -249,8 +249,8 @@ class Loop:
 
     def lanes_function(self, modes: tuple[Mode, ...]) -> Any:
         """Return the function for lanes, with the modes of the series; None if the program cannot run in lanes."""
-        if not has_lanes(self.program):
-            return None
+        if modes not in self._lanes_functions and not has_lanes(self.program):
+            self._lanes_functions[modes] = None
         if modes not in self._lanes_functions:
             function = build(lanes_source(self, modes), flags=vector_flags()).closed_loop_lanes
             function.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
@@ -270,7 +270,7 @@ class Loop:
         own_axes = (len(leaf.shape) + (ROLES[leaf.group] is Role.SERIES) for leaf in self.program.inputs)
         return np.broadcast_shapes(*(array.shape[: array.ndim - n] for array, n in zip(leaves, own_axes, strict=True)))
 
-    def call(self, steps: int, stride: int, leaves: Any) -> list[np.ndarray]:
+    def call(self, steps: int, stride: int, leaves: Any, workers: int | None = None) -> list[np.ndarray]:
         """Run the loop for each entry of the batch, and return the results with the batch axes in front.
 
         Each array has the batch axes in front; an axis along which it does not vary has length one.
@@ -291,7 +291,8 @@ class Loop:
                 final[leaf.group][leaf.position][...] = spread[i]
                 spread[i] = final[leaf.group][leaf.position]
         addresses = np.stack([_addresses(array, batch) for array in (*spread, *jax.tree.leaves(results["row"]))])
-        codes = self.run(addresses, np.full(math.prod(batch), steps), stride, memory=(spread, outputs))
+        every = np.full(math.prod(batch), steps)
+        codes = self.run(addresses, every, stride, memory=(spread, outputs), workers=workers)
         for result, found in zip((results["code"], results["failed_at"]), codes, strict=True):
             result[...] = found.reshape(batch)
         return outputs

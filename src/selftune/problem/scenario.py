@@ -98,6 +98,9 @@ class Scenario(eqx.Module):
         """The parts that may contain streams, in the order of `SOURCES`."""
         return self.a_star, self.w, self.v, self.measurement_noise
 
+    def _has_streams(self) -> bool:
+        return any(map(is_stream, jax.tree.leaves(self.sources, is_leaf=is_stream)))
+
     def _with(self, sources: tuple[PyTree, PyTree, PyTree, PyTree], t: PyTree, steps: int) -> "Scenario":
         a_star, w, v, noise = sources
         return Scenario(self.x0, a_star, w, v, t, steps=steps, measurement_noise=noise)
@@ -111,8 +114,10 @@ class Scenario(eqx.Module):
         start, stop, _ = part.indices(self.steps)
         stop = max(start, stop)
         t = jnp.arange(self.steps) if self.t is None else self.t
-        if any(isinstance(leaf, Stream) for leaf in jax.tree.leaves(self.sources, is_leaf=is_stream)):
+        if self._has_streams():
             raise ValueError("scenario[...]: a stream cannot be sliced; set `steps` and continue with `resume` instead")
+        if (start, stop) == (0, self.steps):
+            return self
         sources, t = jax.tree.map(lambda leaf: leaf[start:stop], (self.sources, t))
         return self._with(sources, t, stop - start)
 
@@ -147,6 +152,8 @@ class Scenario(eqx.Module):
 
     def materialize(self) -> "Scenario":
         """Return the same scenario with every stream replaced by an array."""
+        if not self._has_streams():
+            return self
 
         def write(leaf):
             return sample(leaf, self.steps, self.x0.dtype) if is_stream(leaf) else leaf

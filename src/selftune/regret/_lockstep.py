@@ -1,5 +1,6 @@
 """Many rollouts as a batch, one in each lane, each with its own θ: the computation behind `surrogate`."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -128,3 +129,31 @@ def exact_block(system: AbstractSystem, scenario: Scenario, thetas: PyTree, firs
     packed = jax.lax.fori_loop(0, first, advance, lockstep.start(x0, y0))
     packed = jax.lax.fori_loop(first, jnp.minimum(first + size, last), advance_unfinished, packed)
     return lockstep.finish(packed, rows_at(scenario, t))
+
+
+def recorded_by_xla(system: AbstractSystem, scenario: Scenario, thetas: PyTree, size: int) -> Iterator[Lanes]:
+    """Yield F_t and ∇F_t of lanes with constant θ, for `size` steps at a time: the shapes begin with (lanes, steps)."""
+    lanes, n = len(jax.tree.leaves(thetas)[0]), scenario.x0.shape[0]
+    state = jnp.zeros((lanes, n * (1 + width(thetas))), scenario.x0.dtype).at[:, :n].set(scenario.x0)
+    for first in range(0, len(scenario), size):
+        state, rows = _recorded_block(system, scenario, thetas, state, jnp.asarray(first), size)
+        yield jax.tree.map(lambda leaf, first=first: leaf[:, : len(scenario) - first], rows)
+
+
+@eqx.filter_jit
+def _recorded_block(
+    system: AbstractSystem, scenario: Scenario, thetas: PyTree, state: Array, first: Array, size: int
+) -> tuple[Array, Lanes]:
+    n, last = scenario.x0.shape[0], len(scenario) - 1
+
+    def step(state: Array, tau: Array) -> tuple[Array, Lanes]:
+        now = scenario.row(jnp.minimum(tau, last))  # behind the end, the last row repeats
+
+        def lane_step(packed: Array, theta: PyTree) -> tuple[Array, Lanes]:
+            x, y, cost, gradient = system.sensitivity(packed[:n], packed[n:].reshape(n, -1), theta, now.a_star, now.t)
+            return jnp.concatenate([x + now.w, y.reshape(-1)]), Lanes(cost, gradient)
+
+        return jax.vmap(lane_step)(state, thetas)
+
+    state, rows = jax.lax.scan(step, state, first + jnp.arange(size))
+    return state, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), rows)

@@ -1,6 +1,6 @@
 """Rollouts of the closed loop with exact parameters as native programs, many at once, each with its own θ."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -133,6 +133,30 @@ def one_rollout(
     return rows["value"], rows["gradient"]
 
 
+def recorded_natively(
+    system: AbstractSystem, scenario: Scenario, thetas: PyTree, size: int, workers: int | None
+) -> Iterator[Lanes]:
+    """Yield what `recorded_by_xla` yields."""
+    lanes, d = len(jax.tree.leaves(thetas)[0]), width(thetas)
+    one = jax.tree.map(lambda rows: rows[0], thetas)
+    inputs = start_of(scenario, d) | {"theta": one, "end": jnp.asarray(NEVER, jnp.int32)}
+    loop, arrays = compiled(RolloutStep("record"), (system,), inputs)
+    arrays = [np.asarray(array) for array in arrays]
+    own = {"theta": jax.tree.leaves(thetas), "x": [np.tile(scenario.x0, (lanes, 1))]}
+    own["state"] = [np.zeros((lanes, scenario.x0.shape[0], d), scenario.x0.dtype)]
+    for first in range(0, len(scenario), size):
+        count, leaves = min(size, len(scenario) - first), []
+        own["step"] = [np.full(1, first, np.int32)]
+        for leaf, array in zip(loop.program.inputs, arrays, strict=True):
+            if leaf.group in own:
+                leaves.append(own[leaf.group][leaf.position])
+            else:
+                leaves.append((array[first : first + count] if ROLES[leaf.group] is Role.SERIES else array)[None])
+        results = jax.tree.unflatten(loop.result_structure, loop.call(count, 1, leaves, workers))
+        own["x"], own["state"] = [results["x"]], [results["state"]["y"]]
+        yield Lanes(results["row"]["value"], results["row"]["gradient"])
+
+
 class NativeRollouts:
     """Many rollouts, each in a lane with its own θ. In `exact` and `windowed`, lane t has the θ of step t."""
 
@@ -170,6 +194,9 @@ class NativeRollouts:
         steps = np.full_like(lanes, self.steps)
         self._run("sum", lanes, _groups([len(lanes)]), np.zeros_like(lanes), steps, states)
         return states["cost"], states["gradient"]
+
+    def recorded(self, thetas: PyTree, size: int) -> Iterator[Lanes]:
+        return recorded_natively(self.system, self.scenario, thetas, size, self.workers)
 
     def companion(self) -> tuple[Array, Array]:
         return companion_natively(self.system, self.scenario, self.thetas)

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ from ..native.choice import Engine, run_with
 from ..problem.scenario import Scenario
 from ..problem.system import AbstractSystem
 from . import _text, run_inputs
-from ._lockstep import Lanes, exact_block, lanes_for, lanes_for_window
+from ._lockstep import Lanes, exact_block, lanes_for, lanes_for_window, recorded_by_xla
+from ._nodes import interpolated
 from ._plan import RolloutPlan, fixed, measured, repaired
 from ._window import Errors, Windowed, estimate, windowed_block
 from .companion_trajectory import companion
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AutoWindow:
-    """For each part of a run, the smallest window whose estimated errors are at most `tolerance`.
+    """The fastest computation whose estimated errors are at most `tolerance`.
 
-    The rollouts are exact where no window is long enough. The choice needs known numbers, so it does not work under
-    `jit` and `vmap`.
+    If θ is one number, `surrogate` interpolates between rollouts with constant θ. If that is not possible, it takes for
+    each part of a run the smallest window whose estimated errors are at most `tolerance`; the rollouts are exact where
+    no window is long enough. The choice needs known numbers, so it does not work under `jit` and `vmap`.
 
     !!! Example
 
@@ -75,11 +77,11 @@ class Surrogate(eqx.Module):
     gradient: Float[Array, "T d"]
     """Flat in θ."""
     value_error: Float[Array, " T"]
-    """The estimated error of `value`; 0 if the rollout began at step 0, inf if no estimate is possible."""
+    """The estimated error of `value`; 0 if it is the value of a rollout from step 0, inf if no estimate is possible."""
     gradient_error: Float[Array, " T"]
     """The estimated error of `gradient`, in the Euclidean norm."""
     window: Int[Array, " T"]
-    """How many steps before step t the rollout began; t if the rollout began at step 0."""
+    """How many steps before step t its rollouts began; t if they began at step 0."""
 
     @_text.printed
     def __str__(self) -> str:
@@ -120,12 +122,17 @@ def surrogate(
     `gradient_error` estimate how much of it may be left. The estimates come from measurements, not from a proof: how
     much each rollout forgets of a push, and how far it is from the companion. Steps before 2H are exact.
 
+    With an `AutoWindow` and a θ of one number, values at $\theta_t$ are interpolated between rollouts that begin at
+    step 0 and have a constant θ. Chebyshev points in the range of $\theta_{0:T-1}$ are their θ. The estimates of the
+    error come from the coefficients of the polynomials, and from a rollout whose θ is between the points.
+
     Works under `jit` and `vmap`, on one core and without `AutoWindow`.
 
     **Arguments:**
 
     - `thetas`: $\theta_{0:T-1}$, a pytree with a leading axis T, such as `run.theta`.
-    - `window`: None: exact; H: a whole number of steps from 1 to T; or an `AutoWindow`, which chooses H.
+    - `window`: None: exact; H: a whole number of steps from 1 to T; or an `AutoWindow`, which chooses H, or to
+      interpolate.
     - `workers`: the number of threads; None: one for each core.
     - `progress`: called with (done, total), in steps of rollouts, from any thread.
     - `engine`: as in `simulate`. Under `jit` and `vmap` XLA runs.
@@ -194,6 +201,9 @@ def surrogate(
 
 
 def _auto(work: "_Work", tolerance: float) -> Surrogate:
+    found = work.interpolated(tolerance)
+    if found is not None:
+        return found
     plan = measured(work.steps, work.size, tolerance, work.trial)
     while True:
         result, errors = work.windowed(plan)
@@ -243,6 +253,29 @@ class _Work:
             work = [self.native.exact_steps(*block) for block in blocks]
             parts = self._map_natively(self.native.exact, "exact", blocks, work)
         return _place(parts, [(0, count, first) for first, count in blocks], self.steps)
+
+    def interpolated(self, tolerance: float) -> Surrogate | None:
+        """The surrogate between rollouts with constant θ; None if that is not possible."""
+        if run_inputs.width(self.thetas) != 1:
+            return None
+
+        def record(lanes: np.ndarray, size: int) -> Iterator[Lanes]:
+            # One leaf has a number; others may be empty.
+            thetas = jax.tree.map(lambda rows: np.resize(lanes, (len(lanes), *rows.shape[1:])), self.thetas)
+            if self.native is None:
+                return recorded_by_xla(self.system, self.scenario, thetas, size)
+            return self.native.recorded(thetas, size)
+
+        def report(made: int, left: int) -> None:
+            self.meter.total = self.meter.done + made + left
+            self.meter.add(made)
+
+        theta = np.asarray(run_inputs.flat_rows(self.thetas))[:, 0]
+        found = interpolated(theta, tolerance, record, report)
+        if found is None:
+            return None
+        value, gradient, value_error, gradient_error = map(jnp.asarray, found)
+        return Surrogate(value, gradient[:, None], value_error, gradient_error, jnp.arange(self.steps))
 
     def windowed(self, plan: RolloutPlan) -> tuple[Surrogate, Array | None]:
         """The surrogate by the plan, and the larger of the window's errors of value and gradient."""

@@ -63,7 +63,7 @@ class Measured:
     surrogate: np.ndarray
     surrogate_error: np.ndarray
     gradient_error: np.ndarray
-    """The estimated error of the surrogate's gradient, if it was computed with a window."""
+    """The estimated error of the surrogate's gradient, if it was computed with a window or interpolated."""
     bias: np.ndarray
     """‖G̃_t − ∇F_t(θ_t)‖."""
     surrogate_gradient: np.ndarray
