@@ -193,6 +193,16 @@ def test_a_bump_of_the_cost_is_seen(width):
         assert (error <= np.maximum(estimate, 1e-12)).all()
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_cost_at_few_steps(first):
+    """Between these steps F_t is zero, which has no error."""
+    cost = lambda x, u, theta, t: jnp.where(t % 10 == first, jnp.sum(x**2) + jnp.sum(jnp.tanh(30 * (theta - 0.9))), 0.0)
+    case = Case(closed_loop(lambda x, u, f, t: 0.8 * x + 0.2 * f + 0.1 * u, cost=cost), noisy(), RISING)
+    found, true = st.surrogate(*case, window=st.AutoWindow(1e-3)), st.surrogate(*case)
+    for error, estimate in errors(found, true):
+        assert (error <= np.maximum(estimate, 1e-12)).all()
+
+
 def windows_only(monkeypatch, case: Case, tolerance: float) -> st.Surrogate:
     monkeypatch.setattr(surrogate_cost, "interpolated", lambda *given: None)
     return st.surrogate(*case, window=st.AutoWindow(tolerance))

@@ -32,9 +32,6 @@ the next lower degrees. It is nearly 1 if both are rounding errors, and if F_t i
 NEAR = 256
 """So many successive steps share an estimate, the largest of them: at a single step it may be small by chance."""
 
-SPARSE = 2
-"""The errors are estimated at every second step, which takes half of the time."""
-
 ROUNDING = 1_000
 """So many rounding errors of the largest value are a generous estimate for a rollout and the interpolation."""
 
@@ -158,7 +155,6 @@ class _Panel:
 
     def _errors(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The estimated errors of interpolation and of rounding, for each part of `NEAR` steps."""
-        rows = np.ascontiguousarray(rows[:, ::SPARSE])
         rounding = ROUNDING * np.finfo(rows.dtype).eps * _largest(np.maximum(rows.max(axis=0), -rows.min(axis=0)))
         # No matrix product: its threads would disturb those of the rollouts.
         highest = np.abs(np.einsum("ik,kt->it", _TRANSFORM[-2 * DEGREES :].astype(rows.dtype), rows[:NODES]))
@@ -174,7 +170,7 @@ class _Panel:
 
 def _largest(values: np.ndarray) -> np.ndarray:
     """The largest value of each part of `NEAR` steps, of which the last may be shorter."""
-    return np.maximum.reduceat(values, np.arange(0, len(values), NEAR // SPARSE))
+    return np.maximum.reduceat(values, np.arange(0, len(values), NEAR))
 
 
 _ANGLES = np.pi * np.arange(NODES) / (NODES - 1)
