@@ -51,6 +51,10 @@ def check(function, *given, by_numpy=True):
         lambda x: jnp.arange(4) * 2 + 1,
         lambda x: jnp.eye(3),
         lambda x: (jnp.sin(x), x)[1],  # nothing depends on the sine
+        lambda x: (jnp.maximum(x, -x), jnp.minimum(x, -x), jnp.maximum(-x, x), jnp.minimum(-x, x)),
+        lambda x: jnp.maximum(jnp.zeros(8), -jnp.zeros(8)),
+        lambda x: jnp.clip(x, 0.0, 1.0),
+        lambda x: [jnp.bitwise_and.reduce(jnp.array([6, 3])), jnp.bitwise_or.reduce(jnp.array([[6, 3]]), axis=1)],
     ],
 )
 def test_numbers_that_are_moved_or_compared(function):
@@ -70,6 +74,11 @@ def test_numbers_that_are_moved_or_compared(function):
 )
 def test_xla_computes_the_rest(function):
     check(function, X, by_numpy=False)
+
+
+def test_xla_converts_numbers_of_16_bits():
+    check(lambda x: x.astype(jnp.float16), jnp.array([1 + 2.0**-11 + 1e-12]), by_numpy=False)  # XLA rounds twice
+    check(lambda x: x.astype(jnp.int32), jnp.array([jnp.nan, jnp.inf], jnp.bfloat16), by_numpy=False)
 
 
 def test_a_weak_dtype_stays_weak():
@@ -124,6 +133,12 @@ def test_known_numbers_inside_other_programs():
     clipped, positive = jax.jit(lambda y: (y * function(X)[0], function(X)[1]))(2.0)
     assert clipped.tolist() == [0.0, 2.0, 0.0]
     assert positive.tolist() == [False, True, False]
+
+
+def test_arrays_of_numpy_inside_other_programs():
+    function = small_program(lambda x: jnp.clip(x, 0.0, 1.0))
+    for transform in (jax.jit, jax.grad):
+        assert transform(lambda y: y * jnp.sum(function(np.array([-1.0, 0.5]))))(1.0) == 0.5
 
 
 def test_a_captured_array_that_is_traced():

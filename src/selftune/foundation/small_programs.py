@@ -47,7 +47,8 @@ def small_program(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         rest = (_ARRAY if is_array else leaf for leaf, is_array in zip(leaves, are_arrays, strict=True))
         fixed = _Fixed(structure, tuple(rest))
         if all(map(arguments.is_known, arrays)):
-            arrays = [leaf if isinstance(leaf, jax.Array) else jnp.array(leaf) for leaf in arrays]
+            with jax.ensure_compile_time_eval():  # inside another program, too, an array of NumPy is a known number
+                arrays = [leaf if isinstance(leaf, jax.Array) else jnp.array(leaf) for leaf in arrays]
             shapes = tuple((leaf.shape, leaf.dtype, leaf.aval.weak_type) for leaf in arrays)
             if (found := moved(fixed, shapes, tuple(jax_settings.current().values()))) is not None:
                 return _combined(jax.tree.unflatten(found[1], _computed(found[0], arrays)))
@@ -101,7 +102,7 @@ def _moves(equation: Any) -> bool:
     # XLA may compute a product and a sum of real numbers as one operation.
     if name in ROUNDING and out.aval.dtype.kind not in "iu":
         return False
-    return not any(jnp.issubdtype(atom.aval.dtype, jax.dtypes.extended) for atom in equation.invars)
+    return all(atom.aval.dtype in DTYPES for atom in (*equation.invars, out))
 
 
 def _computed(closed: Any, inputs: Sequence[Any]) -> list[jax.Array]:
@@ -167,8 +168,17 @@ def _slice(params, x):
     ]
 
 
-def _reduced(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda params, x: np.asarray(function(x, axis=tuple(params["axes"])))
+def _reduced(function: np.ufunc) -> Callable[..., Any]:
+    return lambda params, x: np.asarray(function.reduce(x, axis=tuple(params["axes"])))
+
+
+def _maximum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the maximum. As in XLA, 0 is larger than -0, and NumPy does not say which of them is."""
+    return np.where(x == y, np.where(np.signbit(x), y, x), np.maximum(x, y))
+
+
+def _minimum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where(x == y, np.where(np.signbit(x), x, y), np.minimum(x, y))
 
 
 def _same_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -239,9 +249,11 @@ RULES: dict[str, Callable[..., Any]] = {
     ),
     "add_any": _same_dtype(np.add),
     "not": _same_dtype(np.bitwise_not),
-    "reduce_and": _reduced(np.all),
-    "reduce_or": _reduced(np.any),
+    "reduce_and": _reduced(np.bitwise_and),
+    "reduce_or": _reduced(np.bitwise_or),
     **{name: _same_dtype(function) for name, function in EXACT.items()},
+    "max": _same_dtype(_maximum),
+    "min": _same_dtype(_minimum),
 }
 """The operations, `rule(parameters, *inputs) -> output`."""
 OF_REALS: dict[str, Callable[..., Any]] = {
@@ -253,6 +265,10 @@ OF_REALS: dict[str, Callable[..., Any]] = {
 CALLS = {"jit", "pjit"}
 """Operations that contain a program."""
 ROUNDING = {"add", "sub", "mul", "add_any"}
+DTYPES = {np.dtype(name) for name in ("bool", "float32", "float64")} | {
+    np.dtype(f"{kind}int{bits}") for kind in ("", "u") for bits in (8, 16, 32, 64)
+}
+"""The dtypes that NumPy and XLA convert in the same way. XLA rounds twice to a float of 16 bits, for example."""
 PARAMETERS = {
     *("shape", "broadcast_dimensions", "dimension", "dtype", "dimensions", "new_sizes", "permutation", "axes", "axis"),
     *("start_indices", "limit_indices", "strides", "new_dtype", "weak_type", "sharding", "out_sharding"),
