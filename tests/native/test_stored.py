@@ -156,6 +156,22 @@ def test_the_environment_of_the_compiler(gcc, cache, monkeypatch):
     assert len(answers(cache)) == 2
 
 
+def test_an_environment_that_is_not_text(gcc, monkeypatch):
+    monkeypatch.setenv("CPATH", os.fsdecode(b"/caf\xe9"))
+    assert [identity(gcc)[1] for _ in range(2)] == [2, 0]
+
+
+def test_a_user_without_a_home_folder(gcc, monkeypatch):
+    def refuse():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("SELFTUNE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(stored.Path, "home", refuse)
+    assert identity(gcc)[1] == 2
+    assert compilation._trusted_folder() is None
+
+
 def test_another_processor_is_asked(gcc, tmp_path, monkeypatch):
     identity(gcc)
     (tmp_path / "cpuinfo").write_text("processor : 0\nflags : fpu sse2 avx2\n\n")

@@ -38,11 +38,11 @@ def cache_folder() -> Path:
 def made_folder() -> tuple[Path, str] | None:
     """Return the cache folder, made if it is missing, and why others could write to it, if so; None if it cannot be
     made."""
-    folder = cache_folder()
     try:
+        folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder, fault(folder.stat())
-    except OSError:
+    except (OSError, RuntimeError):  # `Path.home` raises a RuntimeError for a user who has no home folder
         return None
 
 
@@ -83,7 +83,7 @@ def answer(command: Sequence[str], question: str, ask: Callable[[], tuple[str, b
     about, made = _description(command), made_folder()
     if about is None or made is None or made[1]:
         return ask()[0]
-    key = hashlib.sha256("\0".join([*about, question]).encode()).hexdigest()[:32]
+    key = hashlib.sha256(os.fsencode("\0".join([*about, question]))).hexdigest()[:32]
     path = made[0] / f"{key}.answer"
     if (kept := _read(path)) is not None:
         return kept
