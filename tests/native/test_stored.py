@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -167,7 +168,7 @@ def test_a_user_without_a_home_folder(gcc, monkeypatch):
 
     for name in ("SELFTUNE_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(stored.Path, "home", refuse)
+    monkeypatch.setattr(Path, "home", refuse)
     assert identity(gcc)[1] == 2
     assert compilation._trusted_folder() is None
 
