@@ -185,7 +185,10 @@ def test_theta_may_be_a_pytree_and_t_a_context():
 
 @pytest.mark.parametrize("width", [0.015, 0.1])
 def test_a_bump_of_the_cost_is_seen(width):
-    """A feature of F that is narrower than a hundredth of the range of θ may lie between the nodes unseen."""
+    """A feature of F that is narrower than a thirtieth of the range of θ may lie between the nodes unseen.
+
+    The bump is 2.4 times as wide at half of its height as its standard deviation.
+    """
     cost = lambda x, u, theta, t: jnp.sum(x**2) + 0.1 * jnp.exp(-jnp.sum((theta - 0.77) ** 2) / (1.4 * width) ** 2 / 2)
     case = Case(closed_loop(lambda x, u, f, t: 0.8 * x + 0.2 * f + 0.1 * u, cost=cost), noisy(), RISING)
     found, true = st.surrogate(*case, window=st.AutoWindow(1e-2)), st.surrogate(*case)

@@ -18,8 +18,11 @@ from . import arguments, jax_settings
 
 
 def small_program(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Return a function that is compiled like `equinox.filter_jit(function)`, but only if this is necessary: it is
-    traced once, and if its operations only move and compare known numbers, NumPy computes the results."""
+    """Return a function that is compiled like `equinox.filter_jit(function)`, but only if this is necessary.
+
+    It is traced once. If its arguments are known, and if it only moves and compares numbers and computes with whole
+    numbers, NumPy computes the results.
+    """
 
     def program(fixed: _Fixed, arrays: list[Any]) -> Any:
         parts = iter(arrays)
@@ -85,7 +88,7 @@ def _combined(results: tuple[PyTree, _Rest]) -> PyTree:
 
 
 def _only_moves(closed: Any) -> bool:
-    """Return whether a program only moves and compares numbers."""
+    """Return whether NumPy can compute a program: it only moves and compares numbers, or computes with whole ones."""
     jaxpr = getattr(closed, "jaxpr", closed)
     # NumPy's arrays cannot say that their dtype is weak.
     is_weak = any(getattr(atom.aval, "weak_type", False) for atom in jaxpr.outvars)
@@ -106,7 +109,7 @@ def _moves(equation: Any) -> bool:
 
 
 def _computed(closed: Any, inputs: Sequence[Any]) -> list[jax.Array]:
-    """Return the results of a program that only moves and compares numbers."""
+    """Return the results of a program that NumPy can compute."""
     results = _evaluated(closed, inputs)
     made = [i for i, value in enumerate(results) if not isinstance(value, jax.Array)]
     for i, value in zip(made, jax.device_put([np.array(results[i]) for i in made]), strict=True):

@@ -113,11 +113,11 @@ class Scenario(eqx.Module):
             raise ArgumentError("scenario[...]", "a slice of consecutive steps", f"{part!r}")
         start, stop, _ = part.indices(self.steps)
         stop = max(start, stop)
-        t = jnp.arange(self.steps) if self.t is None else self.t
         if self._has_streams():
             raise ValueError("scenario[...]: a stream cannot be sliced; set `steps` and continue with `resume` instead")
         if (start, stop) == (0, self.steps):
             return self
+        t = jnp.arange(self.steps) if self.t is None else self.t
         sources, t = jax.tree.map(lambda leaf: leaf[start:stop], (self.sources, t))
         return self._with(sources, t, stop - start)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AutoWindow:
-    """The fastest computation whose estimated errors are at most `tolerance`.
+    """A fast computation whose estimated errors are at most `tolerance`.
 
     If θ is one number, `surrogate` interpolates between rollouts with constant θ. If that is not possible, it takes for
     each part of a run the smallest window whose estimated errors are at most `tolerance`; the rollouts are exact where
