@@ -38,10 +38,14 @@ class GaussNewtonState(eqx.Module):
     contraction: _contraction.ContractionState | None
 
 
-MEANS_GROWTH, STEP_GROWTH = 1 / 10, 1 / 4
+MEANS_GROWTH, STEP_GROWTH = 1 / 10, 2 / 5
 """How much the window of the running means and the window $N_t$ grow in each step."""
 FIRST_WINDOW = 2
 """The first window $N_0$ of the step, divided by d + 1: the curvature in d directions needs more than d steps."""
+SIGNS_KEPT = 1 / 5
+"""The share of the memory N in which no number of θ changes its sign."""
+CLOSEST_TO_ZERO = 1e-6
+"""How close to zero a number comes while its sign is kept, in widths."""
 
 
 class GaussNewton(AbstractTuner):
@@ -54,7 +58,7 @@ class GaussNewton(AbstractTuner):
     $$g = W G, \qquad C = W z^\top (\nabla^2 h)\, z W$$
 
     are dimensionless in θ. $\bar C, \bar g, \bar q, \bar h$ are running means of $C$, $g$, $|g|^2$, $|h|$ over the last
-    $\min(N, 1 + t/10)$ steps. With $N_t = \min(N, N_0 + t/4)$ and $N_0 = 2 (d + 1)$,
+    $\min(N, 1 + t/10)$ steps. With $N_t = \min(N, N_0 + 2t/5)$ and $N_0 = 2 (d + 1)$,
 
     $$v = \min\Big(\bar h, \frac{\bar q}{2 \operatorname{tr} \bar C}\Big), \qquad
     \lambda = 12.5\, |g|\, (N_0 / N_t)^{3/4}, \qquad
@@ -72,6 +76,10 @@ class GaussNewton(AbstractTuner):
     In a box, the numbers of θ that are at a bound while $-\bar g$ points outward are decoupled from the others: their
     off-diagonal entries in R are zero (two-metric projection, Bertsekas 1982). For other sets, Π is the projection in
     the norm of R.
+
+    In the first $N / 5$ steps, a number of θ does not change its sign: it stops just before zero. At first, y has seen
+    only the beginning of the effect of θ, and a gain of the wrong sign can destabilize a loop. After these steps, signs
+    can change. This rule applies where the bounds are on both sides of zero, or where there are no bounds.
 
     The step does not change if the cost is multiplied by a constant, or if θ (with its box) is measured in other units.
     `docs/no-knobs.md` says what is known about this tuner, what is only measured, and where it fails.
@@ -186,8 +194,11 @@ class GaussNewton(AbstractTuner):
         least = v + damping
         R = means.curvature[place] + least * jnp.eye(d, dtype=dtype)
         is_box, held = _is_box(self.constraint), None
+        closest = jnp.sign(flat) * jnp.minimum(jnp.abs(flat), CLOSEST_TO_ZERO * w)
+        keeps_sign = (low < 0) & (high > 0) & (flat != 0) & (age < SIGNS_KEPT * N)
         if is_box:
             held = ((flat <= low) & (means.gradient > 0)) | ((flat >= high) & (means.gradient < 0))
+            held = held | (keeps_sign & (flat == closest) & (means.gradient * flat > 0))
         factors = factorize(R, least, held)
         s = solve(factors, g)
         if held is not None:  # the numbers at a bound are decoupled from the others
@@ -195,13 +206,14 @@ class GaussNewton(AbstractTuner):
         s = s * (-1 / window)
         if self.rest is not None:
             s = jnp.where(age < self.rest.astype(dtype), 0, s)
-        moved = unravel(flat + w * s)
+        moved = flat + w * s
         if is_box:
-            theta = self.constraint.project(moved)
+            crosses = keeps_sign & ((moved - closest) * flat < 0) & jnp.isfinite(moved)
+            theta = self.constraint.project(unravel(jnp.where(crosses, closest, moved)))
         else:
             # The factor makes the inverse dimensionless; it does not change the projection.
             inverse = jax.vmap(solve, in_axes=(None, 1), out_axes=1)(factors, least * jnp.eye(d, dtype=dtype))
-            theta = self.constraint.project_in_metric(moved, w[:, None] * inverse * w[None, :], exact=False)
+            theta = self.constraint.project_in_metric(unravel(moved), w[:, None] * inverse * w[None, :], exact=False)
         oldest = 2 * N / MEANS_GROWTH
         if self.rest is not None:
             oldest = jnp.maximum(oldest, self.rest.astype(dtype))
