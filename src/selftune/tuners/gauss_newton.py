@@ -38,14 +38,16 @@ class GaussNewtonState(eqx.Module):
     contraction: _contraction.ContractionState | None
 
 
-MEANS_GROWTH, STEP_GROWTH = 1 / 10, 2 / 5
-"""How much the window of the running means and the window $N_t$ grow in each step."""
+MEANS_GROWTH, STEP_GROWTH, CAREFUL_GROWTH = 1 / 10, 2 / 5, 1
+"""How much the window of the running means and the window $N_t$, without and with a rest, grow in each step."""
 FIRST_WINDOW = 2
 """The first window $N_0$ of the step, divided by d + 1: the curvature in d directions needs more than d steps."""
 SIGNS_KEPT = 1 / 5
 """The share of the memory N in which no number of θ changes its sign."""
 CLOSEST_TO_ZERO = 1e-6
 """How close to zero a number comes while its sign is kept, in widths."""
+SMALLEST_UNIT = 1 / 50
+"""The smallest unit of a number of θ after a rest, in widths."""
 
 
 class GaussNewton(AbstractTuner):
@@ -93,9 +95,11 @@ class GaussNewton(AbstractTuner):
       longer than the memory of the closed loop: see `suggest_memory`.
     - `prior`: multiplies $v$.
     - `cap`: the longest way of θ in the first window $N_0$, in widths; the 0.08 above, and $12.5 = 1 / 0.08$.
-    - `rest`: the number of steps at the beginning in which θ does not move. Meanwhile y and the running means learn how
-      θ acts, and all windows grow as usual. By default, None, θ moves from the first step on. Set it for a plant that
-      can fall or run away, such as an inverted pendulum: 10 time constants of the loop at the start gains.
+    - `rest`: None, or the number of steps at the beginning in which θ does not move. Meanwhile y and the running means
+      learn how θ acts, and all windows grow. Set it for a plant that can fall or run away, such as an inverted
+      pendulum: 10 time constants of the loop at the start gains. With a rest, the tuner is also more careful later: the
+      unit of a number of θ is its own size, $w_i = \min(\text{width}_i, \max(|\theta_i|, \text{width}_i / 50))$, and
+      $N_t = \min(N, N_0 + t)$. So θ must be the gains themselves, not their logarithms.
 
     !!! Example
 
@@ -168,7 +172,9 @@ class GaussNewton(AbstractTuner):
         N, prior, cap = (setting.astype(dtype) for setting in (self.memory, self.prior, self.cap))
         row, column, place = _triangle(d)
         low, high = self.constraint.bounds(theta)
-        w = self.constraint.widths(theta)
+        w, growth = self.constraint.widths(theta), STEP_GROWTH
+        if self.rest is not None:
+            w, growth = jnp.minimum(w, jnp.maximum(jnp.abs(flat), SMALLEST_UNIT * w)), CAREFUL_GROWTH
         g, C = w * G, H[row, column] * (w[row] * w[column])
         C = jnp.where(jnp.isfinite(jnp.sum(C)), C, 0)
 
@@ -188,7 +194,7 @@ class GaussNewton(AbstractTuner):
         # Where all gradients are zero, v would be zero; the pivots must stay above the rounding errors of C̄.
         v = jnp.maximum(jnp.maximum(v, 16 * jnp.finfo(dtype).eps * trace), jnp.finfo(dtype).tiny)
         first = FIRST_WINDOW * (d + 1)
-        window = jnp.minimum(N, first + STEP_GROWTH * age)
+        window = jnp.minimum(N, first + growth * age)
         share = jnp.sqrt(first / window)
         damping = jnp.sqrt(square) * share * jnp.sqrt(share) / cap
         least = v + damping
