@@ -462,6 +462,7 @@ def compare(
     seeds: list[int],
     *,
     with_rivals: bool = False,
+    with_fixed: bool = False,
     reference: dict[str, Scores] | None = None,
     rest: int | None = None,
 ) -> dict[str, Scores]:
@@ -470,7 +471,8 @@ def compare(
     for start, theta in problem.starts.items():
         if start not in references:
             references[start] = grid(problem, theta, seeds)
-        tuners: dict[str, st.AbstractTuner] = {"GaussNewton": _resting(rest, problem.box)}
+        tuners: dict[str, st.AbstractTuner] = {"start gains held fixed": st.Fixed()} if with_fixed else {}
+        tuners |= {"GaussNewton": _resting(rest, problem.box)}
         if with_rivals:
             tuners |= {name: st.MGAPS(rule, constraint=problem.box) for name, rule in rivals(problem).items()}
         report(

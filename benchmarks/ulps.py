@@ -2,7 +2,7 @@
 
 In single precision all 2^32 numbers are tried, or every N-th; of a function of two numbers, so many random pairs. The
 oracle is the function in double precision, which is compared with libm's on the way. In double precision the oracle is
-mpmath, at random numbers and at difficult ones. All functions together take about an hour of CPU time.
+mpmath, at random numbers and at difficult ones. All functions together take about a quarter of an hour of CPU time.
 """
 
 import argparse

@@ -38,10 +38,16 @@ class GaussNewtonState(eqx.Module):
     contraction: _contraction.ContractionState | None
 
 
-MEANS_GROWTH, STEP_GROWTH = 1 / 10, 1 / 4
-"""How much the window of the running means and the window $N_t$ grow in each step."""
+MEANS_GROWTH, STEP_GROWTH, CAREFUL_GROWTH = 1 / 10, 2 / 5, 1
+"""How much the window of the running means and the window $N_t$, without and with a rest, grow in each step."""
 FIRST_WINDOW = 2
 """The first window $N_0$ of the step, divided by d + 1: the curvature in d directions needs more than d steps."""
+SIGNS_KEPT = 1 / 5
+"""The share of the memory N in which no number of θ changes its sign."""
+CLOSEST_TO_ZERO = 1e-6
+"""How close to zero a number comes while its sign is kept, in widths."""
+SMALLEST_UNIT = 1 / 50
+"""The smallest unit of a number of θ after a rest, in widths."""
 
 
 class GaussNewton(AbstractTuner):
@@ -54,7 +60,7 @@ class GaussNewton(AbstractTuner):
     $$g = W G, \qquad C = W z^\top (\nabla^2 h)\, z W$$
 
     are dimensionless in θ. $\bar C, \bar g, \bar q, \bar h$ are running means of $C$, $g$, $|g|^2$, $|h|$ over the last
-    $\min(N, 1 + t/10)$ steps. With $N_t = \min(N, N_0 + t/4)$ and $N_0 = 2 (d + 1)$,
+    $\min(N, 1 + t/10)$ steps. With $N_t = \min(N, N_0 + 2t/5)$ and $N_0 = 2 (d + 1)$,
 
     $$v = \min\Big(\bar h, \frac{\bar q}{2 \operatorname{tr} \bar C}\Big), \qquad
     \lambda = 12.5\, |g|\, (N_0 / N_t)^{3/4}, \qquad
@@ -73,6 +79,10 @@ class GaussNewton(AbstractTuner):
     off-diagonal entries in R are zero (two-metric projection, Bertsekas 1982). For other sets, Π is the projection in
     the norm of R.
 
+    In the first $N / 5$ steps, a number of θ does not change its sign: it stops just before zero. At first, y has seen
+    only the beginning of the effect of θ, and a gain of the wrong sign can destabilize a loop. After these steps, signs
+    can change. This rule applies where the bounds are on both sides of zero, or where there are no bounds.
+
     The step does not change if the cost is multiplied by a constant, or if θ (with its box) is measured in other units.
     `docs/no-knobs.md` says what is known about this tuner, what is only measured, and where it fails.
 
@@ -85,9 +95,11 @@ class GaussNewton(AbstractTuner):
       longer than the memory of the closed loop: see `suggest_memory`.
     - `prior`: multiplies $v$.
     - `cap`: the longest way of θ in the first window $N_0$, in widths; the 0.08 above, and $12.5 = 1 / 0.08$.
-    - `rest`: the number of steps at the beginning in which θ does not move. Meanwhile y and the running means learn how
-      θ acts, and all windows grow as usual. By default, None, θ moves from the first step on. Set it for a plant that
-      can fall or run away, such as an inverted pendulum: 10 time constants of the loop at the start gains.
+    - `rest`: None, or the number of steps at the beginning in which θ does not move. Meanwhile y and the running means
+      learn how θ acts, and all windows grow. Set it for a plant that can fall or run away, such as an inverted
+      pendulum: 10 time constants of the loop at the start gains. With a rest, the tuner is also more careful later: the
+      unit of a number of θ is its own size, $w_i = \min(\text{width}_i, \max(|\theta_i|, \text{width}_i / 50))$, and
+      $N_t = \min(N, N_0 + t)$. So θ must be the gains themselves, not their logarithms.
 
     !!! Example
 
@@ -160,7 +172,9 @@ class GaussNewton(AbstractTuner):
         N, prior, cap = (setting.astype(dtype) for setting in (self.memory, self.prior, self.cap))
         row, column, place = _triangle(d)
         low, high = self.constraint.bounds(theta)
-        w = self.constraint.widths(theta)
+        w, growth = self.constraint.widths(theta), STEP_GROWTH
+        if self.rest is not None:
+            w, growth = jnp.minimum(w, jnp.maximum(jnp.abs(flat), SMALLEST_UNIT * w)), CAREFUL_GROWTH
         g, C = w * G, H[row, column] * (w[row] * w[column])
         C = jnp.where(jnp.isfinite(jnp.sum(C)), C, 0)
 
@@ -180,14 +194,17 @@ class GaussNewton(AbstractTuner):
         # Where all gradients are zero, v would be zero; the pivots must stay above the rounding errors of C̄.
         v = jnp.maximum(jnp.maximum(v, 16 * jnp.finfo(dtype).eps * trace), jnp.finfo(dtype).tiny)
         first = FIRST_WINDOW * (d + 1)
-        window = jnp.minimum(N, first + STEP_GROWTH * age)
+        window = jnp.minimum(N, first + growth * age)
         share = jnp.sqrt(first / window)
         damping = jnp.sqrt(square) * share * jnp.sqrt(share) / cap
         least = v + damping
         R = means.curvature[place] + least * jnp.eye(d, dtype=dtype)
         is_box, held = _is_box(self.constraint), None
+        closest = jnp.sign(flat) * jnp.minimum(jnp.abs(flat), CLOSEST_TO_ZERO * w)
+        keeps_sign = (low < 0) & (high > 0) & (flat != 0) & (age < SIGNS_KEPT * N)
         if is_box:
             held = ((flat <= low) & (means.gradient > 0)) | ((flat >= high) & (means.gradient < 0))
+            held = held | (keeps_sign & (flat == closest) & (means.gradient * flat > 0))
         factors = factorize(R, least, held)
         s = solve(factors, g)
         if held is not None:  # the numbers at a bound are decoupled from the others
@@ -195,13 +212,14 @@ class GaussNewton(AbstractTuner):
         s = s * (-1 / window)
         if self.rest is not None:
             s = jnp.where(age < self.rest.astype(dtype), 0, s)
-        moved = unravel(flat + w * s)
+        moved = flat + w * s
         if is_box:
-            theta = self.constraint.project(moved)
+            crosses = keeps_sign & ((moved - closest) * flat < 0) & jnp.isfinite(moved)
+            theta = self.constraint.project(unravel(jnp.where(crosses, closest, moved)))
         else:
             # The factor makes the inverse dimensionless; it does not change the projection.
             inverse = jax.vmap(solve, in_axes=(None, 1), out_axes=1)(factors, least * jnp.eye(d, dtype=dtype))
-            theta = self.constraint.project_in_metric(moved, w[:, None] * inverse * w[None, :], exact=False)
+            theta = self.constraint.project_in_metric(unravel(moved), w[:, None] * inverse * w[None, :], exact=False)
         oldest = 2 * N / MEANS_GROWTH
         if self.rest is not None:
             oldest = jnp.maximum(oldest, self.rest.astype(dtype))
