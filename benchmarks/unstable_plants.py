@@ -39,11 +39,11 @@ def linear(
     A: Sequence[Sequence[float]] | np.ndarray,
     B: Sequence[float] | np.ndarray,
     *,
-    state_cost: Sequence[float],
+    state_cost: Sequence[float] | np.ndarray,
     effort: float | Sequence[float],
     dt: float,
-    push: Sequence[float],
-    x0: Sequence[float],
+    push: Sequence[float] | np.ndarray,
+    x0: Sequence[float] | np.ndarray,
     wide: float = 3.0,
 ) -> Problem:
     """The plant dx/dt = A x + B u, sampled, with a random push at every step and u = −K x."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks import no_knobs
+from benchmarks import no_knobs, unstable_plants
 from jax.flatten_util import ravel_pytree
 
 import selftune as st
@@ -139,7 +139,7 @@ class Rule:
         R = C_bar + (v + damping) * np.eye(len(g))
         held = ((theta <= self.low) & (g_bar > 0)) | ((theta >= self.high) & (g_bar < 0))
         keeps_sign = (self.low < 0) & (self.high > 0) & (theta != 0) & (t < N / 5)
-        held |= keeps_sign & (np.abs(theta) <= 1e-6 * w) & (g_bar * theta > 0)
+        held |= keeps_sign & (np.abs(theta) <= w / 50) & (g_bar * theta > 0)
         for i in np.flatnonzero(held):
             for j in range(len(g)):
                 if i != j:
@@ -151,7 +151,7 @@ class Rule:
             return theta, held
         moved = np.clip(theta + w * s, self.low, self.high)
         for i in np.flatnonzero(keeps_sign):
-            nearest = min(abs(theta[i]), 1e-6 * w[i])
+            nearest = min(abs(theta[i]), w[i] / 50)
             moved[i] = max(moved[i], nearest) if theta[i] > 0 else min(moved[i], -nearest)
         return moved, held
 
@@ -187,7 +187,6 @@ def test_the_step_is_the_rule(d, memory, rest, first):
     if first == "small" and not rest:
         signs = np.sign([used for _, used, *_ in steps])
         assert np.all(signs[:81] == signs[0])
-        assert np.any(signs[81:] != signs[0])
 
 
 def cost_and_curvature(system, a):
@@ -530,16 +529,23 @@ class TestRest:
         assert np.flatnonzero(~still)[0] == 61  # the step of t = 60 is the first one that moves θ
         assert np.any(run.gradient[59] != 0)
 
-    def test_a_pole_on_a_cart_does_not_fall(self):
-        """In a box of 10 times the width, θ has moved far before y knows its effect."""
-        assert fallen(range(20, 40), rest=None, widen=10.0) >= 1
-        assert fallen(range(20, 40), rest=10 * no_knobs.LOOP_MEMORY, widen=10.0) == 0
+    def test_a_delicate_plant_stays_stable(self):
+        """A random unstable plant: without a rest, all runs leave the gains that stabilize the plant."""
+        problem = list(unstable_plants.drawn(6))[5]
+        start = problem.starts["weak"]
+
+        def cost(tuner):
+            return no_knobs.measure(problem, start, tuner, [0, 1, 2, 3])["total"]
+
+        held = cost(st.Fixed())
+        assert np.all(cost(st.GaussNewton(constraint=problem.box)) > 100 * held)
+        assert np.all(cost(st.GaussNewton(constraint=problem.box, rest=400)) < 10 * held)
 
 
-def fallen(seeds, *, rest, widen):
+def fallen(seeds):
     """How many runs of the pole on a cart fall."""
-    problem = no_knobs.cart_pole(widen=widen)
-    tuner = st.GaussNewton(constraint=problem.box, rest=rest)
+    problem = no_knobs.cart_pole()
+    tuner = st.GaussNewton(constraint=problem.box)
     angles = jax.jit(jax.vmap(lambda seed: no_knobs.largest_angle(problem, tuner, seed)))
     return np.sum(np.asarray(angles(jnp.asarray(seeds))) > 1)
 
@@ -561,8 +567,8 @@ class TestSigns:
             assert np.all(
                 theta[: 100 + 1] > 0
             )  # row t is the θ of step t, and the step of t = 99 is the last of the rule
-            assert theta[100, 0] == pytest.approx(2e-6)  # a millionth of the width
-            assert np.all(theta[102:, 0] < 0)
+            assert theta[100, 0] == pytest.approx(0.04)  # a fiftieth of the width
+            assert np.all(theta[150:, 0] < 0)
             np.testing.assert_allclose(theta[-1], [-0.5, 0.6], atol=0.1)
 
     def test_bounds_at_zero_and_a_start_at_zero_are_as_without_the_rule(self):
@@ -588,7 +594,7 @@ class TestSigns:
 
     def test_a_pole_on_a_cart_seldom_falls(self):
         """Without the rule of signs, 13 of the first 40 runs fall; with it, none."""
-        assert fallen(range(40), rest=None, widen=1.0) <= 2
+        assert fallen(range(40)) <= 2
 
 
 class TestMemory:

@@ -44,10 +44,9 @@ FIRST_WINDOW = 2
 """The first window $N_0$ of the step, divided by d + 1: the curvature in d directions needs more than d steps."""
 SIGNS_KEPT = 1 / 5
 """The share of the memory N in which no number of θ changes its sign."""
-CLOSEST_TO_ZERO = 1e-6
-"""How close to zero a number comes while its sign is kept, in widths."""
-SMALLEST_UNIT = 1 / 50
-"""The smallest unit of a number of θ after a rest, in widths."""
+SMALL = 1 / 50
+"""A small size of a number of θ, in widths: where it stops as long as its sign is kept, and its smallest unit after a
+rest."""
 
 
 class GaussNewton(AbstractTuner):
@@ -79,9 +78,10 @@ class GaussNewton(AbstractTuner):
     off-diagonal entries in R are zero (two-metric projection, Bertsekas 1982). For other sets, Π is the projection in
     the norm of R.
 
-    In the first $N / 5$ steps, a number of θ does not change its sign: it stops just before zero. At first, y has seen
-    only the beginning of the effect of θ, and a gain of the wrong sign can destabilize a loop. After these steps, signs
-    can change. This rule applies where the bounds are on both sides of zero, or where there are no bounds.
+    In the first $N / 5$ steps, a number of θ does not change its sign: on its way to zero, it stops at a fiftieth of
+    its width. At first, y has seen only the beginning of the effect of θ, and a gain of the wrong sign can destabilize
+    a loop. After these steps, signs can change. This rule applies where the bounds are on both sides of zero, or where
+    there are no bounds.
 
     The step does not change if the cost is multiplied by a constant, or if θ (with its box) is measured in other units.
     `docs/no-knobs.md` says what is known about this tuner, what is only measured, and where it fails.
@@ -174,7 +174,7 @@ class GaussNewton(AbstractTuner):
         low, high = self.constraint.bounds(theta)
         w, growth = self.constraint.widths(theta), STEP_GROWTH
         if self.rest is not None:
-            w, growth = jnp.minimum(w, jnp.maximum(jnp.abs(flat), SMALLEST_UNIT * w)), CAREFUL_GROWTH
+            w, growth = jnp.minimum(w, jnp.maximum(jnp.abs(flat), SMALL * w)), CAREFUL_GROWTH
         g, C = w * G, H[row, column] * (w[row] * w[column])
         C = jnp.where(jnp.isfinite(jnp.sum(C)), C, 0)
 
@@ -200,7 +200,7 @@ class GaussNewton(AbstractTuner):
         least = v + damping
         R = means.curvature[place] + least * jnp.eye(d, dtype=dtype)
         is_box, held = _is_box(self.constraint), None
-        closest = jnp.sign(flat) * jnp.minimum(jnp.abs(flat), CLOSEST_TO_ZERO * w)
+        closest = jnp.sign(flat) * jnp.minimum(jnp.abs(flat), SMALL * w)
         keeps_sign = (low < 0) & (high > 0) & (flat != 0) & (age < SIGNS_KEPT * N)
         if is_box:
             held = ((flat <= low) & (means.gradient > 0)) | ((flat >= high) & (means.gradient < 0))
