@@ -183,6 +183,20 @@ class TestContraction:
         assert scan[3].verdict.startswith("UNSTABLE: the state diverged at step ")
         assert str(scan[0]) == "rho = 0.8000; contracts: a deviation shrinks e-fold in 4.48 steps"
 
+    def test_a_plant_that_is_unstable_without_control_needs_a_rest(self):
+        """x' = 1.05 x + u − 0.25 x: the loop has ρ = 0.8, and e-fold growth in 1 / log 1.05 = 20.5 steps without u."""
+        loop = st.System(
+            dynamics=lambda x, u, f, t: 1.05 * x + u + f,
+            residual=lambda x, a, t: 0 * x,
+            policy=lambda x, theta, f, t: -theta * x,
+            cost=lambda x, u, theta, t: jnp.sum(x**2),
+        )
+        found = st.check_contraction(loop, quiet(800, n=1), theta=jnp.full(1, 0.25), a_hat=jnp.zeros(1))
+        assert found.without_control == pytest.approx(1.05)
+        assert "grows e-fold in 20.5 steps): use GaussNewton(rest=45)" in str(found)  # 10 · −1 / log 0.8 = 44.8
+        stable = st.check_contraction(loop, quiet(800, n=1), theta=jnp.zeros(1), a_hat=jnp.zeros(1))
+        assert "rest" not in str(stable)  # the loop itself is unstable: first find gains
+
     def test_a_loop_that_contracts_only_at_the_end(self):
         late = st.System(
             dynamics=lambda x, u, f, t: jnp.where(t < 400, 1.02, 0.9) * x,

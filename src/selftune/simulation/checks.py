@@ -338,6 +338,9 @@ class ContractionCheck:
     steps: int
     """The number of steps, up to the end or to the step at which the state diverged."""
     result: Result
+    without_control: float | None = None
+    """The factor by which a small deviation changes per step at the start if the control is held: the largest modulus
+    of an eigenvalue of ∂g/∂x, according to the model. None if it was not computed."""
 
     @property
     def ok(self) -> bool:
@@ -362,8 +365,28 @@ class ContractionCheck:
             return f"contracts at the end, but not during the whole run: up to {self.worst:.4g}"
         return f"contracts: a deviation shrinks e-fold in {self.time_constant:.3g} steps"
 
+    @property
+    def _rest(self) -> int | None:
+        """The `rest` that `GaussNewton` needs, if the loop contracts and the plant is unstable without control."""
+        if not self.ok or self.without_control is None or self.without_control < UNSTABLE:
+            return None
+        return math.ceil(RESTING * self.time_constant)
+
     def __str__(self) -> str:
-        return f"rho = {self.rho:.4f}; {self.verdict}"
+        text = f"rho = {self.rho:.4f}; {self.verdict}"
+        if self._rest is None or self.without_control is None:
+            return text
+        grows = 1 / math.log(self.without_control)
+        return (
+            f"{text}\nthe plant is unstable without control (a deviation grows e-fold in {grows:.3g} steps): "
+            f"use GaussNewton(rest={self._rest})"
+        )
+
+
+UNSTABLE = 1.001
+"""A plant is called unstable if a deviation grows by more than this factor per step. An integrator has 1."""
+RESTING = 10
+"""How many time constants of the loop θ rests in front of a plant that is unstable without control."""
 
 
 def check_contraction(
@@ -382,6 +405,9 @@ def check_contraction(
     $\partial \hat g / \partial x$, as in `Fixed(contraction_memory=...)`. ρ is its mean growth per step, according to
     the *model*. For a linear time-invariant loop, ρ is the largest modulus of an eigenvalue. If a loop
     expands first and contracts only later, ρ does not show the expansion; $\bar C$ of `sample_contraction` does.
+
+    `print(check)` also says if the plant is unstable without control, and which `rest` of `GaussNewton` then is careful
+    enough.
 
     **Arguments:**
 
@@ -415,13 +441,26 @@ def check_contraction(
     over = float(arguments.number("memory", memory, lambda v: 0 < v < math.inf, "None or a number of steps >= 1"))
     controller = Controller(system, Fixed(contraction_memory=max(over, 1.0)), Frozen())
     run = simulate(controller, scenario, theta=theta, a_hat=a_hat, plant=plant, record=("contraction",), throw=False)
-    return contraction_of(run, over)
+    return contraction_of(run, over, _without_control(system, scenario, theta, a_hat))
 
 
-def contraction_of(run: Run, over: float) -> ContractionCheck:
+def _without_control(system: AbstractSystem, scenario: Scenario, theta: PyTree, a_hat: PyTree) -> float | None:
+    """Return the spectral radius of ∂g/∂x at the first state, with the control held; None if it is not finite."""
+    x, t = scenario.x0, scenario.row(0).t
+
+    @jax.jit
+    def jacobian(theta: PyTree, a_hat: PyTree) -> Array:
+        u = system.control(system.first(x), theta, a_hat, t)
+        return jax.jacfwd(lambda x: system.dynamics(x, u, system.residual(x, a_hat, t), t))(x)
+
+    A = np.asarray(jacobian(theta, a_hat))
+    return float(np.max(np.abs(np.linalg.eigvals(A)), initial=0.0)) if np.all(np.isfinite(A)) else None
+
+
+def contraction_of(run: Run, over: float, without_control: float | None = None) -> ContractionCheck:
     """Return the contraction of a run whose tuner kept θ constant, with a `contraction_memory` of `over` steps."""
     steps = len(run.contraction) if bool(run.outcome.ok) else max(int(run.outcome.step), 1)
     rhos = np.asarray(run.contraction, float)[:steps]
     rho, later = float(rhos[-1]), rhos[math.ceil(min(over, steps - 1)) :]
     time_constant = 1 / abs(math.log(rho)) if rho not in (0.0, 1.0) and math.isfinite(rho) else math.inf
-    return ContractionCheck(rho, float(np.max(later)), time_constant, over, steps, run.result)
+    return ContractionCheck(rho, float(np.max(later)), time_constant, over, steps, run.result, without_control)
