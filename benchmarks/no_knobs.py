@@ -209,7 +209,8 @@ def cart_pole(*, dt: float = 0.02, widen: float = 1.0) -> Problem:
     high = widen * np.array([40.0, 40.0, 90.0, 40.0])
     start = np.array([-0.911, -1.973, -29.19, -7.389])
     steps = round(30 / dt)
-    return Problem("cart-pole", system, st.Frozen(), st.Box(-high, high), {"": start}, np.zeros(1), scenario, steps)
+    name = "cart-pole" if widen == 1 else f"cart-pole, Θ × {widen:g}"
+    return Problem(name, system, st.Frozen(), st.Box(-high, high), {"": start}, np.zeros(1), scenario, steps)
 
 
 LOOP_MEMORY = 74
@@ -430,7 +431,7 @@ def best_of(scores: Scores) -> int:
 
 
 HEADER = (
-    f"{'problem':22} {'start':12} {'tuner':26} {'rate':>8} {'total':>10} {'ratio':>7} {'last':>7} {'last*':>7} failed"
+    f"{'problem':24} {'start':12} {'tuner':26} {'rate':>8} {'total':>10} {'ratio':>7} {'last':>7} {'last*':>7} failed"
 )
 
 
@@ -440,7 +441,7 @@ def report(problem: str, start: str, reference: Scores, results: dict[str, Score
     total, last = (reference[name][best].mean() for name in ("total", "last"))
     lowest = reference["last"].mean(axis=1).min()
     print(
-        f"{problem:22} {start:12} {'best MGAPS':26} {RATES[best]:8.1e} {total:10.4g} {'':7} {'':7} "
+        f"{problem:24} {start:12} {'best MGAPS':26} {RATES[best]:8.1e} {total:10.4g} {'':7} {'':7} "
         f"{last / lowest:7.3f} {reference['failed'][best].sum():3d}"
     )
     for name, scores in results.items():
@@ -451,7 +452,7 @@ def report(problem: str, start: str, reference: Scores, results: dict[str, Score
             late = scores["last"][ok].mean() / reference["last"][best][ok].mean() if ok.any() else np.inf
             latest = scores["last"][ok].mean() / lowest if ok.any() else np.inf
         print(
-            f"{problem:22} {start:12} {name:26} {'':8} {scores['total'][ok].mean() if ok.any() else np.inf:10.4g} "
+            f"{problem:24} {start:12} {name:26} {'':8} {scores['total'][ok].mean() if ok.any() else np.inf:10.4g} "
             f"{ratio:7.3f} {late:7.3f} {latest:7.3f} {(~ok).sum():3d}{' !' * bool(ratio > 1.2 or late > 1.05)}",
             flush=True,
         )
