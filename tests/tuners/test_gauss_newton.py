@@ -12,6 +12,7 @@ from benchmarks import no_knobs, unstable_plants
 from jax.flatten_util import ravel_pytree
 
 import selftune as st
+from selftune import models, policies
 from selftune.tuners import _factorization, gauss_newton
 from tests.problems import planar_system, random_scenario, random_system
 
@@ -584,6 +585,18 @@ class TestSigns:
         theta = np.array([first for _, first, *_ in made[0]])
         assert theta[-1, 0] == 0.0
         assert theta[1, 1] < 0
+
+    def test_logarithms_may_cross_zero_at_once(self):
+        tuner = st.GaussNewton(constraint=st.Box(-1.0, 1.0), keep_signs=False)
+        made, _ = rows(
+            static_system(np.eye(2), [-0.5, 0.6]), tuner, jnp.array([0.05, 0.05]), jnp.zeros(1), jnp.zeros(1), 60
+        )
+        assert made[-1][1][0] < 0
+        pid = policies.PID(kp=0.3, ki=0.3)
+        feedback = policies.StateFeedback([[1.0]])
+        for policy, kept in ((pid, False), (feedback, True)):
+            loop = st.Loop(models.FirstOrder(gain=2.0, time_constant=0.5, dt=0.01), policy)
+            assert loop.controller().tuner.keep_signs is kept
 
     def test_a_step_that_is_not_finite_is_not_hidden(self):
         tuner = st.GaussNewton(constraint=st.Box(-1.0, 1.0))

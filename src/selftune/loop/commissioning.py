@@ -802,8 +802,7 @@ class _Work:
         loop = self.loop
         controller = loop.controller()
         if self.memory is not None:
-            tuner = GaussNewton(constraint=loop.constraint, memory=self.memory)
-            controller = loop.controller(tuner=tuner, estimator=controller.estimator)
+            controller = loop.controller(tuner=loop._tuner(self.memory), estimator=controller.estimator)
         level = None
         if self.first_replay is not None and self.first is not None and not self.first.fault:
             costs, window = self.first_replay.cost, self.guard.window

@@ -289,9 +289,14 @@ class Loop(eqx.Module):
         if tuner is None:
             d = ravel_pytree(self.theta)[0].size
             memory = max(2000, math.ceil(10 * self._transient() - 1e-6), 200 * d)
-            tuner = GaussNewton(constraint=self.constraint, memory=memory)
+            tuner = self._tuner(memory)
         estimator = AutoEstimator(constraint=self.plant.a_constraint) if estimator is None else estimator
         return Controller(self.system, tuner, estimator)
+
+    def _tuner(self, memory: float) -> GaussNewton:
+        """Return the default tuner with this memory."""
+        keep_signs = not all(parameter.is_logarithm for parameter in self.policy.parameters)
+        return GaussNewton(constraint=self.constraint, memory=memory, keep_signs=keep_signs)
 
     def guard(self, **changes: Any) -> Guard:
         """Return the guard for this loop; `changes` are settings of `Guard` that replace the automatic ones.

@@ -80,6 +80,8 @@ class Parameter(NamedTuple):
     damps: bool = False
     """Whether a higher gain damps slow oscillations, as a derivative gain does. A guard does not lower such a gain when
     the loop oscillates."""
+    is_logarithm: bool = False
+    """Whether the number is the logarithm of a gain."""
 
 
 class AbstractPolicy(eqx.Module):
@@ -174,7 +176,7 @@ def logarithms(
         name, leaf = key.removeprefix("log_"), theta[key]
         axes = [""] if leaf.ndim == 0 else [f" {i + 1}" for i in range(leaf.size)]
         text = name.replace("_", " ")
-        rest = units.get(name, ""), growth.get(name, 1), name in damps
+        rest = units.get(name, ""), growth.get(name, 1), name in damps, True
         found += [Parameter(f"log {text}{axis}", *rest) for axis in axes]
     return tuple(found)
 

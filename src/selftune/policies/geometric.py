@@ -109,7 +109,9 @@ class Geometric(AbstractPolicy):
         units = {"frequency": "rad/s", "attitude_frequency": "rad/s"}
         axes = {"frequency": "xyz", "damping": "xyz"}
         return tuple(
-            Parameter(f"log {name.replace('_', ' ')} {axis}", units.get(name, ""), damps="damping" in name)
+            Parameter(
+                f"log {name.replace('_', ' ')} {axis}", units.get(name, ""), damps="damping" in name, is_logarithm=True
+            )
             for name in sorted(key.removeprefix("log_") for key in self.theta)
             for axis in axes.get(name, ("tilt", "yaw"))
         )

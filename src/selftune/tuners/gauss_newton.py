@@ -100,6 +100,8 @@ class GaussNewton(AbstractTuner):
       pendulum: 10 time constants of the loop at the start gains. With a rest, the tuner is also more careful later: the
       unit of a number of θ is its own size, $w_i = \min(\text{width}_i, \max(|\theta_i|, \text{width}_i / 50))$, and
       $N_t = \min(N, N_0 + t)$. So θ must be the gains themselves, not their logarithms.
+    - `keep_signs`: whether signs are kept in the first $N / 5$ steps. Set it to False if all numbers of θ are
+      logarithms of gains, whose signs mean nothing. A `Loop` does so.
 
     !!! Example
 
@@ -120,6 +122,7 @@ class GaussNewton(AbstractTuner):
         default=None, converter=lambda v: None if v is None else _steps("rest", v, "None or a number of steps >= 0")
     )
     contraction_memory: Float[Array, ""] | None = eqx.field(default=None, converter=_contraction.memory)
+    keep_signs: bool = eqx.field(default=True, static=True)
 
     def init(self, system: AbstractSystem, x: Float[Array, " n"], theta: PyTree) -> GaussNewtonState:
         d = ravel_pytree(theta)[0].size
@@ -204,6 +207,7 @@ class GaussNewton(AbstractTuner):
         keeps_sign = (low < 0) & (high > 0) & (flat != 0) & (age < SIGNS_KEPT * N)
         if is_box:
             held = ((flat <= low) & (means.gradient > 0)) | ((flat >= high) & (means.gradient < 0))
+        if held is not None and self.keep_signs:
             held = held | (keeps_sign & (flat == closest) & (means.gradient * flat > 0))
         factors = factorize(R, least, held)
         s = solve(factors, g)
@@ -214,8 +218,10 @@ class GaussNewton(AbstractTuner):
             s = jnp.where(age < self.rest.astype(dtype), 0, s)
         moved = flat + w * s
         if is_box:
-            crosses = keeps_sign & ((moved - closest) * flat < 0) & jnp.isfinite(moved)
-            theta = self.constraint.project(unravel(jnp.where(crosses, closest, moved)))
+            if self.keep_signs:
+                crosses = keeps_sign & ((moved - closest) * flat < 0) & jnp.isfinite(moved)
+                moved = jnp.where(crosses, closest, moved)
+            theta = self.constraint.project(unravel(moved))
         else:
             # The factor makes the inverse dimensionless; it does not change the projection.
             inverse = jax.vmap(solve, in_axes=(None, 1), out_axes=1)(factors, least * jnp.eye(d, dtype=dtype))
