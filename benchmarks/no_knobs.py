@@ -532,7 +532,9 @@ def compare_robots(seeds: list[int], seconds: float = 60.0) -> None:
         name, condition = case.split()
         robot = robots.load(name)
         steps, first = round(seconds / robot.dt), robot.make_plant(condition, 0, 2).reset()
-        without_numbers = st.GaussNewton(constraint=robot.theta_box), st.AutoEstimator(constraint=robot.a_box)
+        # θ are logarithms of gains.
+        tuner = st.GaussNewton(constraint=robot.theta_box, keep_signs=False)
+        without_numbers = tuner, st.AutoEstimator(constraint=robot.a_box)
         start: dict[str, Any] = dict(theta=robot.theta, a_hat=robot.a_hat, guard=st.Guard(**robot.guard))
         parts = {robots.OURS: (), robots.DEFAULTS: without_numbers}
         agents = {name: st.Agent(robot.controller(*made), x=first, **start) for name, made in parts.items()}

@@ -109,7 +109,8 @@ def _parts(settings: Settings, robot: Robot, algorithm: str, scale: float | None
     if algorithm == OURS:
         return None, None, 1
     if algorithm == DEFAULTS:
-        return st.GaussNewton(constraint=box), st.AutoEstimator(constraint=robot.a_box), 1
+        tuner = st.GaussNewton(constraint=box, keep_signs=False)  # θ are logarithms of gains
+        return tuner, st.AutoEstimator(constraint=robot.a_box), 1
     if algorithm == TUNER:
         return None, st.Frozen(), 1
     if algorithm == ESTIMATOR:
